@@ -1,0 +1,20 @@
+"""Functions that return a schedule, and what is known about collectives."""
+
+from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
+from collectives.order import placed
+from collectives.select import ALGORITHMS, BY_DOMAIN, names, plan
+from collectives.semantics import COLLECTIVES, check
+
+__all__ = [
+    "ALGORITHMS",
+    "BY_DOMAIN",
+    "COLLECTIVES",
+    "algbw",
+    "busbw",
+    "busbw_factor",
+    "check",
+    "least_bytes",
+    "names",
+    "placed",
+    "plan",
+]

@@ -1,0 +1,84 @@
+"""What is reported of a collective's speed, and the bytes nobody can do without.
+
+``size`` is S of nccl-tests doc/PERFORMANCE.md, in bytes: the larger of a rank's input and output.
+For all-gather that is the output, for reduce-scatter the input, each n times a rank's share.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: float(n > 1),
+    "reduce": lambda n: float(n > 1),
+    "send_receive": lambda n: float(n > 1),
+    "barrier": lambda _: 0.0,
+}
+
+
+def algbw(size: float, time: float) -> float:
+    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md), B/s."""
+    return size / time
+
+
+def busbw(kind: str, *, size: float, n: int, time: float) -> float:
+    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md), B/s.
+
+    Without in-network reduction it cannot exceed what a rank's port carries in one direction.
+    """
+    return algbw(size, time) * busbw_factor(kind, n)
+
+
+def busbw_factor(kind: str, n: int) -> float:
+    """Return the fewest bytes the busiest port carries in one direction, as a share of ``size``.
+
+    nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A
+    barrier carries nothing; a rank alone sends nothing.
+
+    Raises
+    ------
+    ScheduleError
+        If nothing is known of the kind.
+    """
+    if kind not in _FACTORS:
+        raise ScheduleError(f"kind {kind!r} is not one of {', '.join(_FACTORS)}")
+    return _FACTORS[kind](n)
+
+
+def least_bytes(kind: str, *, size: float, n: int) -> float:
+    """Lower bound on what the busiest rank sends or receives, whichever is more, in bytes.
+
+    Chan, Heimlich, Purkayastha and van de Geijn, Concurrency Computat.: Pract. Exper. 19 (2007),
+    doi 10.1002/cpe.1206, table 1 (lower bounds); for all-reduce Patarasuk and Yuan,
+    J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002. Valid where switches
+    do not compute.
+    """
+    return size * busbw_factor(kind, n)
+
+
+def bytes_sent(schedule: Schedule, size: float) -> NDArray[np.float64]:
+    """Bytes each rank sends, shape ``(ranks,)``."""
+    return _bytes(schedule, size, "source")
+
+
+def bytes_received(schedule: Schedule, size: float) -> NDArray[np.float64]:
+    """Bytes each rank receives, shape ``(ranks,)``."""
+    return _bytes(schedule, size, "target")
+
+
+def _bytes(schedule: Schedule, size: float, end: str) -> NDArray[np.float64]:
+    chunks = np.zeros(schedule.ranks)
+    for step in schedule.steps:
+        weights = step.count * float(step.repeats)
+        chunks += np.bincount(getattr(step, end), weights=weights, minlength=schedule.ranks)
+    return chunks * (size / schedule.parts)

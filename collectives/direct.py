@@ -1,0 +1,99 @@
+"""Direct algorithms: every rank sends straight to the rank that needs it, in one step.
+
+The fewest steps, and on a network with a port per rank the fewest bytes too (all-to-all, the
+halves of two-shot); n-1 transfers leave each rank at the same time.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Step
+
+Ranks = NDArray[np.int32]
+
+
+def all_to_all(n: int) -> Schedule:
+    """Send every rank its chunk at once; chunk ``source * n + target``."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, source * np.int32(n) + target, reduce=False)
+    return Schedule("all_to_all", "direct", ranks=n, chunks=n * n, parts=n, steps=steps)
+
+
+def pairwise_all_to_all(n: int) -> Schedule:
+    """Send one chunk at a time: n-1 steps, in step k from rank r to rank r + k."""
+    rank = np.arange(n, dtype=np.int32)
+    steps: tuple[Step, ...] = ()
+    for distance in range(1, n):
+        target = (rank + np.int32(distance)) % np.int32(n)
+        steps += _one_step(rank, target, rank * np.int32(n) + target, reduce=False)
+    return Schedule("all_to_all", "pairwise", ranks=n, chunks=n * n, parts=n, steps=steps)
+
+
+def all_gather(n: int) -> Schedule:
+    """Send the own chunk to everybody: one step of S/n to each."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, source, reduce=False)
+    return Schedule("all_gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def reduce_scatter(n: int) -> Schedule:
+    """Send everybody the chunk that is theirs: one step of S/n to each."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, target, reduce=True)
+    return Schedule("reduce_scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def two_shot_all_reduce(n: int) -> Schedule:
+    """Direct reduce-scatter, then direct all-gather: two steps and the fewest bytes."""
+    steps = reduce_scatter(n).steps + all_gather(n).steps
+    return Schedule("all_reduce", "two_shot", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def one_shot_all_reduce(n: int) -> Schedule:
+    """Send everything to everybody: one step, (n-1) S per rank; for small sizes."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, np.zeros_like(source), reduce=True)
+    return Schedule("all_reduce", "one_shot", ranks=n, chunks=1, parts=1, steps=steps)
+
+
+def gather(n: int) -> Schedule:
+    """Everybody sends its chunk to rank 0, all at once."""
+    rank = np.arange(1, n, dtype=np.int32)
+    steps = _one_step(rank, np.zeros_like(rank), rank, reduce=False)
+    return Schedule("gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def scatter(n: int) -> Schedule:
+    """Rank 0 sends everybody its chunk, all at once."""
+    rank = np.arange(1, n, dtype=np.int32)
+    steps = _one_step(np.zeros_like(rank), rank, rank, reduce=False)
+    return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def send_receive(n: int = 2) -> Schedule:
+    """One message, from rank 0 to rank 1; a rank alone has nobody to send to.
+
+    Raises
+    ------
+    ScheduleError
+        If the group has more than a sender and a receiver.
+    """
+    if n > 2:
+        raise ScheduleError(f"send_receive has a sender and a receiver, not {n} ranks")
+    zero = np.zeros(n - 1, dtype=np.int32)
+    steps = _one_step(zero, zero + np.int32(1), zero, reduce=False)
+    return Schedule("send_receive", "direct", ranks=n, chunks=1, parts=1, steps=steps)
+
+
+def _pairs(n: int) -> tuple[Ranks, Ranks]:
+    """Every rank with every other one."""
+    source = np.repeat(np.arange(n, dtype=np.int32), n - 1)
+    place = np.tile(np.arange(n - 1, dtype=np.int32), n)
+    return source, place + (place >= source)
+
+
+def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tuple[Step, ...]:
+    if not len(source):
+        return ()
+    return (Step(source, target, chunk, np.ones_like(source), reduce=reduce),)

@@ -1,0 +1,124 @@
+"""Rings: every rank talks to its two neighbours only, and sends the fewest bytes possible.
+
+Ranks pass blocks of chunks on to the next rank, all at once. Rings lie along one axis of an array
+of ranks, so that a flat ring, the levels of a hierarchy and the dimensions of a torus are the same
+few lines (:func:`pass_on`).
+"""
+
+from math import inf, prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Step
+
+PIPELINE = 8
+"""Chunks of a chain where nobody says how many: as many as NCCL keeps slots in a connection's
+buffer (NCCL_STEPS, src/include/device.h)."""
+
+
+def reduce_scatter(n: int) -> Schedule:
+    """Partial sums travel once around: n-1 steps of S/n; rank r ends with chunk r."""
+    steps = pass_on((n,), 0, offset=-1, reduce=True)
+    return Schedule("reduce_scatter", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_gather(n: int) -> Schedule:
+    """Each rank's chunk travels once around: n-1 steps of S/n."""
+    steps = pass_on((n,), 0, offset=0, reduce=False)
+    return Schedule("all_gather", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_reduce(n: int) -> Schedule:
+    """Reduce-scatter, then all-gather: 2(n-1) steps of S/n, the fewest bytes.
+
+    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002.
+    """
+    steps = reduce_scatter(n).steps + all_gather(n).steps
+    return Schedule("all_reduce", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def broadcast(n: int, chunks: int = PIPELINE) -> Schedule:
+    """Send ``chunks`` chunks down the chain 0, 1, … n-1, one behind the other.
+
+    n - 2 + chunks steps of S/chunks: more chunks fill the chain sooner and pay more latencies.
+    """
+    steps = _chain(np.arange(n, dtype=np.int32), chunks, reduce=False)
+    return Schedule("broadcast", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
+
+
+def reduce(n: int, chunks: int = PIPELINE) -> Schedule:
+    """Send chunks up the chain n-1, … 1, 0, each rank adding its own: the broadcast backwards."""
+    steps = _chain(np.arange(n, dtype=np.int32)[::-1], chunks, reduce=True)
+    return Schedule("reduce", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
+
+
+def best_chunks(n: int, *, size: float, alpha: float, bandwidth: float) -> float:
+    """Chunks that make the chain fastest: ``sqrt((n-2) S / (alpha B))``, at least 1.
+
+    The minimum of ``(c+n-2)(alpha + S/(c B))`` over real c; it is flat, so that alpha wrong by a
+    factor of two costs a few per cent.
+    """
+    if n <= 2 or not size:
+        return 1.0
+    return max(1.0, sqrt((n - 2) * size / bandwidth / alpha)) if alpha else inf
+
+
+def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> tuple[Step, ...]:
+    """Rings along one axis of an array of ranks, all at once, as one run of like steps.
+
+    Ranks and chunks are numbered alike, in C order of an array of ``shape``. The rank at place p
+    of its ring begins with the block of place ``p + offset`` and goes on with the one it has just
+    received, ``shape[axis] - 1`` times. A block is what differs only in later axes.
+    """
+    length, block = shape[axis], prod(shape[axis + 1 :])
+    if min(shape) < 1:
+        raise ScheduleError(f"ring along axis {axis} of {shape}: no ranks")
+    if length == 1:
+        return ()
+    rank = np.arange(prod(shape), dtype=np.int32)
+    place = rank // block % length
+    ring = rank - place * block
+    start = rank // (length * block) * (length * block)
+    return (
+        Step(
+            source=rank,
+            target=ring + (place + 1) % length * block,
+            chunk=start + (place + offset) % length * block,
+            count=np.full_like(rank, block),
+            reduce=reduce,
+            repeats=length - 1,
+            shift=-block,
+            cycle=length * block,
+        ),
+    )
+
+
+def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:
+    """Fill, run full (one run of like steps), drain; columns are views of four arrays."""
+    if chunks < 1:
+        raise ScheduleError(f"a chain of {len(order)} ranks needs a chunk, not {chunks}")
+    hops = len(order) - 1
+    number = np.arange(max(chunks, hops), dtype=np.int32)
+    one = np.ones_like(number)
+    full = max(0, chunks - hops)
+    steps = []
+    time = 0
+    while time < hops + chunks - 1:
+        first, end = max(0, time - chunks + 1), min(hops, time + 1)
+        repeats = full + 1 if time == hops - 1 and full else 1
+        steps.append(
+            Step(
+                source=order[first:end],
+                target=order[first + 1 : end + 1],
+                chunk=number[time - end + 1 : time - first + 1][::-1],
+                count=one[: end - first],
+                reduce=reduce,
+                repeats=repeats,
+                shift=1,
+                cycle=chunks,
+            )
+        )
+        time += repeats
+    return tuple(steps) if hops else ()

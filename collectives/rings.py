@@ -1,0 +1,64 @@
+"""Several rings at once, each through every rank and each over NICs of its own.
+
+This is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
+different channels leave a node through different NICs. Steps inside and across nodes go on at the
+same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedule import Schedule, Step
+
+Ranks = NDArray[np.int32]
+
+
+def orders(grid: Ranks) -> Ranks:
+    """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
+
+    Ring c enters even domains at place c and goes up, odd ones at place c-1 and goes down: it
+    leaves a domain through the NIC at whose rail it enters the next one (but for the last hop
+    around an odd number of domains), and every rank sends and receives across for one ring.
+    """
+    local, domains = grid.shape
+    ring, domain, place = np.ogrid[:local, :domains, :local]
+    visited = np.where(domain % 2, ring - 1 - place, ring + place) % local
+    rings: Ranks = grid[visited, domain].reshape(local, -1)
+    return rings
+
+
+def reduce_scatter(rings: Ranks) -> Schedule:
+    """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
+    return _schedule("reduce_scatter", rings, (_pass_on(rings, offset=-1, reduce=True),))
+
+
+def all_gather(rings: Ranks) -> Schedule:
+    """Each ring gathers its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
+    return _schedule("all_gather", rings, (_pass_on(rings, offset=0, reduce=False),))
+
+
+def all_reduce(rings: Ranks) -> Schedule:
+    """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
+    steps = (_pass_on(rings, offset=-1, reduce=True), _pass_on(rings, offset=0, reduce=False))
+    return _schedule("all_reduce", rings, steps)
+
+
+def _pass_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
+    count, n = rings.shape
+    chunk = np.arange(rings.size, dtype=np.int32).reshape(count, n)
+    return Step(
+        source=rings.ravel(),
+        target=np.roll(rings, -1, axis=1).ravel(),
+        chunk=np.roll(chunk, -offset, axis=1).ravel(),
+        count=np.ones(rings.size, dtype=np.int32),
+        reduce=reduce,
+        repeats=max(1, n - 1),
+        shift=-1,
+        cycle=n,
+    )
+
+
+def _schedule(kind: str, rings: Ranks, steps: tuple[Step, ...]) -> Schedule:
+    count, n = rings.shape
+    chunks = count * n
+    return Schedule(kind, "rings", n, chunks, chunks, steps if n > 1 else ())

@@ -1,0 +1,173 @@
+# ruff: noqa: A005  (collectives.select cannot stand in for select: imports are absolute)
+"""Which algorithm carries out a call: a dict from name to function, and a default.
+
+The default here is one that holds for any library. What a particular library picks by size,
+protocol and version belongs in a module of its own beside this one (NCCL's in ``nccl.py``), with
+the signature of :func:`plan`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import direct, hierarchical, recursive, ring, rings, tree
+from collectives.order import by_domain, from_root, grid, placed
+from simulator.errors import ScheduleError
+from simulator.schedule import Plan, Schedule
+from simulator.topology import Topology
+
+Ranks = NDArray[np.int32]
+
+ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
+    "all_reduce": {
+        "ring": ring.all_reduce,
+        "two_shot": direct.two_shot_all_reduce,
+        "one_shot": direct.one_shot_all_reduce,
+        "tree": tree.all_reduce,
+        "recursive_doubling": recursive.doubling_all_reduce,
+        "halving_doubling": recursive.halving_doubling_all_reduce,
+    },
+    "all_gather": {
+        "ring": ring.all_gather,
+        "direct": direct.all_gather,
+        "recursive_doubling": recursive.doubling_all_gather,
+    },
+    "reduce_scatter": {
+        "ring": ring.reduce_scatter,
+        "direct": direct.reduce_scatter,
+        "recursive_halving": recursive.halving_reduce_scatter,
+    },
+    "all_to_all": {"direct": direct.all_to_all, "pairwise": direct.pairwise_all_to_all},
+    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
+    "reduce": {"ring": ring.reduce, "tree": tree.reduce},
+    "gather": {"direct": direct.gather},
+    "scatter": {"direct": direct.scatter},
+    "barrier": {"dissemination": recursive.barrier},
+    "send_receive": {"direct": direct.send_receive},
+}
+"""Algorithms that need to know only how many ranks there are; the first is the default."""
+
+BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+    "all_reduce": {
+        "hierarchical": lambda at: placed(hierarchical.all_reduce(*at.shape), at.ravel()),
+        "rings": lambda at: rings.all_reduce(rings.orders(at)),
+    },
+    "all_gather": {
+        "hierarchical": lambda at: placed(hierarchical.all_gather(*at.shape), at.ravel()),
+        "rings": lambda at: rings.all_gather(rings.orders(at)),
+    },
+    "reduce_scatter": {
+        "hierarchical": lambda at: placed(hierarchical.reduce_scatter(*at.shape), at.ravel()),
+        "rings": lambda at: rings.reduce_scatter(rings.orders(at)),
+    },
+}
+"""Algorithms that need to know who shares a domain: functions of :func:`collectives.order.grid`."""
+
+SLICE = 512 * 1024
+"""Fewest bytes of a chunk on a pipelined chain: a slot of NCCL's buffer, 4 MiB in 8 slots
+(src/include/device.h)."""
+
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
+
+_HOPS = 2
+"""Links from rank to rank where they meet at a switch; enough to choose a number of chunks by."""
+
+
+def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what one may force
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    topology: Topology,
+    *,
+    domains: Ranks,
+    overhead: float = 0.0,
+    algorithm: str | None = None,
+) -> Plan:
+    """Write out a call for a group on a network.
+
+    ``ranks`` are the members' positions in ``topology`` in the order of the group, ``domains`` the
+    scale-up domain of every position of the topology. The order of the group does not change the
+    traffic, but for which rank is the root (its first): rings run domain by domain.
+
+    The default inside one domain, and with one rank per domain, is the ring (the fewest bytes,
+    neighbours only), direct for all-to-all, gather and scatter. Across domains of equally many
+    ranks it is hierarchical for all-reduce, all-gather and reduce-scatter. NCCL's own default
+    there is a ring per channel, node by node, over all NICs (``rings`` here). Both put the same
+    load on every NIC but for (n-1)/n against (D-1)/D, where a single ring would leave all NICs
+    but one of a node idle. They differ in steps, 2(n-1) for rings against 2(L-1) + 2(D-1),
+    and in overlap: rings use both fabrics at once, the hierarchy one after the other, so at large
+    sizes ``rings`` is the faster by up to a factor of two where the fabrics are matched. Domains
+    of unequal size get one ring.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
+        is not on the topology.
+    """
+    positions = np.asarray(ranks, dtype=np.int32)
+    _check_group(kind, positions, topology, domains)
+    where = np.asarray(domains)[positions]
+    name = algorithm or _default(kind, where)
+    if name in BY_DOMAIN.get(kind, {}):
+        return Plan(BY_DOMAIN[kind][name](grid(positions, where)), overhead=overhead)
+    if name not in ALGORITHMS[kind]:
+        raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
+    if name == "ring" and kind in _CHAINS:
+        chunks = _chain_chunks(positions, where, size, topology)
+        schedule = _CHAINS[kind](len(positions), chunks)
+    else:
+        schedule = ALGORITHMS[kind][name](len(positions))
+    return Plan(placed(schedule, _order(kind, positions, where)), overhead=overhead)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Names of all algorithms of a kind."""
+    return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}))
+
+
+def _default(kind: str, domains: Ranks) -> str:
+    members = np.unique(domains, return_counts=True)[1]
+    nested = len(members) > 1 and members.min() == members.max() > 1
+    if kind in BY_DOMAIN and nested:
+        return "hierarchical"
+    return next(iter(ALGORITHMS[kind]))
+
+
+def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topology) -> int:
+    """Chunks for the links a chain runs over: the fastest of a domain, else the slowest."""
+    links = np.flatnonzero(np.isin(topology.source, positions))
+    if not len(links):
+        return 1
+    by_speed = links[np.argsort(topology.bandwidth[links], kind="stable")]
+    link = by_speed[0 if len(np.unique(domains)) > 1 else -1]
+    best = ring.best_chunks(
+        len(positions),
+        size=size,
+        alpha=_HOPS * float(topology.latency[link]),
+        bandwidth=float(topology.bandwidth[link]),
+    )
+    return max(1, round(min(best, size / SLICE)))
+
+
+def _order(kind: str, positions: Ranks, domains: Ranks) -> Ranks:
+    """All-to-alls and messages name their two ends, so nobody can stand in for another."""
+    if kind in ("all_to_all", "send_receive"):
+        return np.arange(len(positions), dtype=np.int32)
+    order = by_domain(positions, domains)
+    return from_root(order, domains) if kind in _ROOTED else order
+
+
+def _check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:
+    if kind not in ALGORITHMS:
+        raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")
+    if not len(positions) or len(np.unique(positions)) != len(positions):
+        raise ScheduleError(f"{kind}: a group names distinct ranks, not {positions.tolist()}")
+    if positions.min() < 0 or positions.max() >= min(topology.ranks, len(domains)):
+        raise ScheduleError(
+            f"{kind}: ranks {positions.tolist()} are not all on {topology.name}, which has "
+            f"{topology.ranks} ranks in {len(domains)} places of domains"
+        )

@@ -1,0 +1,1 @@
+"""Questions: what-ifs, sweeps, comparisons, figures and the command line."""

@@ -1,0 +1,99 @@
+"""Put a workload together op by op: for readers, tests and small graphs written by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
+
+Rows = list[tuple[int, int, int, int, int, float, float, float]]
+
+
+@dataclass(slots=True)
+class WorkloadBuilder:
+    """Collects ops, edges and calls; :meth:`build` checks them and makes the columns.
+
+    Examples
+    --------
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> first = builder.op(What.HOST, rank=0, lane="main", name="launch", duration=2e-6)
+    >>> second = builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=1e-3)
+    >>> builder.edge(first, second, lag=4e-6)
+    >>> len(builder.build())
+    2
+    """
+
+    job_ranks: int
+    notes: list[str] = field(default_factory=list)
+    _rows: Rows = field(default_factory=list)
+    _edges: list[tuple[int, int, float]] = field(default_factory=list)
+    _calls: list[CallRow] = field(default_factory=list)
+    _groups: dict[Group, int] = field(default_factory=dict)
+    _names: dict[str, int] = field(default_factory=dict)
+    _lanes: dict[str, int] = field(default_factory=dict)
+
+    def group(self, ranks: tuple[int, ...], label: str = "") -> int:
+        """Index of the group of these ranks in this order."""
+        return self._groups.setdefault(Group(ranks, label), len(self._groups))
+
+    def call(self, row: CallRow) -> int:
+        """Add a call; returns its index."""
+        self._calls.append(row)
+        return len(self._calls) - 1
+
+    def op(  # noqa: PLR0913 - one keyword per column
+        self,
+        what: What,
+        *,
+        rank: int,
+        lane: str,
+        name: str,
+        duration: float,
+        call: int = -1,
+        ready: float = 0.0,
+        measured_start: float = float("nan"),
+    ) -> int:
+        """Add an op; returns its index."""
+        lane_index = self._lanes.setdefault(lane, len(self._lanes))
+        name_index = self._names.setdefault(name, len(self._names))
+        self._rows.append(
+            (int(what), rank, lane_index, name_index, call, duration, ready, measured_start)
+        )
+        return len(self._rows) - 1
+
+    def edge(self, source: int, target: int, *, lag: float = 0.0) -> None:
+        """``target`` starts no earlier than ``lag`` after the end of ``source``."""
+        self._edges.append((source, target, lag))
+
+    def build(self) -> Workload:
+        """Make the workload.
+
+        Raises
+        ------
+        WorkloadError
+            As :class:`~simulator.workload.Workload` says.
+        """
+        what, rank, lane, name, call, duration, ready, measured = _columns(self._rows, 8)
+        source, target, lag = _columns(self._edges, 3)
+        return Workload(
+            what=np.array(what, dtype=np.uint8),
+            rank=np.array(rank, dtype=np.int32),
+            lane=np.array(lane, dtype=np.int32),
+            name=np.array(name, dtype=np.int32),
+            call=np.array(call, dtype=np.int32),
+            duration=np.array(duration, dtype=np.float64),
+            ready=np.array(ready, dtype=np.float64),
+            measured_start=np.array(measured, dtype=np.float64),
+            edges=Edges.of(len(self._rows), np.array(source), np.array(target), np.array(lag)),
+            calls=Calls.of(self._calls),
+            groups=tuple(self._groups),
+            names=tuple(self._names),
+            lanes=tuple(self._lanes),
+            job_ranks=self.job_ranks,
+            notes=tuple(self.notes),
+        )
+
+
+def _columns(rows: Sequence[tuple[float, ...]], width: int) -> list[Sequence[float]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * width

@@ -1,0 +1,60 @@
+"""Every error this project raises on purpose.
+
+::
+
+    TwofoldError
+    ├── QuantityError     text that is not a number with a unit
+    ├── TraceError        a trace file: names file, event, field and what to do
+    ├── WorkloadError     a graph of ops that contradicts itself
+    ├── TopologyError     a network that cannot be built, or a path that does not exist
+    ├── ScheduleError     an algorithm that does not compute its collective
+    ├── ClusterError      a cluster description, or a job that does not fit on it
+    ├── WhatIfError       a question that the job or the cluster cannot be asked
+    ├── OutputError       an output that cannot be written
+    └── DeadlockError     nothing can happen any more and ops are pending: names who waits
+
+The command line turns any of them into one line on stderr and exit status 1.
+"""
+
+
+class TwofoldError(Exception):
+    """The root of the tree in the module docstring."""
+
+
+class QuantityError(TwofoldError, ValueError):
+    """Text that is not a number with an accepted unit.
+
+    It is a ``ValueError`` besides, so that pydantic reports the field it stands in.
+    """
+
+
+class TraceError(TwofoldError):
+    """A trace that cannot be used: the message names file, event and field."""
+
+
+class WorkloadError(TwofoldError):
+    """A workload that contradicts itself."""
+
+
+class TopologyError(TwofoldError):
+    """A topology that cannot be built, or two nodes without a path."""
+
+
+class ScheduleError(TwofoldError):
+    """A schedule that does not compute its collective."""
+
+
+class ClusterError(TwofoldError):
+    """A cluster description that is wrong, or too small for the job."""
+
+
+class WhatIfError(TwofoldError):
+    """A what-if that does not apply: an unknown resource, a factor that is not positive."""
+
+
+class OutputError(TwofoldError):
+    """An output file that cannot be written."""
+
+
+class DeadlockError(TwofoldError):
+    """Nothing can happen any more and ops are pending."""

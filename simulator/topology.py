@@ -1,0 +1,163 @@
+"""A network: ranks, switches and NICs joined by links, each link part of a resource.
+
+A resource (``scale_up``, ``scale_out``, ``pcie``, or a name of the user's) is what one doubles:
+a what-if on the network scales the links of one resource and touches nothing else.
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TopologyError
+
+Node = Hashable
+SCALE_UP, SCALE_OUT, PCIE = "scale_up", "scale_out", "pcie"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of a cable.
+
+    ``latency`` is alpha and ``1 / bandwidth`` is beta of the Hockney model (Parallel Computing
+    20, 1994): a message of ``m`` bytes on an idle link takes ``latency + m / bandwidth``. On a
+    path the message is cut through, not stored: latencies add up, the least bandwidth counts.
+    """
+
+    source: Node
+    target: Node
+    bandwidth: float
+    latency: float
+    resource: str = SCALE_UP
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise TopologyError(
+                f"link {self.source} -> {self.target}: bandwidth {self.bandwidth!r} is not positive"
+            )
+        if not 0 <= self.latency < float("inf"):
+            raise TopologyError(
+                f"link {self.source} -> {self.target}: latency {self.latency!r} is not a time"
+            )
+        if self.source == self.target:
+            raise TopologyError(f"link {self.source} -> {self.target} ends where it starts")
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
+
+    Columns have shape ``(links,)``; ``source`` and ``target`` are indices into ``nodes``, of
+    which the ranks come first. Build one with :func:`topology`.
+    """
+
+    name: str
+    ranks: int
+    nodes: tuple[Node, ...]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    bandwidth: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    resource: NDArray[np.int16]
+    resources: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @cached_property
+    def out_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR of links by source node, each row sorted by target: ``(offset, link)``."""
+        order = np.lexsort((self.target, self.source)).astype(np.int32)
+        offset = np.zeros(len(self.nodes) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(self.source, minlength=len(self.nodes)), out=offset[1:])
+        return offset, order
+
+    def link(self, index: int) -> Link:
+        """Return a view of one link."""
+        return Link(
+            source=self.nodes[self.source[index]],
+            target=self.nodes[self.target[index]],
+            bandwidth=float(self.bandwidth[index]),
+            latency=float(self.latency[index]),
+            resource=self.resources[self.resource[index]],
+        )
+
+    def graph(self) -> "nx.DiGraph[Node]":
+        """Return a networkx graph; edges carry ``bandwidth``, ``latency`` and ``resource``."""
+        graph: nx.DiGraph[Node] = nx.DiGraph(name=self.name, ranks=self.ranks)
+        graph.add_nodes_from(self.nodes)
+        for index in range(len(self)):
+            link = self.link(index)
+            graph.add_edge(
+                link.source,
+                link.target,
+                bandwidth=link.bandwidth,
+                latency=link.latency,
+                resource=link.resource,
+            )
+        return graph
+
+
+def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
+    """Compile links into a topology; ranks are the nodes ``0 … ranks - 1``.
+
+    Raises
+    ------
+    TopologyError
+        If there is no rank, a link is given twice, or a rank among several has no link.
+    """
+    if ranks < 1:
+        raise TopologyError(f"{name}: a topology needs a rank, not {ranks}")
+    table = list(links)
+    index: dict[Node, int] = {rank: rank for rank in range(ranks)}
+    for link in table:
+        index.setdefault(link.source, len(index))
+        index.setdefault(link.target, len(index))
+    pairs = [(index[link.source], index[link.target]) for link in table]
+    if len(set(pairs)) != len(pairs):
+        twice = next(link for link, pair in zip(table, pairs, strict=True) if pairs.count(pair) > 1)
+        raise TopologyError(
+            f"{name}: two links {twice.source} -> {twice.target}; join them, bandwidths added"
+        )
+    alone = set(range(ranks)) - {node for pair in pairs for node in pair}
+    if ranks > 1 and alone:
+        raise TopologyError(f"{name}: rank {min(alone)} has no link")
+    resources = tuple(dict.fromkeys(link.resource for link in table))
+    ends = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+    return Topology(
+        name=name,
+        ranks=ranks,
+        nodes=tuple(index),
+        source=ends[:, 0],
+        target=ends[:, 1],
+        bandwidth=np.array([link.bandwidth for link in table], dtype=np.float64),
+        latency=np.array([link.latency for link in table], dtype=np.float64),
+        resource=np.array([resources.index(link.resource) for link in table], dtype=np.int16),
+        resources=resources,
+    )
+
+
+def scaled(
+    network: Topology, resource: str, *, bandwidth: float = 1.0, latency: float = 1.0
+) -> Topology:
+    """Return the topology with the links of one resource multiplied.
+
+    Raises
+    ------
+    TopologyError
+        If the topology has no such resource, or a factor is not positive.
+    """
+    if resource not in network.resources:
+        known = ", ".join(network.resources) or "none"
+        raise TopologyError(f"{network.name} has no resource {resource!r}; it has {known}")
+    if not (bandwidth > 0 and latency >= 0):
+        raise TopologyError(f"factors must be positive, not {bandwidth!r} and {latency!r}")
+    chosen = network.resource == network.resources.index(resource)
+    return replace(
+        network,
+        bandwidth=np.where(chosen, network.bandwidth * bandwidth, network.bandwidth),
+        latency=np.where(chosen, network.latency * latency, network.latency),
+    )

@@ -1,0 +1,347 @@
+"""What a step does: a columnar graph of ops.
+
+One row per op, edges in compressed rows (CSR) by source, calls and groups in tables of their own.
+A step of 64 ranks has a million ops; an object per op would cost gigabytes. ``Op`` and ``Call``
+are views for tests, messages and small graphs written by hand.
+
+Times are seconds since the earliest start of the step on any rank.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import WorkloadError
+from simulator.order import find_circle
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "send_receive",
+)
+"""Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
+
+
+class What(IntEnum):
+    """What an op is; the value is the code in ``Workload.what``."""
+
+    HOST = 0
+    COMPUTE = 1
+    COPY = 2
+    COLLECTIVE = 3
+    SEND = 4
+    RECEIVE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ordered ranks of a communicator, with what the trace calls it (``tp``, ``default_pg``, …)."""
+
+    ranks: tuple[int, ...]
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ranks or len(set(self.ranks)) != len(self.ranks):
+            raise WorkloadError(f"group {self.label!r} must name distinct ranks, not {self.ranks}")
+
+    def __str__(self) -> str:
+        """Label and size, as tables print it: ``default_pg[8]``."""
+        return f"{self.label or 'group'}[{len(self.ranks)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row of a workload, as a view."""
+
+    index: int
+    what: What
+    rank: int
+    lane: str
+    name: str
+    duration: float
+    call: int | None
+
+    def __str__(self) -> str:
+        """Where and what: ``rank 3 stream 7 'gemm' (op 42)``."""
+        return f"rank {self.rank} {self.lane} {self.name!r} (op {self.index})"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One row of the table of calls, as a view.
+
+    ``size`` is S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output, in
+    bytes.
+    """
+
+    index: int
+    kind: str
+    group: Group
+    sequence: int
+    size: float
+    dtype: str
+    transfer: float
+
+    def __str__(self) -> str:
+        """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
+        return f"{self.kind} #{self.sequence} of {self.group} ({self.size:.0f} B)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """Collectives and messages, one row each, shape ``(calls,)``.
+
+    ``transfer`` is the measured time from the last member's arrival to the end, NaN if the trace
+    does not tell. ``factor`` multiplies what the network model says the call costs (1: the model
+    as it is). ``late`` is how long after the last member in the workload the members that are
+    not in it arrive.
+    """
+
+    kind: NDArray[np.uint8]
+    group: Ints
+    sequence: Offsets
+    size: Floats
+    dtype: tuple[str, ...]
+    transfer: Floats
+    factor: Floats
+    late: Floats
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @staticmethod
+    def empty() -> "Calls":
+        """No calls."""
+        return Calls.of([])
+
+    @staticmethod
+    def of(rows: "list[CallRow]") -> "Calls":
+        """Build the columns from rows."""
+        return Calls(
+            kind=np.array([KINDS.index(row.kind) for row in rows], dtype=np.uint8),
+            group=np.array([row.group for row in rows], dtype=np.int32),
+            sequence=np.array([row.sequence for row in rows], dtype=np.int64),
+            size=np.array([row.size for row in rows], dtype=np.float64),
+            dtype=tuple(row.dtype for row in rows),
+            transfer=np.array([row.transfer for row in rows], dtype=np.float64),
+            factor=np.ones(len(rows)),
+            late=np.zeros(len(rows)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call to be put into a table: ``group`` is an index into ``Workload.groups``.
+
+    A ``size`` of NaN is unknown: such a call costs its ``transfer`` on any network.
+    """
+
+    kind: str
+    group: int
+    sequence: int
+    size: float
+    dtype: str = ""
+    transfer: float = float("nan")
+    """Measured time from the last arrival to the end (s), NaN if unknown."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise WorkloadError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        if self.size < 0:
+            raise WorkloadError(f"{self.kind}: size {self.size!r} is not a number of bytes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Successors in CSR form: op ``i`` is followed by ``target[offset[i]:offset[i + 1]]``.
+
+    ``lag`` is the least time from the end of the source to the start of the target. A lag on an
+    edge that leaves a host op is host time (launch latency); any other is the device's.
+    """
+
+    offset: Offsets
+    target: Ints
+    lag: Floats
+
+    @staticmethod
+    def of(ops: int, source: NDArray[Any], target: NDArray[Any], lag: NDArray[Any]) -> "Edges":
+        """Sort unordered edges into rows; equal edges are kept once, with their greatest lag."""
+        source = np.asarray(source, dtype=np.int64)
+        target = np.asarray(target, dtype=np.int64)
+        lag = np.asarray(lag, dtype=np.float64)
+        if len(source) and (
+            min(source.min(), target.min()) < 0 or max(source.max(), target.max()) >= ops
+        ):
+            raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
+        order = np.lexsort((-lag, target, source))
+        source, target, lag = source[order], target[order], lag[order]
+        first = np.ones(len(source), dtype=bool)
+        first[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+        source, target, lag = source[first], target[first], lag[first]
+        offset = np.zeros(ops + 1, dtype=np.int64)
+        np.cumsum(np.bincount(source, minlength=ops), out=offset[1:])
+        return Edges(offset=offset, target=target.astype(np.int32), lag=lag)
+
+    @property
+    def source(self) -> Ints:
+        """The op each edge leaves, shape ``(edges,)``."""
+        ops = np.arange(len(self.offset) - 1, dtype=np.int32)
+        return np.repeat(ops, np.diff(self.offset))
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A step of a job as a graph of ops; columns have shape ``(ops,)``.
+
+    ``duration`` of an op of a call is what its rank needs after the call's end (draining; 0 as a
+    rule): how long the call itself takes, the network says.
+
+    ``ready`` is the earliest time an op may start whatever it waits for (a rank that starts late,
+    a stream still busy with the step before). ``measured_start`` is NaN where nothing was
+    measured. ``job_ranks`` is the size of the job, ``ranks`` are those the workload holds.
+
+    Raises
+    ------
+    WorkloadError
+        If columns differ in length, a time is negative or not finite, an index points nowhere, a
+        call is joined by a rank outside its group or twice by one rank, or the edges make a
+        circle.
+    """
+
+    what: NDArray[np.uint8]
+    rank: Ints
+    lane: Ints
+    name: Ints
+    call: Ints
+    duration: Floats
+    ready: Floats
+    measured_start: Floats
+    edges: Edges
+    calls: Calls
+    groups: tuple[Group, ...]
+    names: tuple[str, ...]
+    lanes: tuple[str, ...]
+    job_ranks: int
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
+        _check_calls(self)
+        _check_order(self)
+
+    def __len__(self) -> int:
+        return len(self.what)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that have ops, ascending."""
+        return tuple(int(rank) for rank in np.unique(self.rank))
+
+    @cached_property
+    def predecessors(self) -> Ints:
+        """How many ops each op waits for, shape ``(ops,)``."""
+        return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)
+
+    @cached_property
+    def members(self) -> Ints:
+        """How many ops of the workload take part in each call, shape ``(calls,)``."""
+        joined = self.call[self.call >= 0]
+        return np.bincount(joined, minlength=len(self.calls)).astype(np.int32)
+
+    def op(self, index: int) -> Op:
+        """Return a view of one op."""
+        call = int(self.call[index])
+        return Op(
+            index=index,
+            what=What(self.what[index]),
+            rank=int(self.rank[index]),
+            lane=self.lanes[self.lane[index]],
+            name=self.names[self.name[index]],
+            duration=float(self.duration[index]),
+            call=call if call >= 0 else None,
+        )
+
+    def call_view(self, index: int) -> Call:
+        """Return a view of one call."""
+        calls = self.calls
+        return Call(
+            index=index,
+            kind=KINDS[calls.kind[index]],
+            group=self.groups[calls.group[index]],
+            sequence=int(calls.sequence[index]),
+            size=float(calls.size[index]),
+            dtype=calls.dtype[index],
+            transfer=float(calls.transfer[index]),
+        )
+
+    def ops(self) -> Iterator[Op]:
+        """All ops as views; for small graphs."""
+        return (self.op(index) for index in range(len(self)))
+
+    def with_calls(self, **columns: Any) -> "Workload":
+        """Return the workload with columns of its calls replaced."""
+        return replace(self, calls=replace(self.calls, **columns))
+
+
+def _check_columns(workload: Workload) -> None:
+    length = len(workload.what)
+    for name in ("rank", "lane", "name", "call", "duration", "ready", "measured_start"):
+        if len(getattr(workload, name)) != length:
+            raise WorkloadError(f"column {name!r} does not have {length} rows")
+    if len(workload.edges.offset) != length + 1:
+        raise WorkloadError(f"the edges are not those of {length} ops")
+    for name, values in (
+        ("duration", workload.duration),
+        ("ready", workload.ready),
+        ("lag", workload.edges.lag),
+    ):
+        wrong = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
+        if len(wrong):
+            raise WorkloadError(f"{name} {values[wrong[0]]!r} (row {wrong[0]}) is not a time")
+    for name, table in (("lane", workload.lanes), ("name", workload.names)):
+        column = getattr(workload, name)
+        if length and not (column.min() >= 0 and column.max() < len(table)):
+            raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
+
+
+def _check_calls(workload: Workload) -> None:
+    is_call = workload.what >= What.COLLECTIVE
+    if np.any(is_call != (workload.call >= 0)) or np.any(workload.call >= len(workload.calls)):
+        raise WorkloadError("exactly the collective, send and receive ops must name a call")
+    ops = np.flatnonzero(is_call)
+    keys = workload.call[ops].astype(np.int64) * workload.job_ranks + workload.rank[ops]
+    _, first = np.unique(keys, return_index=True)
+    if len(first) != len(keys):
+        twice = np.setdiff1d(np.arange(len(ops)), first)[0]
+        op, call = int(ops[twice]), int(workload.call[ops[twice]])
+        joined = f"{workload.op(op)} joins {workload.call_view(call)}"
+        raise WorkloadError(f"{joined}, which its rank has joined already")
+    members = [frozenset(group.ranks) for group in workload.groups]
+    groups = workload.calls.group[workload.call[ops]]
+    for op, group in zip(ops.tolist(), groups.tolist(), strict=True):
+        if int(workload.rank[op]) not in members[group]:
+            joined = f"{workload.op(op)} joins a call of {workload.groups[group]}"
+            raise WorkloadError(f"{joined}, to which its rank does not belong")
+
+
+def _check_order(workload: Workload) -> None:
+    circle = find_circle(workload.edges.offset, workload.edges.target)
+    if circle:
+        ops = " -> ".join(str(workload.op(op)) for op in [*circle, circle[0]])
+        raise WorkloadError(f"the edges make a circle: {ops}")

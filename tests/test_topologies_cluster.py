@@ -1,0 +1,256 @@
+"""Cluster files: what is read, what is refused, and the what-ifs on them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ClusterError, WhatIfError
+from topologies import (
+    Cluster,
+    catalog,
+    changed,
+    load_cluster,
+    parse_cluster,
+    quantities,
+    resource_values,
+)
+
+FILE = """\
+name: small
+accelerator: {name: chip, peak: {bf16: 100 TFLOP/s}, memory_bandwidth: 1 TB/s}
+ranks_per_node: 4
+nodes: 8
+scale_up: {topology: switch, size: 4, bandwidth: 100 GB/s, efficiency: 0.8, latency: 2 us}
+scale_out: {topology: switch, nics_per_node: 4, bandwidth: 100 Gbit/s, latency: 10 us}
+pcie: {bandwidth: 30 GB/s}
+collective_overhead: 5 us
+sources: {nodes: counted}
+"""
+
+
+def small(old: str = "", new: str = "") -> Cluster:
+    assert old in FILE
+    return parse_cluster(FILE.replace(old, new, 1) if old else FILE, source="small.yaml")
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ClusterError) as caught:
+        parse_cluster(text, source="small.yaml")
+    message = str(caught.value)
+    assert message.startswith("small.yaml: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_number_of_the_catalogue_has_a_source(name):
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert cluster.description
+    assert quantities(cluster).keys() == cluster.sources.keys()
+    assert all(source.strip() for source in cluster.sources.values())
+
+
+def test_quantities_are_si():
+    cluster = small()
+    assert cluster.scale_out.bandwidth == 12.5e9
+    assert cluster.scale_up.latency == pytest.approx(2e-6)
+    assert cluster.accelerator.peak == {"bf16": 100e12}
+    assert cluster.capacity == 32
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_cluster_written_and_read_is_the_same(name):
+    cluster = load_cluster(name)
+    assert Cluster.model_validate(cluster.model_dump(mode="json", exclude_unset=True)) == cluster
+
+
+@pytest.mark.parametrize(
+    ("topology", "size", "links"),
+    [
+        ("switch", 8, 1),
+        ("fully_connected", 8, 7),
+        ("ring", 8, 2),
+        ("torus", 16, 4),
+        ("mesh", 16, 4),
+    ],
+)
+def test_a_ranks_bandwidth_is_divided_over_its_links(topology, size, links):
+    grid = ", dimensions: 4x4" if topology in ("torus", "mesh") else ""
+    cluster = small("topology: switch, size: 4", f"topology: {topology}, size: {size}{grid}")
+    assert cluster.scale_up.link_bandwidth == pytest.approx(100e9 * 0.8 / links)
+
+
+def test_a_file_is_read_by_its_path(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    assert load_cluster(path) == load_cluster(str(path)) == small()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("bandwidth: 100 GB/s", "bandwidth: 100", ("scale_up.bandwidth: 100", "with a unit")),
+        ("bandwidth: 100 GB/s", "bandwidth: 100 gbps", ("scale_up.bandwidth", "'gbps'", "GB/s")),
+        ("bandwidth: 100 GB/s", "bandwith: 1 GB/s", ("scale_up.bandwith", "mean bandwidth?")),
+        ("bandwidth: 100 GB/s", "bandwidth: 0 GB/s", ("scale_up.bandwidth: '0 GB/s'", "greater")),
+        ("latency: 10 us", "latency: 1e999 s", ("scale_out.latency", "finite")),
+        ("latency: 10 us", "latencies: 1 us", ("scale_out.latencies", "mean latency?")),
+        ("nodes: 8", "nodess: 8", ("nodess", "mean nodes?", "nodes: missing")),
+        ("nodes: 8", "nodes: eight", ("nodes: 'eight'", "integer")),
+        ("nodes: 8", "nodes: true", ("nodes: True", "integer")),
+        ("nodes: 8", "nodes: 0", ("nodes: 0", "greater than 0")),
+        ("nodes: 8", "nodes: 8\nnodes: 9", ("'nodes' is given twice",)),
+        ("nodes: 8", "nodes: 8\n1: 2", ("1", "keys should be strings")),
+        ("efficiency: 0.8", "efficiency: 1.8", ("scale_up.efficiency: 1.8", "equal to 1")),
+        ("topology: switch, size", "topology: swich, size", ("'swich'", "'fully_connected'")),
+        (
+            "topology: switch, nics",
+            "topology: swich, nics",
+            ("'swich'", "switch, torus, dragonfly"),
+        ),
+        ("topology: switch, nics", "nics", ("scale_out.topology: missing",)),
+        ("topology: switch, nics", "topology: dragonfly, nics", ("scale_out.groups: missing",)),
+        ("size: 4", "size: 6", ("scale_up.size 6", "ranks_per_node 4")),
+        ("size: 4", "size: 4, dimensions: 2x2", ("scale_up: dimensions belong",)),
+        ("switch, size: 4", "torus, size: 4", ("scale_up: dimensions belong",)),
+        ("switch, size: 4", "torus, size: 4, dimensions: 2x4", ("not the product",)),
+        ("switch, size: 4", "torus, size: 4, dimensions: 2*2", ("'2*2'", "'4x4'")),
+        ("pcie: {bandwidth: 30 GB/s}", "pcie: 30 GB/s", ("pcie: '30 GB/s'", "table of fields")),
+        ("pcie: {bandwidth: 30 GB/s}", "pcie: {lanes: 4}", ("pcie.bandwidth: missing",)),
+        ("{nodes: counted}", "{node: counted}", ("sources.node", "no such number")),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(old, new, parts):
+    assert old in FILE
+    message = refusal(FILE.replace(old, new, 1))
+    for part in parts:
+        assert part in message
+
+
+def test_a_machine_of_several_domains_needs_a_scale_out():
+    lines = [line for line in FILE.splitlines() if not line.startswith("scale_out")]
+    assert "no scale_out to join them" in refusal("\n".join(lines))
+
+
+def test_a_fabric_must_have_room_for_the_nodes():
+    torus = "topology: torus, dimensions: 2x2, nics"
+    assert "room for 4 nodes, not for 8" in refusal(FILE.replace("topology: switch, nics", torus))
+
+
+def test_the_groups_of_a_dragonfly_must_reach_each_other():
+    dragonfly = (
+        "topology: dragonfly, groups: 8, routers_per_group: 2, nodes_per_group: 1,"
+        " global_links_per_router: 3, nics"
+    )
+    message = refusal(FILE.replace("topology: switch, nics", dragonfly))
+    assert "8 groups, and the global links of one reach 6 others" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "empty"),
+        ("- name: small", "a list"),
+        ("small", "a str"),
+        ("name: {", "not YAML"),
+        ("\t", "not YAML"),
+        ("[" * 3000, "not YAML"),
+        ("2020-99-99", "not YAML"),
+        ("? {a: b}\n: c", "not YAML"),
+        ("a: !!python/object:os.system x", "not YAML"),
+    ],
+)
+def test_what_is_no_table_is_refused(text, part):
+    assert part in refusal(text)
+
+
+def test_a_name_that_is_nearly_one_of_the_catalogue_says_which():
+    with pytest.raises(ClusterError, match=r"did you mean dgx-a100.*hgx-h100, perlmutter"):
+        load_cluster("dgx-a10")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, reason in (
+        ("none.yaml", "No such file"),
+        (".", "directory"),
+        ("bytes.yaml", "not a text file"),
+    ):
+        with pytest.raises(ClusterError, match=f"cannot be read as a cluster: .*{reason}"):
+            load_cluster(tmp_path / name)
+
+
+def test_the_values_one_may_double_come_in_a_fixed_order():
+    assert list(resource_values(small()).items()) == [
+        ("scale_up.bandwidth", 100e9),
+        ("scale_up.latency", pytest.approx(2e-6)),
+        ("scale_up.size", 4),
+        ("scale_out.bandwidth", 12.5e9),
+        ("scale_out.latency", pytest.approx(10e-6)),
+        ("scale_out.nics_per_node", 4),
+    ]
+
+
+@given(
+    resource=st.sampled_from(list(resource_values(load_cluster("perlmutter")))),
+    factor=st.sampled_from([0.5, 2, 4]),
+)
+def test_a_change_multiplies_one_value_and_no_other(resource, factor):
+    cluster = load_cluster("perlmutter")
+    before, after = resource_values(cluster), resource_values(changed(cluster, resource, factor))
+    before[resource] *= factor
+    assert after == pytest.approx(before)
+
+
+def test_a_change_is_noted_in_the_sources():
+    doubled = changed(load_cluster("dgx-a100"), "scale_up.bandwidth", 2)
+    assert doubled.sources["scale_up.bandwidth"].startswith("2 times: github")
+    assert (
+        doubled.sources["scale_up.latency"] == load_cluster("dgx-a100").sources["scale_up.latency"]
+    )
+
+
+def test_a_change_of_a_fabric_takes_its_routers_with_it():
+    cluster = load_cluster("perlmutter")
+    halved = changed(cluster, "scale_out.latency", 0.5)
+    assert halved.scale_out.hop_latency == pytest.approx(cluster.scale_out.hop_latency / 2)
+
+
+def test_a_torus_grows_where_it_is_short_and_shrinks_where_it_is_long():
+    cluster = load_cluster("tpu-v6e")
+    grown = changed(cluster, "scale_up.size", 2)
+    assert (grown.scale_up.size, grown.scale_up.dimensions) == (512, (32, 16))
+    assert changed(grown, "scale_up.size", 2).scale_up.dimensions == (32, 32)
+    assert changed(grown, "scale_up.size", 0.5).scale_up.dimensions == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("resource", "factor", "message"),
+    [
+        ("scale_up.bandwith", 2, "did you mean scale_up.bandwidth"),
+        ("gravity", 2, "It has scale_up.bandwidth, "),
+        ("scale_up.bandwidth", 0, "not positive"),
+        ("scale_up.bandwidth", float("inf"), "not positive and finite"),
+        ("scale_up.bandwidth", float("nan"), "not positive"),
+        ("scale_up.size", 1.3, "not a whole number"),
+        ("scale_up.size", 1.5, "neither a multiple nor a divisor"),
+        ("scale_out.nics_per_node", 0.1, "not a whole number"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused(resource, factor, message):
+    with pytest.raises(WhatIfError, match=message):
+        changed(small(), resource, factor)
+
+
+def test_a_torus_whose_dimension_does_not_divide_is_refused():
+    with pytest.raises(WhatIfError, match="times dimension 16 is not a whole number"):
+        changed(load_cluster("tpu-v6e"), "scale_up.size", 1.03125)
+
+
+def test_a_cluster_without_scale_out_has_none_to_change():
+    lines = [line for line in FILE.splitlines() if not line.startswith("scale_out")]
+    one = parse_cluster("\n".join(lines).replace("nodes: 8", "nodes: 1"), source="one.yaml")
+    assert list(resource_values(one)) == ["scale_up.bandwidth", "scale_up.latency", "scale_up.size"]
+    with pytest.raises(WhatIfError, match="small has no scale_out"):
+        changed(one, "scale_out.bandwidth", 2)

@@ -1,0 +1,87 @@
+"""The network that a job sees on a cluster: scale-up domains joined by a scale-out fabric.
+
+Nodes of the graph beside the ranks: ``scale_up:2`` is the switch of domain 2, ``fabric`` the
+switch between domains, ``router:…`` a router of it, and a NIC is two nodes, ``nic:3.1:out`` and
+``nic:3.1:in`` (node 3, its NIC 1). It is two so that no path can turn round in a NIC, from one
+rank to another that shares it, without paying for the fabric. A message between domains runs
+rank, NIC out, fabric, NIC in, rank.
+
+The path of a message in a tier costs the latency that the cluster file states for the tier: a
+switch has half of it on each side, a direct cable all of it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
+from topologies.cables import cables
+from topologies.cluster import Cluster, ScaleUp
+from topologies.placement import Placement, place
+from topologies.scale_out import Nic, fabric_links, node_nics
+from topologies.slices import slice_ends
+
+
+def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
+    """Build what a job of ``ranks`` uses: its domains, every NIC of its nodes, the fabric.
+
+    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. Rank in
+    slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
+    ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
+    one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> network = build(load_cluster("dgx-a100"), 16)
+    >>> network.name, network.resources
+    ('dgx-a100(16)', ('scale_up', 'pcie', 'scale_out'))
+    """
+    placement = place(cluster, ranks, nodes)
+    links = list(_domain_links(cluster, placement))
+    if cluster.scale_out is not None:
+        nics = node_nics(cluster, placement.nodes)
+        links += _port_links(cluster, placement, nics)
+        links += fabric_links(cluster.scale_out, nics, placement.nodes)
+    over = "" if nodes is None else f", nodes={nodes}"
+    return topology(f"{cluster.name}({ranks}{over})", ranks, links)
+
+
+def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
+    scale_up = cluster.scale_up
+    through_switch = scale_up.topology == "switch"
+    for domain, members in placement.domains(cluster).items():
+        yield from cables(
+            _domain_ends(scale_up, domain, members),
+            bandwidth=scale_up.link_bandwidth,
+            latency=scale_up.latency / 2 if through_switch else scale_up.latency,
+            resource=SCALE_UP,
+        )
+
+
+def _domain_ends(scale_up: ScaleUp, domain: int, members: list[int]) -> list[tuple[Node, Node]]:
+    """Cables of one domain; a grid that is not filled gives the job a slice of it."""
+    if scale_up.topology == "switch":
+        return [(rank, f"scale_up:{domain}") for rank in members]
+    if scale_up.topology == "fully_connected":
+        return list(combinations(members, 2))
+    closes = scale_up.topology != "mesh"
+    places = slice_ends(scale_up.shape, len(members), closes=closes)
+    return [(members[one], members[other]) for one, other in places]
+
+
+def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:
+    """Between a rank and its NIC, both ways; without PCIe in the file nothing limits them."""
+    bandwidth = math.inf if cluster.pcie is None else cluster.pcie.bandwidth
+    resource = SCALE_OUT if cluster.pcie is None else PCIE
+    per_node = len(nics) // placement.nodes
+    for rank in range(placement.ranks):
+        node, slot = placement.place(rank)
+        nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
+        yield Link(rank, nic.out, bandwidth, 0.0, resource)
+        yield Link(nic.into, rank, bandwidth, 0.0, resource)

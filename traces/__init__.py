@@ -1,0 +1,1 @@
+"""Files of other tools to a workload, and back."""

@@ -1,0 +1,152 @@
+"""Which communication call a kernel or host event is: kind, size, group, sequence number.
+
+What the trace says stands in several places: metadata on the kernel (PyTorch 2.2 and later),
+``record_param_comms``, ``nccl:…`` and ``c10d::…`` events around its launch. Each fills in what the
+ones before it leave open; nothing is assumed beyond that.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from simulator.dtypes import bytes_per_element
+from simulator.errors import TraceError, WorkloadError
+from traces.events import CommRecord, RankTrace
+
+_KINDS = (
+    (r"all_?reduce", "all_reduce"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?gather", "all_gather"),
+    (r"all_?to_?all", "all_to_all"),
+    (r"broadcast", "broadcast"),
+    (r"barrier", "barrier"),
+    (r"gather", "gather"),
+    (r"scatter", "scatter"),
+    (r"reduce", "reduce"),
+    (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+)
+"""Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
+
+_COLLECTIVE_KERNEL = re.compile(r"nccl(dev)?kernel|rccl", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCall:
+    """One rank's part of a call, before ranks are matched.
+
+    ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
+    trace does not tell the group; ``key`` tells groups of one rank apart.
+    """
+
+    kind: str
+    size: float
+    dtype: str
+    key: str
+    label: str
+    ranks: tuple[int, ...] | None
+    group_size: int | None
+    sequence: int | None
+    peer: int | None
+    where: str
+
+
+def is_collective(kernel: str) -> bool:
+    """Whether a kernel's name is one of NCCL's or RCCL's.
+
+    Examples
+    --------
+    >>> is_collective("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
+    True
+    """
+    return _COLLECTIVE_KERNEL.search(kernel) is not None
+
+
+def kind_of(words: str) -> str | None:
+    """Name the kind in a trace's own words; None if they name none.
+
+    Examples
+    --------
+    >>> kind_of("_allgather_base"), kind_of("ncclKernel_SendRecv_RING_SIMPLE"), kind_of("wait")
+    ('all_gather', 'send_receive', None)
+    """
+    low = words.lower()
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, low)), None)
+
+
+def join(records: Sequence[CommRecord]) -> CommRecord:
+    """One record out of several on the same call; the first that says something counts."""
+    joined = records[0]
+    for record in records[1:]:
+        open_fields = {
+            column.name: getattr(record, column.name)
+            for column in fields(CommRecord)
+            if getattr(joined, column.name) in (None, "", ())
+        }
+        joined = replace(joined, **open_fields)
+    return joined
+
+
+def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where: str) -> LocalCall:
+    """Make one call of the records found for an event called ``name``.
+
+    Raises
+    ------
+    TraceError
+        If nothing tells the kind, or a dtype is unknown.
+    """
+    words = [record.collective for record in records if kind_of(record.collective)]
+    kind = next((kind_of(word) for word in [*words, name] if kind_of(word)), None)
+    if kind is None:
+        raise TraceError(
+            f"{where}: {name!r} communicates, but neither its name nor a record_param_comms "
+            "event around its launch tells the collective; record with a newer PyTorch"
+        )
+    record = join(records) if records else CommRecord(collective=name)
+    listed = trace.groups.get(record.group_key)
+    if listed is None and not record.group_key and len(trace.groups) == 1:
+        listed = next(iter(trace.groups.values()))
+    ranks = record.group_ranks or (listed.ranks if listed else None)
+    size = _group_size(record, ranks, listed.size if listed else None, trace)
+    if ranks is None and size is not None and size == trace.world_size:
+        ranks = tuple(range(size))
+    return LocalCall(
+        kind=kind,
+        size=_bytes(record, kind, size, where),
+        dtype=record.dtype,
+        key=record.group_key,
+        label=record.group_label or (listed.label if listed else ""),
+        ranks=ranks,
+        group_size=size,
+        sequence=record.sequence,
+        peer=record.peer,
+        where=where,
+    )
+
+
+def _group_size(
+    record: CommRecord, ranks: tuple[int, ...] | None, listed: int | None, trace: RankTrace
+) -> int | None:
+    if ranks is not None:
+        return len(ranks)
+    if record.group_size is not None:
+        return record.group_size
+    return listed if listed is not None else (2 if trace.world_size == 2 else None)
+
+
+def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> float:
+    """S of nccl-tests: the larger of input and output; what one side leaves open follows."""
+    if kind == "barrier":
+        return 0.0
+    if record.dtype == "" or (record.in_elements is None and record.out_elements is None):
+        return math.nan
+    try:
+        element = bytes_per_element(record.dtype)
+    except WorkloadError as error:
+        raise TraceError(f"{where}: {error}") from error
+    sent, received = record.in_elements, record.out_elements
+    if kind == "all_gather" and not received:
+        return math.nan if group is None else float((sent or 0) * group * element)
+    if kind == "reduce_scatter" and not sent:
+        return math.nan if group is None else float((received or 0) * group * element)
+    return float(max(sent or 0, received or 0) * element)

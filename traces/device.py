@@ -1,0 +1,124 @@
+"""The device's ops of a rank's step, and the streams they ran on."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from simulator.workload import What
+from traces.comms import LocalCall, is_collective, local_call
+from traces.enclosing import Enclosing
+from traces.events import CommRecord, RankTrace
+from traces.graph import LocalOp, RankGraph
+from traces.launches import Launches
+from traces.window import Window
+
+
+@dataclass(slots=True, eq=False)
+class DeviceOps:
+    """Device ops of a step: the first ops of the rank's graph, in order of their start.
+
+    ``launched`` is the start of an op's launch (s), None for a kernel without one. ``on_stream``
+    lists each stream's ops in the order they ran. ``before`` are those that stand for what a stream
+    still had to do for the step before.
+    """
+
+    graph: RankGraph
+    op_of: dict[int, int] = field(default_factory=dict)
+    stream: list[int] = field(default_factory=list)
+    launched: list[float | None] = field(default_factory=list)
+    on_stream: dict[int, list[int]] = field(default_factory=dict)
+    before: set[int] = field(default_factory=set)
+    _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
+
+    def start(self, op: int) -> float:
+        """Measured start (s)."""
+        return self.graph.ops[op].start
+
+    def end(self, op: int) -> float:
+        """Measured end (s)."""
+        return self.graph.ops[op].end
+
+    def last_launched(self, stream: int, time: float) -> int | None:
+        """Find the last op of a stream whose launch began before ``time``."""
+        times, ops = self._launch_order(stream)
+        place = bisect_left(times, time)
+        return ops[place - 1] if place else None
+
+    def first_launched(self, stream: int, time: float) -> int | None:
+        """Find the first op of a stream whose launch began after ``time``."""
+        times, ops = self._launch_order(stream)
+        place = bisect_right(times, time)
+        return ops[place] if place < len(ops) else None
+
+    def _launch_order(self, stream: int) -> tuple[list[float], list[int]]:
+        if stream not in self._by_launch:
+            here = ((self.launched[op], op) for op in self.on_stream.get(stream, []))
+            pairs = sorted((time, op) for time, op in here if time is not None)
+            self._by_launch[stream] = ([time for time, _ in pairs], [op for _, op in pairs])
+        return self._by_launch[stream]
+
+
+def add_device_ops(
+    trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, graph: RankGraph
+) -> DeviceOps:
+    """Add kernels, copies and collectives to the graph, without any edge yet."""
+    ops = DeviceOps(graph)
+    device = trace.device
+    for row in window.device.tolist():
+        name = trace.names[device.name[row]]
+        stream = int(device.stream[row])
+        what = What.COPY if device.copy[row] else What.COMPUTE
+        launch = launches.of_device.get(row)
+        start, end = float(device.start[row]), float(device.end[row])
+        call: LocalCall | None = None
+        if what == What.COMPUTE and is_collective(name):
+            what = What.COLLECTIVE
+            where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
+            call = local_call(trace, _records(trace, row, launch, enclosing), name, where)
+        op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
+        if call is not None:
+            graph.collectives[op] = call
+        ops.op_of[row] = op
+        ops.stream.append(stream)
+        ops.launched.append(None if launch is None else float(trace.host.start[launch]))
+        ops.on_stream.setdefault(stream, []).append(op)
+    _carry_over(trace, window, ops)
+    return ops
+
+
+def _records(
+    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing
+) -> list[CommRecord]:
+    """Collect what is said of a kernel: its own metadata, then the events around its launch."""
+    own = int(trace.device.comm[row])
+    records = [trace.comms[own]] if own >= 0 else []
+    if launch is not None:
+        records += enclosing.records(launch)
+    return records
+
+
+def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
+    """Put what a stream still had to do for the step before in front of its first op.
+
+    It is compute, which another accelerator would have shortened alike; after a collective, which
+    ranks elsewhere decided, the stream is just not ready.
+    """
+    mine = set(window.device.tolist())
+    last: dict[int, int] = {}
+    for row in range(len(trace.device)):
+        stream = int(trace.device.stream[row])
+        first = ops.on_stream.get(stream, [None])[0]
+        earlier = first is not None and trace.device.end[row] <= ops.start(first)
+        if row not in mine and earlier and trace.device.end[row] > window.start:
+            last[stream] = row
+    for stream, row in last.items():
+        end = float(trace.device.end[row])
+        if is_collective(trace.names[trace.device.name[row]]):
+            ops.graph.ops[ops.on_stream[stream][0]].ready = end
+            continue
+        lane = trace.streams[stream]
+        op = ops.graph.add(LocalOp(What.COMPUTE, lane, "step before", window.start, end))
+        ops.graph.ops[op].ready = window.start
+        ops.stream.append(stream)
+        ops.launched.append(None)
+        ops.on_stream[stream].insert(0, op)
+        ops.before.add(op)

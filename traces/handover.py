@@ -1,0 +1,81 @@
+"""Threads that wait for one another: who woke whom, from when they fell silent and awoke.
+
+Profilers do not record that the main thread sleeps in ``backward()`` while autograd's thread
+works, nor that it waits for gloo's worker. But a thread that was silent for long and speaks just
+when another falls silent was woken by it; so was one that speaks just when a collective ends.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.events import HostKind, RankTrace
+from traces.window import Window
+
+_SILENT = 100e-6
+"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
+_WAKE_UP = 1e-3
+"""A thread is awake at most this long after the one that woke it fell silent (s).
+
+Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A thread asleep from ``asleep`` to ``awake``, woken by another at ``source_time`` (s)."""
+
+    thread: int
+    asleep: float
+    awake: float
+    source_thread: int
+    source_time: float
+
+    @property
+    def lag(self) -> float:
+        """Time from the wake-up call to being awake (s)."""
+        return max(0.0, self.awake - self.source_time)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A stretch of a thread without a sign of life (s)."""
+
+    start: float
+    end: float
+    thread: int
+
+
+def handovers(trace: RankTrace, window: Window) -> Iterator[Handover]:
+    """Find who woke whom among the threads of a step."""
+    quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
+    begins = [one.start for one in quiet]
+    for slept in quiet:
+        place = bisect_right(begins, slept.end) - 1
+        while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
+            other = quiet[place]
+            if other.thread != slept.thread and other.start > slept.start and other.end > slept.end:
+                yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
+                break
+            place -= 1
+
+
+def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
+    """Find stretches in which a thread neither begins nor ends an operator or runtime call.
+
+    A thread is silent, too, before its first event and after its last.
+    """
+    host = trace.host
+    rows = window.host[host.kind[window.host] != HostKind.ANNOTATION]
+    for thread in np.unique(host.thread[rows]).tolist():
+        mine = rows[host.thread[rows] == thread]
+        sounds = np.unique(np.concatenate([host.start[mine], host.end[mine]]))
+        edges = np.concatenate([[-np.inf], sounds, [np.inf]])
+        calls = mine[host.kind[mine] == HostKind.RUNTIME]
+        inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
+        for place in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
+            if (edges[place], edges[place + 1]) in inside_call:
+                continue  # waiting inside the CUDA library is what traces.synchronize reads
+            yield Silence(float(edges[place]), float(edges[place + 1]), thread)

@@ -1,0 +1,195 @@
+"""A job as its ranks recorded it: one file, or a directory with a file per rank.
+
+All files must be of one run: no two of one rank, one world size, one backend, steps in common. A
+missing rank is an error where most ranks are there, because then it was lost: more than half of
+those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 16), and a note
+says so; so does one for ranks above the highest, which nothing tells from a sample.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from simulator.errors import TraceError
+from traces.events import RankTrace
+from traces.kineto import rank_trace, read_rank
+from traces.kineto_document import Foreign, load, named_json
+from traces.kineto_rank import ASSUMED, unknown_rank
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file of the directory that was not used, and why."""
+
+    file: Path
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The ranks that were recorded, sorted, of a job of ``job_ranks`` ranks.
+
+    ``job_ranks_source`` says how their number is known, ``notes`` what else one should know.
+    """
+
+    ranks: tuple[RankTrace, ...]
+    job_ranks: int
+    job_ranks_source: str
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_job(path: Path, *, sample: bool = False) -> Job:
+    """Read a rank's file, or the files of a directory, not of its sub-directories.
+
+    ``sample`` says that ranks are missing on purpose.
+
+    Raises
+    ------
+    TraceError
+        A file cannot be read or is broken, there is none, or the files are not of one run.
+    """
+    skipped: tuple[Skipped, ...] = ()
+    if path.is_dir():
+        ranks, skipped = _directory(path)
+    else:
+        ranks = (read_rank(path, alone=True),)
+    ranks = tuple(sorted(ranks, key=lambda trace: trace.rank))
+    _check_one_run(ranks)
+    job_ranks, source = _job_ranks(ranks)
+    notes = (*_missing(path, ranks, job_ranks, sample=sample), *_steps(ranks), *_clocks(ranks))
+    return Job(ranks, job_ranks, source, skipped, notes)
+
+
+def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    ranks: list[RankTrace] = []
+    skipped: list[Skipped] = []
+    for file in files:
+        found = _read(file)
+        if isinstance(found, Skipped):
+            skipped.append(found)
+            continue
+        ranks.append(found)
+        guessed = [trace.file for trace in ranks if trace.rank_source == ASSUMED]
+        if guessed and len(ranks) > 1:
+            raise unknown_rank(guessed[0])
+    if not ranks:
+        raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
+    return tuple(ranks), tuple(skipped)
+
+
+def _read(file: Path) -> RankTrace | Skipped:
+    if not file.is_file():
+        return Skipped(file, "not a file; sub-directories are not searched")
+    try:
+        document = load(file)
+    except TraceError as error:
+        if named_json(file):
+            raise
+        return Skipped(file, str(error).removeprefix(f"{file}: "))
+    if isinstance(document, Foreign):
+        return Skipped(file, document.reason)
+    return rank_trace(document, alone=True)
+
+
+def _reasons(skipped: Sequence[Skipped]) -> str:
+    """Say what was in a directory without traces, shortly."""
+    if not skipped:
+        return ": it is empty"
+    shown = [f"{skip.file.name}: {skip.reason}" for skip in skipped[:3]]
+    return f" ({len(skipped)} skipped; {'; '.join(shown)})"
+
+
+def _check_one_run(ranks: Sequence[RankTrace]) -> None:
+    for one, other in pairwise(ranks):
+        if one.rank == other.rank:
+            raise TraceError(
+                f"{other.file}: rank {one.rank} again, as {one.file} "
+                f"(from {one.rank_source}, from {other.rank_source}): leave one of them"
+            )
+    for what, said in (
+        ("distributedInfo.world_size", [(trace, trace.world_size) for trace in ranks]),
+        ("distributedInfo.backend", [(trace, trace.backend or None) for trace in ranks]),
+    ):
+        told = [(trace, value) for trace, value in said if value is not None]
+        for trace, value in told[1:]:
+            if value != told[0][1]:
+                raise TraceError(
+                    f"{trace.file}: {what} is {value}, but {told[0][1]} in {told[0][0].file}: "
+                    "the files are not of one job"
+                )
+
+
+def _job_ranks(ranks: Sequence[RankTrace]) -> tuple[int, str]:
+    highest = ranks[-1].rank + 1
+    world = next((trace.world_size for trace in ranks if trace.world_size is not None), None)
+    if world is not None:
+        if highest > world:
+            raise TraceError(f"{ranks[-1].file}: rank {highest - 1} in a world of {world} ranks")
+        return world, "distributedInfo.world_size"
+    largest = 0
+    for trace in ranks:
+        for record in trace.comms:
+            largest = max(
+                largest, record.group_size or 0, *(r + 1 for r in record.group_ranks or ())
+            )
+    if largest > highest:
+        return largest, "the largest communicator"
+    return highest, "the highest rank of the files"
+
+
+def _missing(
+    path: Path, ranks: Sequence[RankTrace], job_ranks: int, *, sample: bool
+) -> Iterator[str]:
+    present = [trace.rank for trace in ranks]
+    most_are_there = len(present) > 1 and 2 * len(present) > present[-1] + 1
+    if most_are_there and len(present) <= present[-1] and not sample:
+        gaps = sorted(set(range(present[-1])) - set(present))
+        raise TraceError(
+            f"{path}: no file of rank {_listed(gaps)} among those of ranks {_listed(present)}: "
+            "add it, or say that the files are a sample"
+        )
+    if len(present) < job_ranks:
+        yield f"{len(present)} of {job_ranks} ranks were recorded: {_listed(present)}"
+
+
+def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
+    steps = {trace: {step.number for step in trace.steps} for trace in ranks}
+    stepped = [trace for trace in ranks if steps[trace]]
+    for trace in stepped[1:]:
+        if not steps[trace] & steps[stepped[0]]:
+            raise TraceError(
+                f"{trace.file}: ProfilerStep {_listed(sorted(steps[trace]))}, but "
+                f"{_listed(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
+            )
+    if len({frozenset(numbers) for numbers in steps.values()}) > 1:
+        told = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
+        yield f"the ranks recorded different steps ({'; '.join(told)})"
+
+
+def _clocks(ranks: Sequence[RankTrace]) -> Iterator[str]:
+    """Clocks of hosts may differ, so that files of different times are told, not refused."""
+    latest = max(ranks, key=lambda trace: trace.epoch)
+    earliest = min(ranks, key=_end)
+    apart = (latest.epoch - _end(earliest)) / 1e9
+    if apart > 0:
+        yield (
+            f"rank {latest.rank} begins {apart:.3g} s after rank {earliest.rank} has ended: "
+            "another run, or another clock"
+        )
+
+
+def _end(trace: RankTrace) -> int:
+    ends = [float(events.end.max()) for events in (trace.host, trace.device) if len(events)]
+    return trace.epoch + round(max(ends) * 1e9)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8])
+    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > 8 else shown

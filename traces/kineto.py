@@ -1,0 +1,84 @@
+"""The reader of PyTorch profiler (Kineto) files: one rank's file becomes a :class:`RankTrace`.
+
+CUDA, ROCm and other devices; PyTorch 1.8 (a bare list, categories ``Operator``, ``Kernel``, ...) to
+today; plain JSON or gzip. Nothing depends on a file's name but the rank, where nothing else tells.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulator.errors import TraceError
+from traces.events import ProcessGroup, RankTrace
+from traces.kineto_document import Document, Foreign, load
+from traces.kineto_rank import MOST_RANKS, rank_of
+from traces.kineto_reading import Reading
+from traces.kineto_schema import DistributedInfo, group_configs, integers, whole
+
+
+def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
+    """Read one rank's file.
+
+    A file that is ``alone`` and does not tell its rank is rank 0; else that is an error.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, is broken, is no profiler trace, or an event of it lacks something.
+    """
+    document = load(path)
+    if isinstance(document, Foreign):
+        raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
+    return rank_trace(document, alone=alone)
+
+
+def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
+    """Do what :func:`read_rank` does, with a file that is in memory."""
+    file, header = document.file, document.header
+    info = header.distributed or DistributedInfo()
+    reading = Reading()
+    reading.read(file, document.events)
+    first = reading.first()
+    try:
+        rank, source = rank_of(file, header, alone=alone)
+        world = whole(info.world_size, "distributedInfo.world_size")
+        epoch = first + (whole(header.base, "baseTimeNanoseconds") or 0)
+        groups = _groups(info, reading.unused)
+    except ValueError as error:
+        raise TraceError(f"{file}: {error}") from error
+    if world is not None and not 0 < world <= MOST_RANKS:
+        raise TraceError(f"{file}: distributedInfo.world_size: {world} is no number of ranks")
+    if world is not None and rank >= world:
+        raise TraceError(f"{file}: rank {rank} (from {source}) in a world of {world} ranks")
+    return RankTrace(
+        file=file,
+        rank=rank,
+        rank_source=source,
+        world_size=world,
+        backend=info.backend or "",
+        epoch=epoch,
+        host=reading.host.host(first),
+        device=reading.device.device(first),
+        syncs=reading.syncs(first),
+        comms=tuple(reading.comms),
+        steps=reading.steps(first),
+        groups=groups,
+        names=tuple(reading.names.index),
+        threads=reading.threads.labels(),
+        streams=reading.streams.labels(),
+        unused=dict(reading.unused),
+        accelerator=header.devices[0].name if header.devices else "",
+    )
+
+
+def _groups(info: DistributedInfo, unused: Counter[str]) -> Mapping[str, ProcessGroup]:
+    configs = group_configs(info.pg_config)
+    if configs is None:
+        unused["distributedInfo.pg_config (not understood)"] += 1
+    groups = {}
+    for config in configs or ():
+        ranks = integers(config.ranks) or None
+        size = whole(config.size, "distributedInfo.pg_config.pg_size")
+        key = "" if config.name is None else str(config.name)
+        groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
+    return groups

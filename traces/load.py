@@ -1,0 +1,115 @@
+"""From a path to a workload: read, cut, link, order, match."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simulator.workload import What, Workload
+from traces.assemble import Clock, align, assemble
+from traces.coverage import Coverage
+from traces.graph import RankGraph
+from traces.job import Job, read_job
+from traces.match import Matching, match
+from traces.rank import rank_graph
+from traces.window import MEDIAN, Window, choose_step, cut
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A step as a workload, what was measured of it, and what of the trace it covers.
+
+    ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
+    any op of it; ``measured_end`` has each rank's last end, ``measured_begin`` its start.
+    """
+
+    trace: str
+    workload: Workload
+    coverage: Coverage
+    measured_step: float
+    measured_begin: dict[int, float]
+    measured_end: dict[int, float]
+    accelerator: str = ""
+
+
+def load(path: Path | str, step: str = MEDIAN) -> Loaded:
+    """Read a trace (a directory of per-rank files, or one file) and make a workload of one step.
+
+    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
+
+    Raises
+    ------
+    TraceError
+        If a file cannot be read or used; names file, event and field, and says what to do.
+    """
+    job = read_job(Path(path))
+    chosen = choose_step(job.ranks, step)
+    windows = [cut(rank, chosen) for rank in job.ranks]
+    graphs = [rank_graph(rank, window) for rank, window in zip(job.ranks, windows, strict=True)]
+    matching = match(graphs, job.job_ranks)
+    clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
+    workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_coverage(job, windows, graphs, matching, clock),
+        measured_step=max(ends.values()),
+        measured_begin={
+            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
+        },
+        measured_end=ends,
+        accelerator=job.ranks[0].accelerator,
+    )
+
+
+def _coverage(
+    job: Job,
+    windows: Sequence[Window],
+    graphs: Sequence[RankGraph],
+    matching: Matching,
+    clock: Clock,
+) -> Coverage:
+    device_ops = sum(len(window.device) for window in windows)
+    kernels = sum(1 for g in graphs for op in g.ops if op.what in (What.COMPUTE, What.COLLECTIVE))
+    starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
+    unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
+    steps = sorted({one.number for rank in job.ranks for one in rank.steps})
+    return Coverage(
+        step=windows[0].step,
+        steps=tuple(steps),
+        ranks=tuple(rank.rank for rank in job.ranks),
+        ranks_in_job=job.job_ranks,
+        kernels=kernels,
+        device_ops=device_ops,
+        launches_paired=device_ops - sum(window.unlaunched for window in windows),
+        collectives=sum(len(graph.collectives) for graph in graphs),
+        collectives_matched=sum(len(call.ops) for call in matching.calls),
+        calls=len(matching.calls),
+        bytes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
+        starts=dict(starts),
+        clock_offset={
+            g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
+        },
+        unused=dict(unused),
+        skipped=tuple((str(one.file), one.reason) for one in job.skipped),
+        notes=(*job.notes, *_notes(graphs, matching, job)),
+    )
+
+
+def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
+    notes = [note for graph in graphs for note in graph.notes]
+    if matching.assumed_groups:
+        notes.append(
+            f"{matching.assumed_groups} calls without a process group: "
+            f"taken as the whole job of {job.job_ranks} ranks"
+        )
+    if len(job.ranks) < job.job_ranks:
+        notes.append(
+            f"{len(job.ranks)} of {job.job_ranks} ranks are traced; the others are taken to "
+            "arrive at each collective when the trace shows they did"
+        )
+    notes.extend(matching.notes)
+    return notes

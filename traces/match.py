@@ -1,0 +1,152 @@
+"""One call on many ranks: which rank's op is a member of which call.
+
+By sequence number where every member recorded one, else the n-th call of a rank on a group is the
+n-th of the others. What cannot be matched, or disagrees, is an error that names ranks and calls.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.errors import TraceError
+from traces.comms import LocalCall
+from traces.graph import RankGraph
+
+GroupKey = tuple[tuple[int, ...], str, int]
+"""Ranks, label, and which communicator of these ranks it is, in order of first use: the trace's
+own names for communicators may be pointers, which differ from rank to rank."""
+
+
+@dataclass(slots=True)
+class MatchedCall:
+    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    label: str
+    sequence: int
+    size: float
+    dtype: str
+    ops: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Matching:
+    """Calls, and how many ops of each kind of trouble there were."""
+
+    calls: list[MatchedCall]
+    assumed_groups: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
+    """Match the collectives of all ranks.
+
+    Raises
+    ------
+    TraceError
+        If a rank lacks a call that the others of its group have, or ranks disagree on what the
+        n-th call is or on its size.
+    """
+    result = Matching([])
+    by_group: dict[GroupKey, dict[int, list[tuple[int, LocalCall]]]] = defaultdict(dict)
+    for place, graph in enumerate(graphs):
+        in_order = sorted(graph.collectives, key=lambda op: (graph.ops[op].start, op))
+        communicators: dict[tuple[tuple[int, ...], str], list[str]] = defaultdict(list)
+        for op in in_order:
+            call = graph.collectives[op]
+            ranks, label = _group(call, graph.rank, job_ranks, result)
+            used = communicators[ranks, label]
+            if call.key not in used:
+                used.append(call.key)
+            key = ranks, label, used.index(call.key)
+            by_group[key].setdefault(place, []).append((op, call))
+    for (ranks, label, _), members in by_group.items():
+        present = [place for place, graph in enumerate(graphs) if graph.rank in ranks]
+        _check_members(graphs, members, present, (ranks, label))
+        result.calls.extend(_match_group(graphs, members, ranks, label))
+    result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
+    return result
+
+
+def _group(
+    call: LocalCall, rank: int, job_ranks: int, result: Matching
+) -> tuple[tuple[int, ...], str]:
+    """Ranks of a call's group; the whole job where the trace does not tell, which is counted."""
+    if call.kind == "send_receive" and call.peer is not None and call.peer != rank:
+        return (min(rank, call.peer), max(rank, call.peer)), call.label
+    if call.ranks is not None:
+        return call.ranks, call.label
+    if call.group_size not in (None, job_ranks):
+        raise TraceError(
+            f"{call.where}: a group of {call.group_size} of the job's {job_ranks} ranks, but the "
+            "trace does not list them; record with PyTorch 2.2 or newer, which writes pg_config"
+        )
+    if call.group_size is None:
+        result.assumed_groups += 1
+    return tuple(range(job_ranks)), call.label
+
+
+def _check_members(
+    graphs: Sequence[RankGraph],
+    members: dict[int, list[tuple[int, LocalCall]]],
+    present: list[int],
+    group: tuple[tuple[int, ...], str],
+) -> None:
+    counts = {graphs[place].rank: len(members.get(place, [])) for place in present}
+    if len(set(counts.values())) > 1:
+        most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
+        place = next(place for place in present if graphs[place].rank == most)
+        _, extra = members[place][counts[least]]
+        raise TraceError(
+            f"{extra.where}: rank {most} has {counts[most]} calls on group "
+            f"{group[1] or list(group[0])}, rank {least} has {counts[least]}; the first that rank "
+            f"{least} may lack is {extra.kind}; choose a step that is complete on all ranks"
+        )
+
+
+def _match_group(
+    graphs: Sequence[RankGraph],
+    members: dict[int, list[tuple[int, LocalCall]]],
+    ranks: tuple[int, ...],
+    label: str,
+) -> list[MatchedCall]:
+    for calls in members.values():
+        numbers = [call.sequence for _, call in calls]
+        if None not in numbers and len(set(numbers)) == len(numbers):
+            calls.sort(key=lambda one: one[1].sequence or 0)
+    rows = zip(*members.values(), strict=True)
+    return [
+        _one_call(graphs, dict(zip(members, row, strict=True)), (ranks, label), number)
+        for number, row in enumerate(rows)
+    ]
+
+
+def _one_call(
+    graphs: Sequence[RankGraph],
+    row: dict[int, tuple[int, LocalCall]],
+    group: tuple[tuple[int, ...], str],
+    number: int,
+) -> MatchedCall:
+    calls = {graphs[place].rank: call for place, (_, call) in row.items()}
+    first_rank, first = next(iter(calls.items()))
+    for rank, call in calls.items():
+        uneven = call.kind == "all_to_all" or np.isnan(call.size) or np.isnan(first.size)
+        if call.kind != first.kind or (call.size != first.size and not uneven):
+            raise TraceError(
+                f"{call.where}: call {number} on group {group[1] or list(group[0])} is "
+                f"{call.kind} of {call.size:.0f} B on rank {rank}, but {first.kind} of "
+                f"{first.size:.0f} B on rank {first_rank} ({first.where})"
+            )
+    sizes = [call.size for call in calls.values() if not np.isnan(call.size)]
+    return MatchedCall(
+        kind=first.kind,
+        ranks=group[0],
+        label=group[1],
+        sequence=first.sequence if first.sequence is not None else number,
+        size=max(sizes) if sizes else float("nan"),
+        dtype=first.dtype,
+        ops={place: op for place, (op, _) in row.items()},
+    )

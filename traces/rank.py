@@ -1,0 +1,44 @@
+"""One rank's trace to its part of the graph."""
+
+from traces.device import add_device_ops
+from traces.enclosing import Enclosing
+from traces.events import RankTrace
+from traces.graph import RankGraph
+from traces.handover import handovers
+from traces.host import (
+    add_host_ops,
+    every_thread,
+    handover_cuts,
+    launch_cuts,
+    queue_cuts,
+    wait_cuts,
+)
+from traces.host_collectives import add_host_collectives, add_queue_edges, collective_waits
+from traces.launches import pair, typical_latency
+from traces.streams import add_stream_edges, waits_between_streams
+from traces.synchronize import device_waits
+from traces.window import Window
+
+
+def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
+    """Build the ops of a rank's step and all edges between them."""
+    graph = RankGraph(rank=trace.rank, start=window.start)
+    launches = pair(trace, window)
+    enclosing = Enclosing.of(trace, window)
+    ops = add_device_ops(trace, window, launches, enclosing, graph)
+    cuts = every_thread(trace, window)
+    launch_cuts(trace, launches, cuts)
+    wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
+    handover_cuts(handovers(trace, window), cuts)
+    works = add_host_collectives(trace, window, graph)
+    queue_cuts(trace, works, cuts)
+    wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
+    lanes = add_host_ops(trace, window, graph, enclosing, cuts)
+    waits = waits_between_streams(trace, window, launches, enclosing, ops)
+    lane_op = {
+        ops.op_of[device]: lanes.launch_op[launch]
+        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+    }
+    add_queue_edges(trace, graph, works, lanes.launch_op)
+    add_stream_edges(ops, waits, typical_latency(trace, window, launches), lane_op)
+    return graph

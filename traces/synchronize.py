@@ -1,0 +1,105 @@
+"""Host calls that wait for the device, and what they waited for."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulator.workload import What
+from traces.device import DeviceOps
+from traces.events import HostKind, RankTrace, SyncEvent
+from traces.launches import Launches
+from traces.streams import EXPLAINED
+from traces.window import Window
+
+_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
+_ONE_STREAM = re.compile(r"StreamSynchronize")
+_EVENT = re.compile(r"EventSynchronize")
+_BLOCKING_COPY = re.compile(
+    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
+)
+_PAGEABLE = "Pageable"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A host call that returned when device ops had ended (s)."""
+
+    thread: int
+    start: float
+    end: float
+    name: str
+    sources: tuple[int, ...]
+
+
+def device_waits(
+    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
+) -> Iterator[Wait]:
+    """Find the synchronising calls of a step, and the copies their caller waited for."""
+    recorded = {sync.correlation: sync for sync in trace.syncs if "Synchronize" in sync.kind}
+    copies = _copies(launches, ops)
+    host = trace.host
+    for row in window.host[host.kind[window.host] == HostKind.RUNTIME].tolist():
+        name = trace.names[host.name[row]]
+        start, end = float(host.start[row]), float(host.end[row])
+        if row in copies:
+            sources = _blocking(ops, name, copies[row], end)
+        else:
+            sources = _synchronized(
+                trace, ops, name, (start, end), recorded.get(int(host.correlation[row]))
+            )
+        if sources:
+            # A launch is a cut of its own at the same place; the wait begins right behind it.
+            yield Wait(int(host.thread[row]), start, end, name, tuple(sorted(sources)))
+
+
+def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
+    return {
+        launch: ops.op_of[device]
+        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+        if ops.graph.ops[ops.op_of[device]].what == What.COPY
+    }
+
+
+def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int]:
+    """Return the copy if its caller waited for it: pageable memory, or a blocking call."""
+    may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
+    return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
+
+
+def _synchronized(
+    trace: RankTrace,
+    ops: DeviceOps,
+    name: str,
+    called: tuple[float, float],
+    sync: SyncEvent | None,
+) -> list[int]:
+    start, end = called
+    if _ALL_STREAMS.search(name):
+        last = (ops.last_launched(stream, start) for stream in ops.on_stream)
+        return [op for op in last if op is not None and ops.end(op) <= end + EXPLAINED]
+    if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
+        return []
+    known = _recorded_stream(trace, ops, start, sync)
+    if known is not None:
+        return [known] if ops.end(known) <= end + EXPLAINED else []
+    return _latest(ops, start, end)
+
+
+def _recorded_stream(
+    trace: RankTrace, ops: DeviceOps, start: float, sync: SyncEvent | None
+) -> int | None:
+    """Find the op that CUPTI's own record of the call names."""
+    label = sync and (sync.source_stream or sync.stream)
+    if not label or label not in trace.streams:
+        return None
+    return ops.last_launched(trace.streams.index(label), start)
+
+
+def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
+    """Without a record of the stream: what was launched before and ended last by the return.
+
+    A call that did not have to wait returns at once and tells nothing.
+    """
+    last = (ops.last_launched(stream, start) for stream in ops.on_stream)
+    done = [op for op in last if op is not None and start < ops.end(op) <= end + EXPLAINED]
+    return [max(done, key=lambda op: (ops.end(op), op))] if done else []

@@ -1,0 +1,116 @@
+"""Which part of a rank's trace is the step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TraceError
+from traces.events import ProfilerStep, RankTrace
+
+MEDIAN, ALL = "median", "all"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Rows of a rank's host and device events that belong to the step, and its bounds (s).
+
+    A device event belongs to the step whose host launched it, even if it ran later. Times are
+    those of the trace, since its epoch.
+    """
+
+    start: float
+    end: float
+    host: NDArray[np.int64]
+    device: NDArray[np.int64]
+    unlaunched: int
+    step: str
+
+
+def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
+    """Resolve ``median`` to a step's number; a number and ``all`` must exist on every rank.
+
+    The median is taken over the steps' longest duration on any rank, without the first step if
+    there are more than two: it is often a warm-up. A job without steps answers ``all``.
+
+    Raises
+    ------
+    TraceError
+        If ranks hold different steps and none was named, or the named one is missing.
+    """
+    numbers = [frozenset(one.number for one in rank.steps) for rank in ranks]
+    common = frozenset.intersection(*numbers)
+    every = frozenset.union(*numbers)
+    if not every:
+        if step not in (MEDIAN, ALL):
+            raise TraceError(f"{ranks[0].file}: no ProfilerStep#{step}; the trace has no steps")
+        return ALL
+    if step not in (MEDIAN, ALL):
+        return _named(ranks, step)
+    if common != every:
+        rank = next(rank for rank, own in zip(ranks, numbers, strict=True) if own != every)
+        lacks = ", ".join(f"ProfilerStep#{number}" for number in sorted(every - _numbers(rank)))
+        hint = f"choose one with --step {max(common)}" if common else "they have none in common"
+        raise TraceError(f"{rank.file}: lacks {lacks}, which other ranks have; {hint}")
+    if step == ALL:
+        return ALL
+    return str(_median(ranks, sorted(common)))
+
+
+def _named(ranks: Sequence[RankTrace], step: str) -> str:
+    for rank in ranks:
+        if not step.isdigit() or int(step) not in _numbers(rank):
+            has = ", ".join(str(number) for number in sorted(_numbers(rank))) or "none"
+            raise TraceError(f"{rank.file}: no ProfilerStep#{step}; it has {has}")
+    return step
+
+
+def _numbers(rank: RankTrace) -> frozenset[int]:
+    return frozenset(step.number for step in rank.steps)
+
+
+def _median(ranks: Sequence[RankTrace], numbers: list[int]) -> int:
+    if len(numbers) > 2:
+        numbers = numbers[1:]
+    longest = {
+        number: max(_of(rank, number).end - _of(rank, number).start for rank in ranks)
+        for number in numbers
+    }
+    by_time = sorted(numbers, key=lambda number: (longest[number], number))
+    return by_time[len(by_time) // 2]
+
+
+def _of(rank: RankTrace, number: int) -> ProfilerStep:
+    return next(step for step in rank.steps if step.number == number)
+
+
+def cut(rank: RankTrace, step: str) -> Window:
+    """Select a rank's events of a step (a number, or ``all``)."""
+    start, end = _bounds(rank, step)
+    host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))
+    launched_in = np.unique(rank.host.correlation[host])
+    launched = np.unique(rank.host.correlation[rank.host.correlation >= 0])
+    device = rank.device
+    mine = np.isin(device.correlation, launched_in) & (device.correlation >= 0)
+    orphan = ~np.isin(device.correlation, launched) | (device.correlation < 0)
+    orphan &= (device.start >= start) & (device.start < end)
+    return Window(
+        start=start,
+        end=end,
+        host=host,
+        device=np.flatnonzero(mine | orphan),
+        unlaunched=int(orphan.sum()),
+        step=step,
+    )
+
+
+def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
+    if rank.steps:
+        chosen = rank.steps if step == ALL else (_of(rank, int(step)),)
+        return min(one.start for one in chosen), max(one.end for one in chosen)
+    starts = [column.start.min() for column in (rank.host, rank.device) if len(column)]
+    ends = [column.end.max() for column in (rank.host, rank.device) if len(column)]
+    if not starts:
+        raise TraceError(f"{rank.file}: no host or device event; record CPU and CUDA activities")
+    return float(min(starts)), float(np.nextafter(max(ends), np.inf))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from collectives import direct, hierarchical, recursive, ring, rings, tree
 from collectives.order import by_domain, from_root, grid, placed
 from simulator.errors import ScheduleError
+from simulator.load import cost, lay
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 
@@ -69,6 +70,9 @@ SLICE = 512 * 1024
 (src/include/device.h)."""
 
 
+_NESTED = "by domain"
+"""Stands for the choice among ``BY_DOMAIN`` by time."""
+_ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
 
@@ -93,14 +97,13 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     traffic, but for which rank is the root (its first): rings run domain by domain.
 
     The default inside one domain, and with one rank per domain, is the ring (the fewest bytes,
-    neighbours only), direct for all-to-all, gather and scatter. Across domains of equally many
-    ranks it is hierarchical for all-reduce, all-gather and reduce-scatter. NCCL's own default
-    there is a ring per channel, node by node, over all NICs (``rings`` here). Both put the same
-    load on every NIC but for (n-1)/n against (D-1)/D, where a single ring would leave all NICs
-    but one of a node idle. They differ in steps, 2(n-1) for rings against 2(L-1) + 2(D-1),
-    and in overlap: rings use both fabrics at once, the hierarchy one after the other, so at large
-    sizes ``rings`` is the faster by up to a factor of two where the fabrics are matched. Domains
-    of unequal size get one ring.
+    neighbours only), direct for all-to-all, gather and scatter. Where every two members have a
+    link of their own a single ring would leave all but one of them idle, so there it is direct
+    for all-gather and reduce-scatter, and both in turn (``two_shot``) for all-reduce. Across
+    domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over all
+    NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other, in
+    2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
+    decides by a model of this kind. Domains of unequal size get one ring.
 
     Raises
     ------
@@ -111,7 +114,13 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     positions = np.asarray(ranks, dtype=np.int32)
     _check_group(kind, positions, topology, domains)
     where = np.asarray(domains)[positions]
-    name = algorithm or _default(kind, where)
+    name = algorithm or _default(kind, positions, where, topology)
+    if name == _NESTED:
+        plans = (
+            Plan(build(grid(positions, where)), overhead=overhead)
+            for build in BY_DOMAIN[kind].values()
+        )
+        return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
     if name in BY_DOMAIN.get(kind, {}):
         return Plan(BY_DOMAIN[kind][name](grid(positions, where)), overhead=overhead)
     if name not in ALGORITHMS[kind]:
@@ -129,12 +138,19 @@ def names(kind: str) -> tuple[str, ...]:
     return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}))
 
 
-def _default(kind: str, domains: Ranks) -> str:
+def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) -> str:
     members = np.unique(domains, return_counts=True)[1]
-    nested = len(members) > 1 and members.min() == members.max() > 1
-    if kind in BY_DOMAIN and nested:
-        return "hierarchical"
+    if kind in BY_DOMAIN and len(members) > 1 and members.min() == members.max() > 1:
+        return _NESTED
+    if kind in _ON_A_MESH and _is_mesh(positions, topology):
+        return _ON_A_MESH[kind]
     return next(iter(ALGORITHMS[kind]))
+
+
+def _is_mesh(positions: Ranks, topology: Topology) -> bool:
+    """Whether every two of three or more members have a link of their own."""
+    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
+    return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)  # noqa: PLR2004
 
 
 def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topology) -> int:

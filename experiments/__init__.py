@@ -1,1 +1,5 @@
-"""Questions: what-ifs, sweeps, comparisons, figures and the command line."""
+"""Questions: one function per command, and what they return.
+
+Import what you need from the module of its name: ``from experiments.utility import utility``. The
+package itself imports nothing, so that the command line starts fast.
+"""

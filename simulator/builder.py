@@ -1,5 +1,6 @@
 """Put a workload together op by op: for readers, tests and small graphs written by hand."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
 
-Rows = list[tuple[int, int, int, int, int, float, float, float]]
+Rows = list[tuple[int, int, int, int, int, float, float, float, float]]
 
 
 @dataclass(slots=True)
@@ -52,13 +53,13 @@ class WorkloadBuilder:
         duration: float,
         call: int = -1,
         ready: float = 0.0,
-        measured_start: float = float("nan"),
+        measured: tuple[float, float] = (math.nan, math.nan),
     ) -> int:
-        """Add an op; returns its index."""
+        """Add an op; ``measured`` is its start and end (s); returns its index."""
         lane_index = self._lanes.setdefault(lane, len(self._lanes))
         name_index = self._names.setdefault(name, len(self._names))
         self._rows.append(
-            (int(what), rank, lane_index, name_index, call, duration, ready, measured_start)
+            (int(what), rank, lane_index, name_index, call, duration, ready, *measured)
         )
         return len(self._rows) - 1
 
@@ -74,7 +75,7 @@ class WorkloadBuilder:
         WorkloadError
             As :class:`~simulator.workload.Workload` says.
         """
-        what, rank, lane, name, call, duration, ready, measured = _columns(self._rows, 8)
+        what, rank, lane, name, call, duration, ready, begin, end = _columns(self._rows, 9)
         source, target, lag = _columns(self._edges, 3)
         return Workload(
             what=np.array(what, dtype=np.uint8),
@@ -84,7 +85,8 @@ class WorkloadBuilder:
             call=np.array(call, dtype=np.int32),
             duration=np.array(duration, dtype=np.float64),
             ready=np.array(ready, dtype=np.float64),
-            measured_start=np.array(measured, dtype=np.float64),
+            measured_start=np.array(begin, dtype=np.float64),
+            measured_end=np.array(end, dtype=np.float64),
             edges=Edges.of(len(self._rows), np.array(source), np.array(target), np.array(lag)),
             calls=Calls.of(self._calls),
             groups=tuple(self._groups),

@@ -21,6 +21,7 @@ from simulator.propagate import NOBODY, LocalTimes
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
+from simulator.transfers import carry_out, lay_transfers
 from simulator.workload import Call, Workload
 
 Planner = Callable[[Call, Topology], Plan]
@@ -210,4 +211,32 @@ def _analytic(run: _Run) -> Begin:
     return begin
 
 
-ENGINES: dict[str, Callable[[_Run], Begin]] = {"flow": _flow, "analytic": _analytic}
+def _transfer(run: _Run) -> Begin:
+    """Every transfer is a flow of its own; a call of unknown size is what it is to ``flow``."""
+    network = Network(run.env, run.topology)
+    run.link_bytes = network.link_bytes
+
+    def begin(index: int, done: Callable[[], None]) -> None:
+        call = run.workload.call_view(index)
+        factor = float(run.workload.calls.factor[index])
+
+        def finish(spent: NDArray[np.float64]) -> None:
+            run.spent[index] = spent
+            done()
+
+        if math.isnan(call.size):
+            unsized = network.start(run.costs.loads(call), factor, lambda: finish(unsized.spent))
+            return
+        plan = run.costs.planner(call, run.topology)
+        positions = np.array(call.group.ranks, dtype=np.int32)
+        steps = lay_transfers(plan, positions, call.size, run.topology)
+        carry_out(network, steps, plan.overhead, factor, finish)
+
+    return begin
+
+
+ENGINES: dict[str, Callable[[_Run], Begin]] = {
+    "flow": _flow,
+    "analytic": _analytic,
+    "transfer": _transfer,
+}

@@ -13,11 +13,12 @@ from simulator.workload import Floats, Ints, Workload
 class Timeline:
     """Start and end of every op (s), and of every call; columns ``(ops,)`` and ``(calls,)``.
 
-    An op of a call starts when its rank arrives and ends when the call does. ``call_start`` is
-    when the call began to move: the last arrival. ``released_by`` is the op whose end let an op
-    start (-1: its own ``ready``), ``call_released_by`` the member that arrived last.
-    ``call_spent`` splits each call's time by resource, shape ``(calls, resources + 1)``, the last
-    column for software overhead. ``link_bytes`` has shape ``(links,)``.
+    An op of a call starts when its rank arrives and ends when the call has, and its rank has
+    drained. ``call_start`` is when the call began to move: the last arrival. ``released_by`` is
+    the op whose end let an op start (-1: its own ``ready``), ``call_released_by`` the member that
+    arrived last. ``call_spent`` splits each call's time by resource, shape
+    ``(calls, resources + 1)``, the last column for software overhead. ``link_bytes`` has shape
+    ``(links,)``.
     """
 
     workload: Workload
@@ -34,5 +35,17 @@ class Timeline:
 
     @property
     def makespan(self) -> float:
-        """When the last op of any rank ends (s since the earliest start of any rank)."""
+        """When the last op of any rank ends (s since the earliest start of the step on any rank).
+
+        This is what every table calls the step time: the slowest rank's end, never a mean.
+        """
         return float(self.end.max()) if len(self.end) else 0.0
+
+    def resource_bytes(self) -> dict[str, float]:
+        """Bytes that crossed the links of each resource, every link on the way counted."""
+        totals = np.bincount(
+            self.topology.resource,
+            weights=self.link_bytes,
+            minlength=len(self.topology.resources),
+        )
+        return dict(zip(self.topology.resources, totals.tolist(), strict=True))

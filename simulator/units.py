@@ -30,6 +30,8 @@ _EXAMPLES = {
     "B/s": "'400 Gbit/s', '50 GB/s'",
     "FLOP/s": "'312 TFLOP/s'",
 }
+_NO_TIME = 1e-12
+"""Shorter times are differences of floats, and shown as 0 s."""
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
@@ -70,6 +72,7 @@ def format_quantity(value: float, base: str) -> str:
     ('50 GB/s', '3.4 us', '0 s')
     """
     if base == "s":
+        value = 0.0 if abs(value) < _NO_TIME else value
         scale = {unit: factor for unit, factor in _SECONDS.items() if unit != "µs"}
     else:
         scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if prefix != "K"}

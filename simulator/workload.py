@@ -213,8 +213,8 @@ class Workload:
     rule): how long the call itself takes, the network says.
 
     ``ready`` is the earliest time an op may start whatever it waits for (a rank that starts late,
-    a stream still busy with the step before). ``measured_start`` is NaN where nothing was
-    measured. ``job_ranks`` is the size of the job, ``ranks`` are those the workload holds.
+    a stream still busy with the step before). ``measured_start`` and ``measured_end`` are NaN where
+    nothing was measured. ``job_ranks`` is the size of the job, ``ranks`` those the workload holds.
 
     Raises
     ------
@@ -232,6 +232,7 @@ class Workload:
     duration: Floats
     ready: Floats
     measured_start: Floats
+    measured_end: Floats
     edges: Edges
     calls: Calls
     groups: tuple[Group, ...]
@@ -301,7 +302,8 @@ class Workload:
 
 def _check_columns(workload: Workload) -> None:
     length = len(workload.what)
-    for name in ("rank", "lane", "name", "call", "duration", "ready", "measured_start"):
+    columns = ("rank", "lane", "name", "call", "duration", "ready")
+    for name in (*columns, "measured_start", "measured_end"):
         if len(getattr(workload, name)) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
     if len(workload.edges.offset) != length + 1:

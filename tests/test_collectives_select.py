@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, BY_DOMAIN, check, names, plan, ring
+from collectives import ALGORITHMS, BY_DOMAIN, check, names, plan, ring, rings
 from collectives.order import by_domain, from_root, grid, owners
 from simulator.errors import ScheduleError
+from simulator.load import cost, lay
 from simulator.topology import Link, topology
 from simulator.workload import KINDS
 
@@ -50,8 +51,34 @@ def test_inside_a_domain_it_is_ring_or_direct(kind):
 
 
 @pytest.mark.parametrize("kind", NESTED)
-def test_across_equal_domains_it_is_hierarchical(kind):
-    assert chosen(kind, range(8), FOURS).schedule.algorithm == "hierarchical"
+def test_across_equal_domains_it_is_the_faster_of_two(kind):
+    """Few steps count when the message is small, both fabrics at once when it is large."""
+    domains = np.array(FOURS, dtype=np.int32)
+    there = network(FOURS)
+    for size in (1024.0, MIB, 64 * MIB, 1024 * MIB):
+        both = {
+            name: cost(
+                lay(
+                    plan(kind, range(8), size, there, domains=domains, algorithm=name),
+                    np.arange(8, dtype=np.int32),
+                    size,
+                    there,
+                )
+            )
+            for name in BY_DOMAIN[kind]
+        }
+        taken = plan(kind, range(8), size, there, domains=domains).schedule.algorithm
+        assert both[taken] == min(both.values())
+    assert chosen(kind, range(8), FOURS).schedule.algorithm in BY_DOMAIN[kind]
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_on_a_full_mesh_every_link_is_used(kind):
+    links = [Link(a, b, 100e9, 1e-6) for a in range(4) for b in range(4) if a != b]
+    there = topology("mesh", 4, links)
+    taken = plan(kind, range(4), 64 * MIB, there, domains=np.zeros(4, dtype=np.int32))
+    loads = lay(taken, np.arange(4, dtype=np.int32), 64 * MIB, there)
+    assert {len(load.link) for load in loads if load.amount} == {len(links)}
 
 
 @pytest.mark.parametrize("kind", NESTED)
@@ -116,8 +143,14 @@ def test_whatever_is_chosen_computes_its_collective(seed, members):
             order = from_root(order, domains[ranks])
         if schedule.algorithm == "hierarchical":
             order = grid(ranks, domains[ranks]).ravel()
+        if schedule.algorithm == "rings":
+            order = rings.orders(grid(ranks, domains[ranks])).ravel()
         fixed = kind in ("all_gather", "reduce_scatter", "gather", "scatter")
-        check(schedule, owner=owners(schedule, order) if fixed else None)
+        check(schedule, owner=_owner(schedule, order) if fixed else None)
+
+
+def _owner(schedule, order):
+    return order if schedule.algorithm == "rings" else owners(schedule, order)
 
 
 def traffic(schedule, ranks):

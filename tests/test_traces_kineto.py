@@ -155,6 +155,7 @@ def test_the_old_schema_is_a_bare_list_with_text_for_numbers() -> None:
     assert len(found.device) == 3
     kernels = found.device.correlation[~found.device.copy]
     assert set(kernels) <= set(found.host.correlation)
+    assert 862 in found.device.external  # written "external id" there
     assert max(found.host.external) > 0
 
 

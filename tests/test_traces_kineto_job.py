@@ -135,7 +135,7 @@ def test_a_rank_lost_from_the_middle_is_missed(
     assert job.notes[0].startswith(f"{len(present)} of 8 ranks were recorded")
 
 
-@pytest.mark.parametrize("present", [(0, 8), (0, 1), (7,), (3, 11)])
+@pytest.mark.parametrize("present", [(0, 8), (0, 1), (7,), (3, 11), (0, 3)])
 def test_a_few_ranks_of_many_are_a_sample(tmp_path: Path, present: tuple[int, ...]) -> None:
     for rank in present:
         put(tmp_path, rank, world_size=16)

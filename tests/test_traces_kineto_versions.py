@@ -28,7 +28,11 @@ def test_gzip_in_several_members_is_one_file(tmp_path: Path) -> None:
 
 def test_ids_streams_and_stamps_may_be_text(tmp_path: Path) -> None:
     args = {"correlation": "77", "External id": "5", "stream": "7", "device": "0"}
-    found = read(tmp_path, kernel(ts="10.5", dur="2.001", args=args), kernel(tid="stream 7", ts=20))
+    found = read(
+        tmp_path,
+        kernel(tid=99, ts="10.5", dur="2.001", args=args),
+        kernel(tid="stream 7", ts=20, args={"correlation": ""}),
+    )
     assert list(found.device.correlation) == [77, -1]
     assert list(found.device.external) == [5, -1]
     assert found.streams == ("stream 7",)
@@ -93,6 +97,12 @@ def test_peers_of_sends_and_receives(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_received_is_no_input(tmp_path: Path) -> None:
+    args = {"Input Dims": [[1000]], "Input type": ["float"]}
+    found = read(tmp_path, kernel(cat="user_annotation", name="gloo:recv", args=args))
+    assert (found.comms[0].in_elements, found.comms[0].out_elements) == (None, 1000)
+
+
 def test_splits_of_an_all_to_all(tmp_path: Path) -> None:
     args = {
         "Input Dims": [[4], [6], [], [], [], []],
@@ -125,9 +135,10 @@ def test_host_events_are_sorted_the_enclosing_one_first(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         kernel(cat="cpu_op", name="inner", ts=5, dur=1),
-        kernel(cat="cpu_op", name="outer", ts=5, dur=9),
-        kernel(cat="cpu_op", name="first", ts=1, dur=1),
+        kernel(cat="cpu_op", name="outer", ts=5, dur=9, args={"External id": 4}),
+        kernel(cat="cpu_op", name="first", ts=1, dur=1, args={"External id": 3}),
     )
+    assert list(found.host.external) == [3, 4, -1]
     assert names(found, found.host.name) == ["first", "outer", "inner"]
 
 

@@ -10,7 +10,7 @@ from topologies.placement import Placement, place
 from topologies.properties import bisection_bandwidth, diameter
 from topologies.ring import line, ring
 from topologies.switch import fully_connected, switch
-from topologies.what_if import changed, resource_values
+from topologies.what_if import changed, resource_values, with_topology
 
 __all__ = [
     "Cluster",
@@ -37,4 +37,5 @@ __all__ = [
     "ring",
     "switch",
     "torus",
+    "with_topology",
 ]

@@ -109,8 +109,9 @@ def _complaint(detail: ErrorDetails) -> str:
     found, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
         fields = _fields(detail["loc"])
-        near = get_close_matches(str(detail["loc"][-1]), fields) or fields
-        return f"{place}: no such field; did you mean {' or '.join(near)}?"
+        near = get_close_matches(str(detail["loc"][-1]), fields)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"accepted: {', '.join(fields)}"
+        return f"{place}: no such field; {hint}"
     if kind in ("missing", "union_tag_not_found"):
         missing = place if kind == "missing" else f"{place}.topology"
         return f"{missing}: missing"

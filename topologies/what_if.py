@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from pydantic import ValidationError
 
-from simulator.errors import WhatIfError
+from simulator.errors import ClusterError, WhatIfError
 from topologies.cluster import Cluster
 from topologies.load import complaints
 
@@ -111,3 +111,39 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(resource, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{resource!r} is not a resource of {cluster.name}; {hint}It has {', '.join(known)}"
+
+
+def with_topology(cluster: Cluster, change: str) -> Cluster:
+    """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY[:DIMENSIONS]``.
+
+    The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth.
+
+    Raises
+    ------
+    ClusterError
+        If the tier or topology is unknown, or needs more than dimensions (write a file then).
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> with_topology(load_cluster("dgx-a100"), "torus:2x4").name
+    'dgx-a100 (scale_up torus:2x4)'
+    """
+    tier, _, kind = change.rpartition("=")
+    tier = tier or "scale_up"
+    topology, _, dimensions = kind.partition(":")
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    part = data.get(tier)
+    if tier not in ("scale_up", "scale_out") or part is None:
+        raise ClusterError(f"topology {change!r}: {cluster.name} has no tier {tier!r}")
+    keep = ("size", "nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency")
+    part = {name: value for name, value in part.items() if name in keep} | {"topology": topology}
+    if topology == "switch":
+        part.pop("hop_latency", None)
+    if dimensions:
+        part["dimensions"] = dimensions
+    data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise ClusterError(f"topology {change!r}: {complaints(error)}") from error

@@ -111,7 +111,7 @@ def _add_rank(
                 duration=max(0.0, op.end + shift - over),
                 call=call,
                 ready=0.0 if op.ready is None else max(0.0, op.ready + shift),
-                measured_start=op.start + shift,
+                measured=(op.start + shift, op.end + shift),
             )
         )
     for source, target, lag in graph.edges:

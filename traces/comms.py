@@ -119,9 +119,18 @@ def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where
         ranks=ranks,
         group_size=size,
         sequence=record.sequence,
-        peer=record.peer,
+        peer=_peer(record, kind, ranks),
         where=where,
     )
+
+
+def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int | None:
+    """Rank at the other end of a message."""
+    if kind != "send_receive":
+        return None
+    if record.peer is not None or record.group_peer is None or ranks is None:
+        return record.peer
+    return ranks[record.group_peer] if record.group_peer < len(ranks) else None
 
 
 def _group_size(

@@ -12,10 +12,10 @@ an op on another stream that ended just then, a stream still busy with the step 
 class Coverage:
     """The coverage line, in full.
 
-    ``launches_paired`` counts device ops whose launch is in the trace, ``collectives`` the ops of
-    calls on all ranks, ``collectives_matched`` those whose call every traced member of the group
-    joined. ``starts`` counts device ops by what explains their start. ``clock_offset`` is what was
-    taken off each rank's clock (s).
+    ``launches_paired`` counts the kernels whose launch is in the trace, ``collectives`` the calls
+    of the job, ``collectives_matched`` those that every traced member of the group joined,
+    ``sizes_known`` those whose size the trace tells. ``starts`` counts device ops by what explains
+    their start. ``clock_offset`` is what was taken off a rank's clock (s).
     """
 
     step: str
@@ -23,12 +23,10 @@ class Coverage:
     ranks: tuple[int, ...]
     ranks_in_job: int
     kernels: int
-    device_ops: int
     launches_paired: int
     collectives: int
     collectives_matched: int
-    calls: int
-    bytes_known: int
+    sizes_known: int
     starts: Mapping[str, int]
     clock_offset: Mapping[int, float]
     unused: Mapping[str, int]
@@ -43,16 +41,6 @@ class Coverage:
         return explained / total if total else 1.0
 
     @property
-    def launches_fraction(self) -> float:
-        """Fraction of device ops whose launch is in the trace; 1 where there are none."""
-        return self.launches_paired / self.device_ops if self.device_ops else 1.0
-
-    @property
-    def matched_fraction(self) -> float:
-        """Fraction of the calls' ops that were matched; 1 where there are none."""
-        return self.collectives_matched / self.collectives if self.collectives else 1.0
-
-    @property
-    def bytes_fraction(self) -> float:
-        """Fraction of the calls whose size the trace tells; 1 where there are none."""
-        return self.bytes_known / self.calls if self.calls else 1.0
+    def bytes_known(self) -> float:
+        """Fraction of the collectives whose size the trace tells; 1 where there are none."""
+        return self.sizes_known / self.collectives if self.collectives else 1.0

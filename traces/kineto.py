@@ -13,7 +13,7 @@ from traces.events import ProcessGroup, RankTrace
 from traces.kineto_document import Document, Foreign, load
 from traces.kineto_rank import MOST_RANKS, rank_of
 from traces.kineto_reading import Reading
-from traces.kineto_schema import DistributedInfo, group_configs, integers, whole
+from traces.kineto_schema import DistributedInfo, group_configs, integers, shown, whole
 
 
 def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
@@ -47,7 +47,9 @@ def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     if world is not None and not 0 < world <= MOST_RANKS:
-        raise TraceError(f"{file}: distributedInfo.world_size: {world} is no number of ranks")
+        raise TraceError(
+            f"{file}: distributedInfo.world_size: {shown(world)} is no number of ranks"
+        )
     if world is not None and rank >= world:
         raise TraceError(f"{file}: rank {rank} (from {source}) in a world of {world} ranks")
     return RankTrace(

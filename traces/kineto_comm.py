@@ -5,7 +5,8 @@ done elsewhere. Here an event becomes the :class:`CommRecord` of what that event
 
 * ``c10d::allreduce_``: shapes of the operator's arguments, the output before the input;
 * ``record_param_comms``: named fields (PyTorch 2.2 and later), before that arguments by position;
-* ``nccl:all_reduce`` (``gloo:``, ``mpi:``, ``ucc:``, other ``...ccl:``): shapes of the input alone;
+* ``nccl:all_reduce`` (``gloo:``, ``mpi:``, ``ucc:``, other ``...ccl:``): shapes of the input,
+  or of what is received;
 * a kernel with ``Collective name`` in its ``args``: named fields.
 
 ``CommRecord.collective`` is the event's own word without what stands before the colon, and without
@@ -32,7 +33,7 @@ from typing import Any
 from msgspec import Raw
 
 from traces.events import CommRecord
-from traces.kineto_schema import CommArgs, Number, decode_comm, integers, unwrapped, whole
+from traces.kineto_schema import CommArgs, Number, decode_comm, integers, shown, unwrapped, whole
 
 PARAM_COMMS = "record_param_comms"
 _ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
@@ -135,9 +136,12 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
     parts = [_elements(dims, types, position) for position in range(len(types))]
     known = [elements for elements, dtype in parts if elements is not None]
     dtypes = {dtype for _, dtype in parts}
+    elements = sum(known) if known and len(known) == len(parts) else None
+    receives = word.startswith("recv")
     return CommRecord(
         collective=word,
-        in_elements=sum(known) if known and len(known) == len(parts) else None,
+        in_elements=None if receives else elements,
+        out_elements=elements if receives else None,
         dtype=dtypes.pop() if len(dtypes) == 1 else "",
         group_peer=_number(peer or ""),
     )
@@ -149,7 +153,7 @@ def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
     dims = unwrapped(args.dims_old) if dims is None else dims
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
         if not isinstance(column, list | None):
-            raise ValueError(f"field {which!r}: {column!r} is no list")  # noqa: TRY004 - of the file
+            raise ValueError(f"field {which!r}: {shown(column)} is no list")  # noqa: TRY004 - of the file
     return dims or [], [str(word) for word in types or []], [str(value) for value in values or []]
 
 
@@ -173,13 +177,13 @@ def _elements(dims: list[Any], types: list[str], position: int) -> tuple[int | N
 def _product(shape: object) -> int:
     """Count the elements of a shape, or of all shapes in a list of them."""
     if not isinstance(shape, list):
-        raise ValueError(f"field 'Input Dims': {shape!r} is no shape")  # noqa: TRY004 - of the file
+        raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")  # noqa: TRY004 - of the file
     if any(isinstance(part, list) for part in shape):
         return sum(_product(part) for part in shape)
     elements = 1
     for extent in shape:
         if type(extent) is not int or extent < 0:
-            raise ValueError(f"field 'Input Dims': {shape!r} is not a shape")
+            raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")
         elements *= extent
     return elements
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.kineto_schema import Header, whole
+from traces.kineto_schema import Header, shown, whole
 
 _NAMED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _ALONE = re.compile(r"(?<![0-9A-Za-z])(\d{1,7})(?![0-9A-Za-z])")
@@ -23,7 +23,7 @@ def rank_of(path: Path, header: Header, *, alone: bool) -> tuple[int, str]:
     told = whole(info.rank, "distributedInfo.rank") if info else None
     if told is not None:
         if not 0 <= told < MOST_RANKS:
-            raise TraceError(f"{path}: distributedInfo.rank: {told} is no rank")
+            raise TraceError(f"{path}: distributedInfo.rank: {shown(told)} is no rank")
         return told, "distributedInfo"
     numbers = _numbers(path)
     if len(numbers) == 1:

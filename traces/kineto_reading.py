@@ -23,7 +23,9 @@ from traces.kineto_schema import (
     decode_event,
     decode_sync,
     identifier,
+    name_of,
     nanoseconds,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -73,16 +75,14 @@ class Reading:
 
     def read(self, file: Path, events: list[Raw]) -> None:
         """Take in all events, or raise a :class:`TraceError` that names the one that is wrong."""
-        index, name = -1, ""
+        index = -1
         try:
             for raw in events:
                 index += 1
-                name = ""
-                event = decode_event(raw)
-                name = event.name
-                self._add(event, raw)
+                self._add(decode_event(raw), raw)
         except (ValueError, OverflowError, RecursionError) as error:
-            called = f" {name[:80]!r}" if name else ""
+            name = name_of(events[index])
+            called = f" {shown(name)}" if name else ""
             raise TraceError(f"{file}: event {index}{called}: {error}") from error
         if not (len(self.host) or len(self.device)):
             raise TraceError(
@@ -180,7 +180,7 @@ def _seconds(span: Span, first: int) -> tuple[float, float]:
 def _span(event: Event, raw: Raw) -> Span:
     start, duration = nanoseconds(event.ts, raw, "ts"), nanoseconds(event.dur, raw, "dur")
     if duration < 0:
-        raise ValueError(f"field 'dur': {event.dur} is negative")
+        raise ValueError(f"field 'dur': {shown(event.dur)} is negative")
     return start, start + duration
 
 

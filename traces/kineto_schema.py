@@ -131,6 +131,10 @@ class _Stamps(Struct):
     dur: Decimal | None = None
 
 
+class _Name(Struct):
+    name: str = ""
+
+
 decode_event = msgspec.json.Decoder(Event).decode
 decode_comm = msgspec.json.Decoder(CommEvent).decode
 decode_sync = msgspec.json.Decoder(SyncFields).decode
@@ -138,6 +142,15 @@ decode_header = msgspec.json.Decoder(Header).decode
 decode_events = msgspec.json.Decoder(list[Raw]).decode
 _decode_groups = msgspec.json.Decoder(list[GroupConfig]).decode
 _decode_stamps = msgspec.json.Decoder(_Stamps).decode
+_decode_name = msgspec.json.Decoder(_Name).decode
+
+
+def name_of(event: Raw) -> str:
+    """Read the name of an event, "" where even that cannot be read."""
+    try:
+        return _decode_name(event).name
+    except (ValueError, RecursionError):
+        return ""
 
 
 def nanoseconds(value: Number, event: Raw, which: str) -> int:
@@ -152,7 +165,7 @@ def nanoseconds(value: Number, event: Raw, which: str) -> int:
     else:
         stamp = _decimal_nanoseconds(value, event, which)
     if not -_LATEST < stamp < _LATEST:
-        raise ValueError(f"field {which!r}: {value!r} us is no time")
+        raise ValueError(f"field {which!r}: {shown(value)} us is no time")
     return stamp
 
 
@@ -161,20 +174,30 @@ def _decimal_nanoseconds(value: Number, event: Raw, which: str) -> int:
         exact = Decimal(value) if isinstance(value, str) else getattr(_decode_stamps(event), which)
         return round(exact * 1000)
     except (InvalidOperation, ValueError, OverflowError):
-        raise ValueError(f"field {which!r}: {value!r} is not a number of microseconds") from None
+        raise ValueError(
+            f"field {which!r}: {shown(value)} is not a number of microseconds"
+        ) from None
 
 
 def whole(value: Number, which: str) -> int | None:
     """Read an integer that may be written as a string, or as a float without a fraction."""
     if value is None or type(value) is int:
         return value
+    if value == "":
+        return None
     try:
         number = int(value, _base(value)) if isinstance(value, str) else int(value)
     except (ValueError, OverflowError):
-        raise ValueError(f"field {which!r}: {value!r} is not an integer") from None
+        raise ValueError(f"field {which!r}: {shown(value)} is not an integer") from None
     if not isinstance(value, str) and number != value:
-        raise ValueError(f"field {which!r}: {value!r} is not an integer")
+        raise ValueError(f"field {which!r}: {shown(value)} is not an integer")
     return number
+
+
+def shown(value: object) -> str:
+    """Write a value that is wrong, so that it fits in a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _base(text: str) -> int:
@@ -187,7 +210,7 @@ def identifier(value: Number, which: str) -> int:
     if number is None or number < 0 or 2**63 <= number < 2**64:
         return -1
     if number >= 2**64:
-        raise ValueError(f"field {which!r}: {value!r} does not fit in 64 bits")
+        raise ValueError(f"field {which!r}: {shown(value)} does not fit in 64 bits")
     return number
 
 

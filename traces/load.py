@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.workload import What, Workload
+from simulator.workload import Workload
 from traces.assemble import Clock, align, assemble
 from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.job import Job, read_job
-from traces.match import Matching, match
+from traces.match import MatchedCall, Matching, match
 from traces.rank import rank_graph
 from traces.window import MEDIAN, Window, choose_step, cut
 
@@ -72,8 +73,6 @@ def _coverage(
     matching: Matching,
     clock: Clock,
 ) -> Coverage:
-    device_ops = sum(len(window.device) for window in windows)
-    kernels = sum(1 for g in graphs for op in g.ops if op.what in (What.COMPUTE, What.COLLECTIVE))
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
     steps = sorted({one.number for rank in job.ranks for one in rank.steps})
@@ -82,13 +81,11 @@ def _coverage(
         steps=tuple(steps),
         ranks=tuple(rank.rank for rank in job.ranks),
         ranks_in_job=job.job_ranks,
-        kernels=kernels,
-        device_ops=device_ops,
-        launches_paired=device_ops - sum(window.unlaunched for window in windows),
-        collectives=sum(len(graph.collectives) for graph in graphs),
-        collectives_matched=sum(len(call.ops) for call in matching.calls),
-        calls=len(matching.calls),
-        bytes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
+        kernels=_kernels(job, [window.device for window in windows]),
+        launches_paired=_kernels(job, [np.setdiff1d(w.device, w.unlaunched) for w in windows]),
+        collectives=len(matching.calls),
+        collectives_matched=sum(1 for call in matching.calls if _complete(call, job)),
+        sizes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
         starts=dict(starts),
         clock_offset={
             g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
@@ -97,6 +94,14 @@ def _coverage(
         skipped=tuple((str(one.file), one.reason) for one in job.skipped),
         notes=(*job.notes, *_notes(graphs, matching, job)),
     )
+
+
+def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
+    return sum(int((~r.device.copy[own]).sum()) for r, own in zip(job.ranks, rows, strict=True))
+
+
+def _complete(call: MatchedCall, job: Job) -> bool:
+    return len(call.ops) == sum(1 for rank in job.ranks if rank.rank in call.ranks)
 
 
 def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:

@@ -35,7 +35,7 @@ def device_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
 ) -> Iterator[Wait]:
     """Find the synchronising calls of a step, and the copies their caller waited for."""
-    recorded = {sync.correlation: sync for sync in trace.syncs if "Synchronize" in sync.kind}
+    recorded = {sync.correlation: sync for sync in trace.syncs if "Wait" not in sync.kind}
     copies = _copies(launches, ops)
     host = trace.host
     for row in window.host[host.kind[window.host] == HostKind.RUNTIME].tolist():

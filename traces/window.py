@@ -16,15 +16,16 @@ MEDIAN, ALL = "median", "all"
 class Window:
     """Rows of a rank's host and device events that belong to the step, and its bounds (s).
 
-    A device event belongs to the step whose host launched it, even if it ran later. Times are
-    those of the trace, since its epoch.
+    A device event belongs to the step whose host launched it, even if it ran later; one whose
+    launch is not in the trace (``unlaunched``), to the step it started in. Times are those of the
+    trace, since its epoch.
     """
 
     start: float
     end: float
     host: NDArray[np.int64]
     device: NDArray[np.int64]
-    unlaunched: int
+    unlaunched: NDArray[np.int64]
     step: str
 
 
@@ -100,7 +101,7 @@ def cut(rank: RankTrace, step: str) -> Window:
         end=end,
         host=host,
         device=np.flatnonzero(mine | orphan),
-        unlaunched=int(orphan.sum()),
+        unlaunched=np.flatnonzero(orphan),
         step=step,
     )
 

@@ -1,0 +1,97 @@
+"""What every command begins with: read the trace, set up the scenario, simulate it once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.costs import with_costs
+from experiments.scenario import Scenario
+from simulator.engine import Progress
+from simulator.timeline import Timeline
+from topologies import Cluster, load_cluster
+from traces.coverage import Coverage
+from traces.load import Loaded, load
+
+Watch = Callable[[str], Progress | None]
+"""Called with what is about to be simulated; returns where its progress goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to simulate: the options that every command shares.
+
+    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
+    or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes.
+    """
+
+    engine: str = "flow"
+    collective_cost: str = "model"
+    step: str = "median"
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baseline:
+    """A trace on the cluster it is taken to have been recorded on, simulated as it is."""
+
+    loaded: Loaded
+    scenario: Scenario
+    timeline: Timeline
+    settings: Settings
+
+    @property
+    def error(self) -> float:
+        """Simulated against measured step time: (simulated - measured) / measured."""
+        measured = self.loaded.measured_step
+        return (self.timeline.makespan - measured) / measured if measured else 0.0
+
+    def record(self) -> dict[str, object]:
+        """Return what every JSON answer says first."""
+        return {
+            "trace": self.loaded.trace,
+            "cluster": self.scenario.cluster.name,
+            "engine": self.settings.engine,
+            "collective_cost": self.settings.collective_cost,
+            "step": self.loaded.coverage.step,
+            "coverage": coverage_record(self.loaded.coverage),
+            "measured_step_s": self.loaded.measured_step,
+            "simulated_step_s": self.timeline.makespan,
+            "baseline_error_pct": 100 * self.error,
+        }
+
+
+def baseline(
+    trace: Path | str,
+    cluster: Cluster | Path | str,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> Baseline:
+    """Read a trace and replay it on a cluster.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`traces.load.load`, :func:`topologies.load_cluster` and
+        :func:`simulator.engine.simulate` say.
+    """
+    settings = settings or Settings()
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    loaded = load(trace, settings.step)
+    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes)
+    scenario = with_costs(scenario, settings.collective_cost)
+    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+
+
+def coverage_record(coverage: Coverage) -> dict[str, object]:
+    """Return the coverage line as a record: counts, and fractions between 0 and 1."""
+    return {
+        "ranks": len(coverage.ranks),
+        "ranks_in_job": coverage.ranks_in_job,
+        "kernels": coverage.kernels,
+        "launches_paired": coverage.launches_paired,
+        "collectives": coverage.collectives,
+        "collectives_matched": coverage.collectives_matched,
+        "bytes_known": coverage.bytes_known,
+        "starts_explained": coverage.starts_explained,
+        "notes": list(coverage.notes),
+    }

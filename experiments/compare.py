@@ -1,0 +1,86 @@
+"""The same step on several clusters and topologies; the first is where it was recorded."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.utility import utility_pct
+from simulator.errors import ClusterError
+from simulator.metrics import exposed_communication
+from simulator.units import format_quantity
+from topologies import Cluster, load_cluster, with_topology
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePoint:
+    """One cluster: ``value`` says what it is, ``utility_pct`` is against the first."""
+
+    cluster: str
+    value: str
+    step_s: float
+    utility_pct: float
+    exposed_communication_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompareReport:
+    """Clusters in the order they were given."""
+
+    base: Baseline
+    points: tuple[ComparePoint, ...]
+
+    def record(self) -> list[dict[str, object]]:
+        """Return the JSON answer: a list of rows."""
+        return [asdict(point) for point in self.points]
+
+
+def compare(
+    trace: Path | str,
+    clusters: Sequence[Cluster | Path | str],
+    *,
+    topologies: Sequence[str] = (),
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> CompareReport:
+    """Simulate a step on several clusters, and on the first with other scale-up topologies.
+
+    Compute and host times stay as they were recorded: this compares networks. The first cluster is
+    the one the trace was recorded on; ``topologies`` are ``TIER=TOPOLOGY``, such as
+    ``scale_up=ring``, and change it alone.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; ClusterError for a topology or cluster that
+        cannot be built.
+    """
+    if not clusters:
+        raise ClusterError("nothing to compare: name a cluster")
+    known = [one if isinstance(one, Cluster) else load_cluster(one) for one in clusters]
+    base = baseline(trace, known[0], settings, watch)
+    candidates = [*known, *(with_topology(known[0], change) for change in topologies)]
+    return CompareReport(base, tuple(_point(base, cluster, watch) for cluster in candidates))
+
+
+def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
+    timeline = base.timeline
+    if cluster is not base.scenario.cluster:
+        timeline = replace(base.scenario, cluster=cluster).run(watch(cluster.name))
+    return ComparePoint(
+        cluster=cluster.name,
+        value=describe(cluster),
+        step_s=timeline.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
+        exposed_communication_s=exposed_communication(timeline),
+    )
+
+
+def describe(cluster: Cluster) -> str:
+    """Say what a cluster's network is, in one line."""
+    up, out = cluster.scale_up, cluster.scale_out
+    inside = f"{up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    if out is None:
+        return inside
+    nic = format_quantity(out.bandwidth, "B/s")
+    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node"

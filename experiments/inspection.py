@@ -1,0 +1,106 @@
+"""What is in a trace, what could be used, what is missing and why: the coverage line, in full."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.baseline import coverage_record
+from simulator.workload import What
+from traces.coverage import Coverage
+from traces.load import Loaded, load
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """Calls of one kind, group and size: how many, and their measured transfer (s, median)."""
+
+    kind: str
+    group: str
+    size_bytes: float | None
+    dtype: str
+    count: int
+    transfer_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InspectReport:
+    """A trace's content: ops by what they are, calls, and the coverage."""
+
+    loaded: Loaded
+    ops: dict[str, int]
+    seconds: dict[str, float]
+    calls: tuple[CallSummary, ...]
+
+    @property
+    def coverage(self) -> Coverage:
+        """What could be used of the trace."""
+        return self.loaded.coverage
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        coverage = self.coverage
+        return {
+            "trace": self.loaded.trace,
+            "accelerator": self.loaded.accelerator,
+            "step": coverage.step,
+            "steps": list(coverage.steps),
+            "measured_step_s": self.loaded.measured_step,
+            "coverage": coverage_record(coverage),
+            "starts": dict(coverage.starts),
+            "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
+            "ops": self.ops,
+            "op_seconds": self.seconds,
+            "calls": [_row(call) for call in self.calls],
+            "unused_events": dict(coverage.unused),
+            "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
+        }
+
+
+def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
+    """Read a trace and say what is in it.
+
+    Raises
+    ------
+    TraceError
+        As :func:`traces.load.load` says.
+    """
+    loaded = load(trace, step)
+    workload = loaded.workload
+    present = [what for what in What if (workload.what == what).any()]
+    return InspectReport(
+        loaded=loaded,
+        ops={what.name.lower(): int((workload.what == what).sum()) for what in present},
+        seconds={
+            what.name.lower(): float(workload.duration[workload.what == what].sum())
+            for what in present
+            if what < What.COLLECTIVE
+        },
+        calls=_calls(loaded),
+    )
+
+
+def _calls(loaded: Loaded) -> tuple[CallSummary, ...]:
+    workload = loaded.workload
+    alike: dict[tuple[str, str, float | None, str], list[float]] = {}
+    for index in range(len(workload.calls)):
+        call = workload.call_view(index)
+        size = None if np.isnan(call.size) else call.size
+        key = (call.kind, str(call.group), size, call.dtype)
+        alike.setdefault(key, []).append(call.transfer)
+    rows = (
+        CallSummary(*key, count=len(times), transfer_s=float(np.median(times)))
+        for key, times in alike.items()
+    )
+    return tuple(sorted(rows, key=lambda row: -(row.size_bytes or 0) * row.count))
+
+
+def _row(call: CallSummary) -> dict[str, object]:
+    return {
+        "kind": call.kind,
+        "group": call.group,
+        "size_bytes": call.size_bytes,
+        "dtype": call.dtype,
+        "count": call.count,
+        "transfer_s": call.transfer_s,
+    }

@@ -1,0 +1,65 @@
+"""A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collectives import plan
+from simulator.engine import Planner, Progress, simulate
+from simulator.schedule import Plan
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+from simulator.workload import Call, Workload
+from topologies import Cluster, build, place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scenario:
+    """What one simulation needs. A what-if is a function from a scenario to a scenario.
+
+    ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order.
+    ``algorithm`` forces one per kind; kinds that are not named get the default.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    engine: str = "flow"
+    nodes: int | None = None
+    algorithm: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the job."""
+        return self.workload.job_ranks
+
+    def topology(self) -> Topology:
+        """Build the part of the cluster that the job uses."""
+        return build(self.cluster, self.ranks, self.nodes)
+
+    def planner(self) -> Planner:
+        """Say how the cluster's library carries out a call."""
+        domains = np.empty(self.ranks, dtype=np.int32)
+        placement = place(self.cluster, self.ranks, self.nodes)
+        for domain, ranks in placement.domains(self.cluster).items():
+            domains[ranks] = domain
+        overhead = self.cluster.collective_overhead
+        forced = self.algorithm
+
+        def planner(call: Call, topology: Topology) -> Plan:
+            return plan(
+                call.kind,
+                call.group.ranks,
+                call.size,
+                topology,
+                domains=domains,
+                overhead=overhead,
+                algorithm=forced.get(call.kind),
+            )
+
+        return planner
+
+    def run(self, progress: Progress | None = None) -> Timeline:
+        """Simulate it."""
+        return simulate(
+            self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
+        )

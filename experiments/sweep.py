@@ -1,0 +1,69 @@
+"""A sweep: the step time over a range of one resource, from a quarter of it to eight times."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.utility import utility_pct
+from experiments.what_if import improve, not_used, value_of
+from simulator.errors import WhatIfError
+from topologies import Cluster
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One point: a resource ``factor`` times as good, and the step time with it (s)."""
+
+    resource: str
+    factor: float
+    value: str
+    step_s: float
+    utility_pct: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepReport:
+    """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
+
+    base: Baseline
+    resource: str
+    points: tuple[SweepPoint, ...]
+    note: str
+
+    def record(self) -> list[dict[str, object]]:
+        """Return the JSON answer: a list of rows."""
+        return [asdict(point) for point in self.points]
+
+
+def sweep(
+    trace: Path | str,
+    cluster: Cluster | Path | str,
+    resource: str,
+    *,
+    factors: Sequence[float] = FACTORS,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> SweepReport:
+    """Simulate a step with a resource at each of several factors.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a factor or resource that
+        the cluster cannot be asked for.
+    """
+    if not factors:
+        raise WhatIfError("a sweep needs a factor")
+    base = baseline(trace, cluster, settings, watch)
+    scenarios = {factor: improve(base.scenario, resource, factor) for factor in sorted(factors)}
+    points = []
+    for factor, scenario in scenarios.items():
+        step = scenario.run(watch(f"{resource} x{factor:g}")).makespan
+        gain = utility_pct(base.timeline.makespan, step)
+        value = value_of(base.scenario, resource, factor)
+        points.append(SweepPoint(resource, factor, value, step, gain))
+    note = not_used(base.timeline, base.scenario, resource)
+    return SweepReport(base, resource, tuple(points), note)

@@ -1,0 +1,121 @@
+"""What-ifs: functions from a scenario to a scenario, one per resource.
+
+A factor of 2 means twice as good: twice the bandwidth, the domain, the NICs or the speed, and
+half the latency.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from experiments.scenario import Scenario
+from simulator.errors import WhatIfError
+from simulator.timeline import Timeline
+from simulator.topology import SCALE_OUT, SCALE_UP
+from simulator.units import format_quantity
+from simulator.workload import What
+from topologies import changed, resource_values
+
+_CLUSTER = {
+    "scale_up.bandwidth": "B/s",
+    "scale_up.latency": "s",
+    "scale_out.bandwidth": "B/s",
+    "scale_out.latency": "s",
+    "scale_up.size": "ranks",
+    "scale_out.nics_per_node": "NICs",
+}
+"""Resources of the cluster and their units."""
+
+
+def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
+    """Return the scenario with a resource ``factor`` times as good.
+
+    Raises
+    ------
+    WhatIfError
+        If the resource is unknown, the cluster has none, the factor is not positive, or the
+        result is no cluster.
+    """
+    if not 0 < factor < np.inf:
+        raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
+    if resource not in RESOURCES:
+        raise WhatIfError(f"{resource!r} is not a resource; choose from {', '.join(RESOURCES)}")
+    return RESOURCES[resource](scenario, resource, factor)
+
+
+def _cluster(scenario: Scenario, resource: str, factor: float) -> Scenario:
+    by = 1 / factor if resource.endswith("latency") else factor
+    return replace(scenario, cluster=changed(scenario.cluster, resource, by))
+
+
+def _compute(scenario: Scenario, resource: str, factor: float) -> Scenario:
+    """Make kernels ``factor`` times as fast; copies are the memory's and the bus's."""
+    del resource
+    workload = scenario.workload
+    kernels = workload.what == What.COMPUTE
+    duration = np.where(kernels, workload.duration / factor, workload.duration)
+    return replace(scenario, workload=replace(workload, duration=duration))
+
+
+def _host(scenario: Scenario, resource: str, factor: float) -> Scenario:
+    """Make host ops and launch latencies ``factor`` times as fast."""
+    del resource
+    workload = scenario.workload
+    is_host = workload.what == What.HOST
+    duration = np.where(is_host, workload.duration / factor, workload.duration)
+    edges = workload.edges
+    lag = np.where(is_host[edges.source], edges.lag / factor, edges.lag)
+    faster = replace(workload, duration=duration, edges=replace(edges, lag=lag))
+    return replace(scenario, workload=faster)
+
+
+RESOURCES: dict[str, Callable[[Scenario, str, float], Scenario]] = {
+    **dict.fromkeys(_CLUSTER, _cluster),
+    "compute": _compute,
+    "host": _host,
+}
+"""Every resource one can ask about, by name."""
+
+
+def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
+    """Say what a resource is, ``factor`` times as good, as text with a unit."""
+    if resource not in _CLUSTER:
+        return f"{factor:g}x"
+    values = resource_values(scenario.cluster)
+    if resource not in values:
+        return "none"
+    by = 1 / factor if resource.endswith("latency") else factor
+    unit = _CLUSTER[resource]
+    if unit in ("B/s", "s"):
+        return format_quantity(values[resource] * by, unit)
+    return f"{values[resource] * by:g} {unit}"
+
+
+def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
+    """Why a resource cannot matter to this job, in words; "" if it can."""
+    workload = scenario.workload
+    if resource == "compute":
+        return "" if (workload.what == What.COMPUTE).any() else "no kernels: the host computes"
+    if resource == "host":
+        return "" if (workload.what == What.HOST).any() else "no host ops in the trace"
+    if not len(workload.calls):
+        return "no collectives in the step"
+    if np.isnan(workload.calls.size).all():
+        return "no collective's size is known: each costs what was measured on any network"
+    moved = baseline.resource_bytes()
+    if resource == "scale_up.size":
+        return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
+    tier = resource.partition(".")[0]
+    if moved.get(tier):
+        return ""
+    if tier == SCALE_UP:
+        return "no traffic inside a scale-up domain"
+    return _one_domain(scenario)
+
+
+def _one_domain(scenario: Scenario) -> str:
+    per_node = scenario.cluster.ranks_per_node
+    if scenario.ranks <= per_node:
+        return "one node: no scale-out traffic"
+    return "one scale-up domain: no scale-out traffic"

@@ -36,6 +36,9 @@ KINDS = (
     "send_receive",
 )
 """Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
+UNKNOWN = "unknown"
+"""Kind of a call of which a trace tells only that it happened; its size is NaN."""
+_ALL_KINDS = (*KINDS, UNKNOWN)
 
 
 class What(IntEnum):
@@ -134,7 +137,7 @@ class Calls:
     def of(rows: "list[CallRow]") -> "Calls":
         """Build the columns from rows."""
         return Calls(
-            kind=np.array([KINDS.index(row.kind) for row in rows], dtype=np.uint8),
+            kind=np.array([_ALL_KINDS.index(row.kind) for row in rows], dtype=np.uint8),
             group=np.array([row.group for row in rows], dtype=np.int32),
             sequence=np.array([row.sequence for row in rows], dtype=np.int64),
             size=np.array([row.size for row in rows], dtype=np.float64),
@@ -161,7 +164,7 @@ class CallRow:
     """Measured time from the last arrival to the end (s), NaN if unknown."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
             raise WorkloadError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
         if self.size < 0:
             raise WorkloadError(f"{self.kind}: size {self.size!r} is not a number of bytes")
@@ -283,7 +286,7 @@ class Workload:
         calls = self.calls
         return Call(
             index=index,
-            kind=KINDS[calls.kind[index]],
+            kind=_ALL_KINDS[calls.kind[index]],
             group=self.groups[calls.group[index]],
             sequence=int(calls.sequence[index]),
             size=float(calls.size[index]),
@@ -334,12 +337,17 @@ def _check_calls(workload: Workload) -> None:
         op, call = int(ops[twice]), int(workload.call[ops[twice]])
         joined = f"{workload.op(op)} joins {workload.call_view(call)}"
         raise WorkloadError(f"{joined}, which its rank has joined already")
-    members = [frozenset(group.ranks) for group in workload.groups]
-    groups = workload.calls.group[workload.call[ops]]
-    for op, group in zip(ops.tolist(), groups.tolist(), strict=True):
-        if int(workload.rank[op]) not in members[group]:
-            joined = f"{workload.op(op)} joins a call of {workload.groups[group]}"
-            raise WorkloadError(f"{joined}, to which its rank does not belong")
+    belongs = [
+        index * workload.job_ranks + rank
+        for index, group in enumerate(workload.groups)
+        for rank in group.ranks
+    ]
+    group = workload.calls.group[workload.call[ops]].astype(np.int64)
+    stranger = ~np.isin(group * workload.job_ranks + workload.rank[ops], belongs)
+    if stranger.any():
+        op, index = int(ops[stranger][0]), int(group[stranger][0])
+        joined = f"{workload.op(op)} joins a call of {workload.groups[index]}"
+        raise WorkloadError(f"{joined}, to which its rank does not belong")
 
 
 def _check_order(workload: Workload) -> None:

@@ -5,70 +5,57 @@ is frozen: a what-if makes another cluster (:mod:`topologies.what_if`).
 """
 
 from math import prod
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StrictInt,
-    model_validator,
-)
+from pydantic import StrictBool, model_validator
 
-from simulator.units import BandwidthText, FlopsText, SecondsText
+from topologies.fabrics import DragonflyFabric, FatTreeFabric, ScaleOut, TorusFabric
+from topologies.fields import Bandwidth, Count, Dimensions, Fraction, Latency, Part, Rate
 
-
-def _written(base: str) -> PlainSerializer:
-    """As text with a unit in JSON mode, to the last bit: a dump is a cluster file again."""
-    return PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
-
-
-Count = Annotated[StrictInt, Field(gt=0)]
-Bandwidth = Annotated[BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s")]
-Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s")]
-Rate = Annotated[FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s")]
-Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
-
-
-def _dimensions(text: object) -> object:
-    """``'4x4'`` as ``(4, 4)``."""
-    if isinstance(text, tuple):
-        return text
-    parts = text.split("x") if isinstance(text, str) else ()
-    if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"{text!r}: write dimensions as '4x4' or '16x20x28'")
-    return tuple(int(part) for part in parts)
-
-
-Dimensions = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_dimensions),
-    PlainSerializer(lambda lengths: "x".join(map(str, lengths)), return_type=str, when_used="json"),
+Generation = Literal[
+    "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "tpu"
+]
+LinkTechnology = Literal[
+    "nvlink1",
+    "nvlink2",
+    "nvlink3",
+    "nvlink4",
+    "nvlink5",
+    "nvlink6",
+    "pcie3",
+    "pcie4",
+    "pcie5",
+    "pcie6",
+    "xgmi",
+    "ici",
 ]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Accelerator(Part):
+    """What computes: peak rates by data type, and the bandwidth of its memory.
 
-
-class Accelerator(_Part):
-    """What computes: peak rates by data type, and the bandwidth of its memory."""
+    ``generation`` is the architecture by which a communication library chooses its constants.
+    """
 
     name: str
+    generation: Generation | None = None
     peak: dict[str, Rate] = {}
     memory_bandwidth: Bandwidth | None = None
 
 
-class ScaleUp(_Part):
-    """The fabric inside a scale-up domain: NVLink, xGMI, ICI.
+class ScaleUp(Part):
+    """The fabric inside a scale-up domain: NVLink, xGMI, ICI, or PCIe where there is nothing else.
 
     ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
     to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
     mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
     ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
     collective costs between two neighbours, hardware and protocol together.
+
+    ``link`` names the technology; ``in_network_reduction`` says that the switch can add (NVLS).
+    ``wrap_multiple`` is for a torus whose wrap-around is switched (TPU v4, v5p): a slice all of
+    whose lengths are multiples of it closes in every dimension, and no other slice in any. Without
+    it a slice closes in the dimensions where it spans the torus.
     """
 
     topology: Literal["switch", "fully_connected", "ring", "torus", "mesh"]
@@ -77,6 +64,9 @@ class ScaleUp(_Part):
     latency: Latency
     efficiency: Fraction = 1.0
     dimensions: Dimensions | None = None
+    wrap_multiple: Count | None = None
+    link: LinkTechnology | None = None
+    in_network_reduction: StrictBool = False
 
     @model_validator(mode="after")
     def _dimensions_fit(self) -> Self:
@@ -84,6 +74,10 @@ class ScaleUp(_Part):
             raise ValueError("dimensions belong to a torus or mesh, and to nothing else")
         if self.dimensions is not None and prod(self.dimensions) != self.size:
             raise ValueError(f"size {self.size} is not the product of {self.dimensions}")
+        if self.wrap_multiple is not None and self.topology != "torus":
+            raise ValueError("wrap_multiple belongs to a torus, and to nothing else")
+        if self.in_network_reduction and self.topology != "switch":
+            raise ValueError("in_network_reduction needs a switch")
         return self
 
     @property
@@ -103,71 +97,32 @@ class ScaleUp(_Part):
         return self.bandwidth * self.efficiency / links
 
 
-class _Nics(_Part):
-    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
+class Pcie(Part):
+    """The port between a rank and its NICs, one direction.
 
-    ``latency`` is what one step of a collective costs between two NICs on one switch.
+    Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
+    each with such a port; ``latency`` is that of a step on this path, if not told otherwise that
+    of the scale-up fabric.
     """
-
-    nics_per_node: Count
-    bandwidth: Bandwidth
-    latency: Latency
-    efficiency: Fraction = 1.0
-
-
-class SwitchFabric(_Nics):
-    """A fabric that never blocks, drawn as one switch."""
-
-    topology: Literal["switch"]
-
-
-class TorusFabric(_Nics):
-    """A router per node, in a torus; a node's NICs together, divided over 2 cables per dimension.
-
-    ``hop_latency`` is added by every cable between routers.
-    """
-
-    topology: Literal["torus"]
-    dimensions: Dimensions
-    hop_latency: Latency = 0.0
-
-
-class DragonflyFabric(_Nics):
-    """Groups of routers; nodes fill a group in order, and their NICs its routers in order.
-
-    ``hop_latency`` is added by every cable between routers. A cable has a NIC's bandwidth if not
-    told otherwise.
-    """
-
-    topology: Literal["dragonfly"]
-    groups: Count
-    routers_per_group: Count
-    nodes_per_group: Count
-    global_links_per_router: Count
-    local_bandwidth: Bandwidth | None = None
-    global_bandwidth: Bandwidth | None = None
-    hop_latency: Latency = 0.0
-
-    @model_validator(mode="after")
-    def _groups_are_joined(self) -> Self:
-        reach = self.routers_per_group * self.global_links_per_router + 1
-        if self.groups > reach:
-            raise ValueError(
-                f"{self.groups} groups, and the global links of one reach {reach - 1} others"
-            )
-        return self
-
-
-ScaleOut = Annotated[SwitchFabric | TorusFabric | DragonflyFabric, Field(discriminator="topology")]
-
-
-class Pcie(_Part):
-    """The port between a rank and its NICs, one direction."""
 
     bandwidth: Bandwidth
+    latency: Latency | None = None
 
 
-class Cluster(_Part):
+class Host(Part):
+    """The processor a node is built round: a library's network overhead depends on it."""
+
+    cpu: Literal["amd", "intel", "grace", "power"]
+
+
+class Library(Part):
+    """The communication library that is usual on the machine."""
+
+    name: Literal["nccl", "rccl", "xla"]
+    version: str | None = None
+
+
+class Cluster(Part):
     """Accelerators, the fabric of a scale-up domain, the fabric between domains.
 
     ``nodes`` is the size of the machine; a job takes as many as it needs. A domain may span nodes
@@ -184,6 +139,8 @@ class Cluster(_Part):
     scale_up: ScaleUp
     scale_out: ScaleOut | None = None
     pcie: Pcie | None = None
+    host: Host | None = None
+    library: Library | None = None
     collective_overhead: Latency = 0.0
     sources: dict[str, str] = {}
 
@@ -214,6 +171,8 @@ class Cluster(_Part):
                 most = prod(dimensions)
             case DragonflyFabric(groups=groups, nodes_per_group=per_group):
                 most = groups * per_group
+            case FatTreeFabric(ports=ports, nics_per_node=nics):
+                most = ports**3 // 4 // nics
             case _:
                 most = self.nodes
         if self.nodes > most:

@@ -6,6 +6,10 @@ switch between domains, ``router:…`` a router of it, and a NIC is two nodes, `
 rank to another that shares it, without paying for the fabric. A message between domains runs
 rank, NIC out, fabric, NIC in, rank.
 
+Where a node holds several domains and the file gives ``pcie``, its ranks reach each other through
+``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are others:
+that a rank's traffic to its NIC and to its host shares one slot is not modelled.
+
 The path of a message in a tier costs the latency that the cluster file states for the tier: a
 switch has half of it on each side, a direct cable all of it.
 """
@@ -44,6 +48,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     """
     placement = place(cluster, ranks, nodes)
     links = list(_domain_links(cluster, placement))
+    links += _host_links(cluster, placement)
     if cluster.scale_out is not None:
         nics = node_nics(cluster, placement.nodes)
         links += _port_links(cluster, placement, nics)
@@ -71,8 +76,20 @@ def _domain_ends(scale_up: ScaleUp, domain: int, members: list[int]) -> list[tup
     if scale_up.topology == "fully_connected":
         return list(combinations(members, 2))
     closes = scale_up.topology != "mesh"
-    places = slice_ends(scale_up.shape, len(members), closes=closes)
+    places = slice_ends(
+        scale_up.shape, len(members), closes=closes, multiple=scale_up.wrap_multiple
+    )
     return [(members[one], members[other]) for one, other in places]
+
+
+def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
+    """Between a rank and the PCIe switch of its node, if it has ranks of several domains."""
+    size, pcie = cluster.scale_up.size, cluster.pcie
+    if pcie is None or placement.ranks_per_node <= size:
+        return
+    latency = cluster.scale_up.latency if pcie.latency is None else pcie.latency
+    ends = [(rank, f"host:{placement.place(rank)[0]}") for rank in range(placement.ranks)]
+    yield from cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE)
 
 
 def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:

@@ -15,24 +15,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import ClusterError
-from topologies.cluster import (
-    Accelerator,
-    Cluster,
-    DragonflyFabric,
-    Pcie,
-    ScaleUp,
-    SwitchFabric,
-    TorusFabric,
-)
+from topologies.cluster import Accelerator, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.fabrics import FABRICS
 
 _FABRICS: dict[object, type[BaseModel]] = {
-    get_args(fabric.model_fields["topology"].annotation)[0]: fabric
-    for fabric in (SwitchFabric, TorusFabric, DragonflyFabric)
+    get_args(fabric.model_fields["topology"].annotation)[0]: fabric for fabric in FABRICS
 }
 _PARTS: dict[str, type[BaseModel]] = {
     "accelerator": Accelerator,
     "scale_up": ScaleUp,
     "pcie": Pcie,
+    "host": Host,
+    "library": Library,
 }
 
 
@@ -41,8 +35,8 @@ def catalog() -> tuple[str, ...]:
 
     Examples
     --------
-    >>> catalog()
-    ('dgx-a100', 'hgx-h100', 'perlmutter', 'tpu-v6e')
+    >>> len(catalog()), catalog()[:3]
+    (23, ('a100-mesh-4', 'aws-p4d', 'aws-p5'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

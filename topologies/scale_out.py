@@ -1,17 +1,27 @@
 """The fabric between scale-up domains: NICs, and what they are plugged into.
 
 Half of the tier's latency lies on each NIC's link, so that two NICs on one switch are that
-latency apart; every cable between routers adds ``hop_latency``.
+latency apart; every cable between switches adds ``hop_latency``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from typing import Any
 
 from simulator.topology import SCALE_OUT, Link
 from topologies.cables import cables
-from topologies.cluster import Cluster, DragonflyFabric, ScaleOut, TorusFabric
+from topologies.cluster import Cluster
 from topologies.dragonfly import DragonflyShape, global_ends, local_ends, router_name
+from topologies.fabrics import (
+    DragonflyFabric,
+    FatTreeFabric,
+    LeafSpineFabric,
+    RailFabric,
+    ScaleOut,
+    SwitchFabric,
+    TorusFabric,
+)
 from topologies.slices import slice_ends
 
 
@@ -61,30 +71,92 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
 
 
 def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
-    """Links of the NICs, and those between the routers that the nodes in use need."""
+    """Links of the NICs, and those between the switches that the nodes in use need."""
+    plug, inner = _KINDS[type(fabric)]
     bandwidth, latency = fabric.bandwidth * fabric.efficiency, fabric.latency / 2
+    plugs: dict[str, None] = {}
     for nic in nics:
-        plug = _plug(fabric, nic)
-        yield Link(nic.out, plug, nic.count * bandwidth, latency, SCALE_OUT)
-        yield Link(plug, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
-    if isinstance(fabric, TorusFabric):
-        yield from _torus_links(fabric, nodes)
-    elif isinstance(fabric, DragonflyFabric):
-        yield from _dragonfly_links(fabric, {_plug(fabric, nic) for nic in nics}, nodes)
+        place = plug(fabric, nic)
+        plugs[place] = None
+        yield Link(nic.out, place, nic.count * bandwidth, latency, SCALE_OUT)
+        yield Link(place, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
+    yield from inner(fabric, list(plugs), nodes)
 
 
-def _plug(fabric: ScaleOut, nic: Nic) -> str:
-    """Return the switch or router that a NIC is plugged into."""
-    if isinstance(fabric, TorusFabric):
-        return f"router:{nic.node}"
-    if isinstance(fabric, DragonflyFabric):
-        group, node = divmod(nic.node, fabric.nodes_per_group)
-        port = node * fabric.nics_per_node + nic.first
-        return router_name(group, port // _shape(fabric).ranks_per_router)
-    return "fabric"
+def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """One switch has none."""
+    del fabric, plugs, nodes
+    return iter(())
 
 
-def _torus_links(fabric: TorusFabric, nodes: int) -> Iterator[Link]:
+def _leaf(fabric: LeafSpineFabric, nic: Nic) -> str:
+    return f"leaf:{nic.node // fabric.nodes_per_leaf}"
+
+
+def _leaf_spine_links(fabric: LeafSpineFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    del nodes
+    ports = fabric.nodes_per_leaf * fabric.nics_per_node
+    yield from _spine_links(fabric, plugs, ports)
+
+
+def _rail(fabric: RailFabric, nic: Nic) -> str:
+    return f"rail:{nic.node // fabric.nodes_per_pod}.{nic.first}"
+
+
+def _rail_links(fabric: RailFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """Where several NICs serve one rank as one, their rail switches are one with their ports."""
+    pods = -(-nodes // fabric.nodes_per_pod)
+    ports = fabric.nodes_per_pod * fabric.nics_per_node * pods // len(plugs)
+    yield from _spine_links(fabric, plugs, ports)
+
+
+def _spine_links(
+    fabric: LeafSpineFabric | RailFabric, switches: list[str], ports: int
+) -> Iterator[Link]:
+    """Join every switch of ``ports`` NICs to every spine; one switch alone needs none."""
+    down = ports * fabric.bandwidth * fabric.efficiency
+    spines = range(fabric.spines if len(switches) > 1 else 0)
+    yield from cables(
+        ((switch, f"spine:{spine}") for switch in switches for spine in spines),
+        bandwidth=down / (fabric.spines * fabric.oversubscription),
+        latency=fabric.hop_latency,
+        resource=SCALE_OUT,
+    )
+
+
+def _edge(fabric: FatTreeFabric, nic: Nic) -> str:
+    half = fabric.ports // 2
+    edge = (nic.node * fabric.nics_per_node + nic.first) // half
+    return "edge:{}.{}".format(*divmod(edge, half))
+
+
+def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """Above the edge switches in use; of a single one nothing, of a single pod no core."""
+    del nodes
+    highs = range(fabric.ports // 2 if len(plugs) > 1 else 0)
+    pods = list(dict.fromkeys(plug.removeprefix("edge:").partition(".")[0] for plug in plugs))
+    low = [
+        (plug, f"aggregation:{plug.removeprefix('edge:').partition('.')[0]}.{high}")
+        for plug in plugs
+        for high in highs
+    ]
+    cores = range(fabric.ports // 2 if len(pods) > 1 else 0)
+    high_ends = [
+        (f"aggregation:{pod}.{high}", f"core:{high}.{core}")
+        for pod in pods
+        for high in highs
+        for core in cores
+    ]
+    yield from cables(
+        [*low, *high_ends],
+        bandwidth=fabric.bandwidth * fabric.efficiency / fabric.oversubscription,
+        latency=fabric.hop_latency,
+        resource=SCALE_OUT,
+    )
+
+
+def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    del plugs
     node_bandwidth = fabric.nics_per_node * fabric.bandwidth * fabric.efficiency
     places = slice_ends(fabric.dimensions, nodes, closes=True)
     yield from cables(
@@ -95,7 +167,13 @@ def _torus_links(fabric: TorusFabric, nodes: int) -> Iterator[Link]:
     )
 
 
-def _dragonfly_links(fabric: DragonflyFabric, plugs: set[str], nodes: int) -> Iterator[Link]:
+def _router(fabric: DragonflyFabric, nic: Nic) -> str:
+    group, node = divmod(nic.node, fabric.nodes_per_group)
+    port = node * fabric.nics_per_node + nic.first
+    return router_name(group, port // _shape(fabric).ranks_per_router)
+
+
+def _dragonfly_links(fabric: DragonflyFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
     """All routers of the groups in use; of a single group only those that have a NIC."""
     shape, groups = _shape(fabric), range(-(-nodes // fabric.nodes_per_group))
     local = fabric.efficiency * (fabric.local_bandwidth or fabric.bandwidth)
@@ -116,3 +194,15 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
         ranks_per_router=-(-ports // fabric.routers_per_group),
         global_links=fabric.global_links_per_router,
     )
+
+
+_KINDS: dict[type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]]
+_KINDS = {
+    SwitchFabric: (lambda fabric, nic: "fabric", _no_links),
+    LeafSpineFabric: (_leaf, _leaf_spine_links),
+    RailFabric: (_rail, _rail_links),
+    FatTreeFabric: (_edge, _fat_tree_links),
+    TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
+    DragonflyFabric: (_router, _dragonfly_links),
+}
+"""Per fabric: the switch a NIC is plugged into, and the links between those switches."""

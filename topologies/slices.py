@@ -31,11 +31,15 @@ def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
     return min(shapes, key=lambda shape: (sum(shape), shape))
 
 
-def slice_ends(dimensions: Sequence[int], count: int, *, closes: bool) -> list[tuple[int, int]]:
+def slice_ends(
+    dimensions: Sequence[int], count: int, *, closes: bool, multiple: int | None = None
+) -> list[tuple[int, int]]:
     """Cables of the slice, places numbered row by row; a row that spans the grid may close.
 
     A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e
-    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md).
+    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
+    wrap-around is switched optically between cubes of that length, so a slice of whole cubes
+    closes everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube").
 
     Examples
     --------
@@ -43,9 +47,14 @@ def slice_ends(dimensions: Sequence[int], count: int, *, closes: bool) -> list[t
     [(0, 2), (1, 3), (0, 1), (2, 3)]
     >>> len(slice_ends((16, 16), 256, closes=True))
     512
+    >>> len(slice_ends((16, 16, 16), 64, closes=True, multiple=4)), 3 * 64
+    (192, 192)
     """
     shape = slice_shape(dimensions, count)
-    wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
+    if multiple is None:
+        wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
+    else:
+        wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
     return grid_ends(shape, wrap)
 
 

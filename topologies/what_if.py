@@ -136,7 +136,7 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     part = data.get(tier)
     if tier not in ("scale_up", "scale_out") or part is None:
         raise ClusterError(f"topology {change!r}: {cluster.name} has no tier {tier!r}")
-    keep = ("size", "nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency")
+    keep = ("size", "nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency", "link")
     part = {name: value for name, value in part.items() if name in keep} | {"topology": topology}
     if topology == "switch":
         part.pop("hop_latency", None)

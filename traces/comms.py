@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
+from simulator.workload import UNKNOWN
 from traces.events import CommRecord, RankTrace
 
 _KINDS = (
@@ -90,18 +91,17 @@ def join(records: Sequence[CommRecord]) -> CommRecord:
 def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where: str) -> LocalCall:
     """Make one call of the records found for an event called ``name``.
 
+    Where nothing tells the collective (RCCL's generic kernel without a ``record_param_comms``
+    around its launch) the kind is ``unknown``.
+
     Raises
     ------
     TraceError
-        If nothing tells the kind, or a dtype is unknown.
+        If a dtype is unknown.
     """
     words = [record.collective for record in records if kind_of(record.collective)]
     kind = next((kind_of(word) for word in [*words, name] if kind_of(word)), None)
-    if kind is None:
-        raise TraceError(
-            f"{where}: {name!r} communicates, but neither its name nor a record_param_comms "
-            "event around its launch tells the collective; record with a newer PyTorch"
-        )
+    kind = kind or UNKNOWN
     record = join(records) if records else CommRecord(collective=name)
     listed = trace.groups.get(record.group_key)
     if listed is None and not record.group_key and len(trace.groups) == 1:
@@ -147,6 +147,8 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
     """S of nccl-tests: the larger of input and output; what one side leaves open follows."""
     if kind == "barrier":
         return 0.0
+    if kind == UNKNOWN:
+        return math.nan
     if record.dtype == "" or (record.in_elements is None and record.out_elements is None):
         return math.nan
     try:

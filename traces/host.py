@@ -16,7 +16,7 @@ from traces.enclosing import Enclosing
 from traces.events import RankTrace
 from traces.graph import LocalOp, RankGraph
 from traces.handover import Handover
-from traces.host_collectives import HostCollective, is_work
+from traces.host_collectives import HostCollective, work_rows
 from traces.launches import Launches
 from traces.synchronize import Wait
 from traces.window import Window
@@ -197,6 +197,6 @@ def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> 
 
 def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:
     """One empty list of cuts for each thread with an event of its own in the step."""
-    own = [row for row in window.host.tolist() if not is_work(trace, row)]
+    own = np.setdiff1d(window.host, work_rows(trace, window))
     threads = np.unique(trace.host.thread[own]).tolist()
     return {thread: [] for thread in threads or [0]}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.workload import What
 from traces.comms import local_call
@@ -49,15 +50,8 @@ def add_host_collectives(
     trace: RankTrace, window: Window, graph: RankGraph
 ) -> list[HostCollective]:
     """Add the work of a step's host collectives to the graph."""
-    host = trace.host
-    work = [row for row in window.host.tolist() if is_work(trace, row)]
-    queued = [
-        row
-        for row in window.host.tolist()
-        if host.kind[row] == HostKind.OPERATOR
-        and host.comm[row] >= 0
-        and _CALL.match(trace.names[host.name[row]])
-    ]
+    work = work_rows(trace, window).tolist()
+    queued = _named(trace, window, HostKind.OPERATOR, _CALL).tolist() if work else []
     calls: Sequence[int | None] = queued if len(queued) == len(work) else [None] * len(work)
     if work and len(queued) != len(work):
         graph.notes.append(
@@ -67,10 +61,19 @@ def add_host_collectives(
     return [_add(trace, graph, row, call) for row, call in zip(work, calls, strict=True)]
 
 
-def is_work(trace: RankTrace, row: int) -> bool:
-    """Whether a host event is a worker carrying out a collective."""
-    host = trace.host
-    return bool(host.kind[row] == HostKind.ANNOTATION and _WORK.match(trace.names[host.name[row]]))
+def work_rows(trace: RankTrace, window: Window) -> NDArray[np.int64]:
+    """Rows of a step's host events that are a worker carrying out a collective."""
+    return _named(trace, window, HostKind.ANNOTATION, _WORK)
+
+
+def _named(
+    trace: RankTrace, window: Window, kind: HostKind, name: re.Pattern[str]
+) -> NDArray[np.int64]:
+    """Rows with a record of a communication, of a kind, with a name that matches."""
+    matching = [index for index, word in enumerate(trace.names) if name.match(word)]
+    host, rows = trace.host, window.host
+    rows = rows[(host.comm[rows] >= 0) & (host.kind[rows] == kind)]
+    return np.asarray(rows[np.isin(host.name[rows], matching)])
 
 
 def _add(trace: RankTrace, graph: RankGraph, row: int, call: int | None) -> HostCollective:

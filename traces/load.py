@@ -111,10 +111,16 @@ def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[st
             f"{matching.assumed_groups} calls without a process group: "
             f"taken as the whole job of {job.job_ranks} ranks"
         )
+    unsized = sum(1 for call in matching.calls if np.isnan(call.size))
+    if unsized:
+        notes.append(
+            f"{unsized} of {len(matching.calls)} collectives without a size: each costs what was "
+            "measured, on any network"
+        )
     if len(job.ranks) < job.job_ranks:
         notes.append(
-            f"{len(job.ranks)} of {job.job_ranks} ranks are traced; the others are taken to "
-            "arrive at each collective when the trace shows they did"
+            "ranks that were not recorded are taken to arrive at each collective when the trace "
+            "shows they did"
         )
     notes.extend(matching.notes)
     return notes

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError
-from traces.events import ProfilerStep, RankTrace
+from traces.events import DeviceEvents, ProfilerStep, RankTrace
 
 MEDIAN, ALL = "median", "all"
 
@@ -94,7 +94,8 @@ def cut(rank: RankTrace, step: str) -> Window:
     launched = np.unique(rank.host.correlation[rank.host.correlation >= 0])
     device = rank.device
     mine = np.isin(device.correlation, launched_in) & (device.correlation >= 0)
-    orphan = ~np.isin(device.correlation, launched) | (device.correlation < 0)
+    paired = np.isin(device.correlation, launched) & (device.correlation >= 0)
+    orphan = ~paired & (device.start >= _first_start(device, paired)[device.stream])
     orphan &= (device.start >= start) & (device.start < end)
     return Window(
         start=start,
@@ -104,6 +105,16 @@ def cut(rank: RankTrace, step: str) -> Window:
         unlaunched=np.flatnonzero(orphan),
         step=step,
     )
+
+
+def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """When the first op of each stream that has its launch in the trace started (s).
+
+    What ran before it was launched before the recording began: it is of no step of the trace.
+    """
+    first = np.full(int(device.stream.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(first, device.stream[paired], device.start[paired])
+    return np.where(np.isinf(first), -np.inf, first)
 
 
 def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:

@@ -89,7 +89,8 @@ def _documents(timelines: Sequence[Timeline], accelerator: str, first: int) -> I
     steps = in_sequence(timelines, first)
     groups: dict[Group, int] = {}
     comms = _comms([timeline.workload for timeline in timelines], groups)
-    for rank in range(ranks.pop()):
+    job_ranks = ranks.pop()
+    for rank in range(job_ranks):
         events = RankEvents(rank)
         streams = {
             lane_number(step.workload, host.launched)
@@ -100,7 +101,7 @@ def _documents(timelines: Sequence[Timeline], accelerator: str, first: int) -> I
         events.add_names(apart[0][rank].thread, streams)
         for step, of_ranks, calls in zip(steps, apart, comms, strict=True):
             events.add_step(step, of_ranks[rank], calls)
-        yield _document(_header(rank, groups, accelerator), events.events)
+        yield _document(_header((rank, job_ranks), groups, accelerator), events.events)
 
 
 def _comms(workloads: Sequence[Workload], groups: dict[Group, int]) -> list[tuple[Comm, ...]]:
@@ -122,9 +123,9 @@ def _comms(workloads: Sequence[Workload], groups: dict[Group, int]) -> list[tupl
     return described
 
 
-def _header(rank: int, groups: dict[Group, int], accelerator: str) -> Args:
+def _header(place: tuple[int, int], groups: dict[Group, int], accelerator: str) -> Args:
     """Everything but the events; PyTorch lists the groups that the rank is a member of."""
-    world = 1 + max((other for group in groups for other in group.ranks), default=rank)
+    rank, world = place
     configs = [
         {
             "pg_name": str(number),

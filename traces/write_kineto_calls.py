@@ -72,7 +72,7 @@ def _behind(program: Program, host: HostOp) -> list[int]:
 def _lay(
     host: HostOp, times: tuple[int, int, int], behind: Sequence[int], before: Sequence[int]
 ) -> Calls:
-    """``times`` are when the op before ended, when this one started and ended."""
+    """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
     begin, start, end = times
     own = [SYNCHRONIZE] if host.awaits else []
     lengths = _fit([*behind, *own, *before], end - begin)

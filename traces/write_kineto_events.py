@@ -1,5 +1,6 @@
 """The events of one rank's Kineto file, in the order in which its thread made them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Raw
@@ -10,6 +11,7 @@ from traces.write_kineto_comm import Args, Comm
 from traces.write_kineto_structure import HostOp, Program, lane_number
 from traces.write_kineto_times import StepTimes
 
+Fields = Mapping[str, object]
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -115,7 +117,7 @@ class RankEvents:
         correlation = self._call(call, behind[0], external)
         span, stream = making.step.span(op), making.stream(op)
         args = {"External id": external, **_on_device(stream), "correlation": correlation}
-        self._add("X", category, name, (0, stream), span, args | (comm.args if comm else {}))
+        self._add(category, name, (0, stream), span, args | (comm.args if comm else {}))
         self._flow("s", correlation, (self._pid, self._thread), behind[0][0])
         self._flow("f", correlation, (0, stream), span[0])
         if len(behind) > 1:
@@ -125,28 +127,28 @@ class RankEvents:
     def _pid(self) -> int:
         return _FIRST_PROCESS + self.rank
 
-    def _operator(self, name: str, span: Span, args: Args | None = None) -> int:
+    def _operator(self, name: str, span: Span, args: Fields | None = None) -> int:
         return self._on_host("cpu_op", name, span, args or {})
 
     def _annotation(self, name: str, span: Span) -> None:
         self._on_host("user_annotation", name, span, {})
 
-    def _on_host(self, category: str, name: str, span: Span, args: Args) -> int:
+    def _on_host(self, category: str, name: str, span: Span, args: Fields) -> int:
         self._externals += 1
         args = {"External id": self._externals, **args}
-        self._add("X", category, name, (self._pid, self._thread), span, args)
+        self._add(category, name, (self._pid, self._thread), span, args)
         return self._externals
 
     def _call(self, name: str, span: Span, external: int) -> int:
         self._correlations += 1
         args = {"External id": external, "cbid": _CALLBACKS[name]}
-        args["correlation"] = self._correlations
-        self._add("X", "cuda_runtime", name, (self._pid, self._thread), span, args)
+        args |= {"correlation": self._correlations}
+        self._add("cuda_runtime", name, (self._pid, self._thread), span, args)
         return self._correlations
 
-    def _sync(self, kind: str, span: Span, stream: int, correlation: int, more: Args) -> None:
+    def _sync(self, kind: str, span: Span, stream: int, correlation: int, more: Fields) -> None:
         args = {"cuda_sync_kind": kind, **more, **_on_device(stream), "correlation": correlation}
-        self._add("X", "cuda_sync", kind, (0, stream), span, args)
+        self._add("cuda_sync", kind, (0, stream), span, args)
 
     def _flow(self, phase: str, correlation: int, place: tuple[int, int], time: int) -> None:
         event: Args = {"ph": phase, "id": correlation, "pid": place[0], "tid": place[1]}
@@ -157,10 +159,10 @@ class RankEvents:
         event: Args = {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
         self.events.append(event)
 
-    def _add(  # noqa: PLR0913  the fields of an event
-        self, phase: str, category: str, name: str, place: tuple[int, int], span: Span, args: Args
+    def _add(
+        self, category: str, name: str, place: tuple[int, int], span: Span, args: Fields
     ) -> None:
-        event: Args = {"ph": phase, "cat": category, "name": name}
+        event: Args = {"ph": "X", "cat": category, "name": name}
         event |= {"pid": place[0], "tid": place[1], "ts": _microseconds(span[0])}
         self.events.append(event | {"dur": _microseconds(span[1] - span[0]), "args": args})
 

@@ -13,6 +13,7 @@ What a stream was launched runs in that order and one at a time. Anything else (
 rank, several threads, a collective that drains) would read back as another workload.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +23,9 @@ import numpy as np
 from simulator.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import What, Workload
+
+_MEANT = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl|Pageable", re.IGNORECASE)
+"""Names with a meaning: a step, a collective, a copy for which its caller waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,10 @@ def _check_job(workload: Workload) -> None:
         raise _refused(f"{workload.call_view(call)} lacks members, or has a factor, or is late")
     for op in np.flatnonzero((workload.call >= 0) & (workload.duration > 0)).tolist():
         raise _refused(f"{workload.op(op)} goes on after its call has ended (drains)")
+    meant = {name for number, name in enumerate(workload.names) if _MEANT.search(name)}
+    for op in np.flatnonzero(workload.call < 0).tolist():
+        if meant and workload.op(op).name in meant:
+            raise _refused(f"{workload.op(op)} has a name that a reader takes for something else")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

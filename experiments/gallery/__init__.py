@@ -1,0 +1,1 @@
+"""Programs that each make or show one thing, to be run and read."""

@@ -1,0 +1,123 @@
+"""Random jobs of the structure that a Kineto file can say, for the tests of the writer."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from simulator.builder import WorkloadBuilder
+from simulator.workload import CallRow, What, Workload
+
+US = 1e-6
+STREAMS = ("stream 7", "stream 20", "stream 24")
+KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+RANKS = 4
+FAMILIES = ((((0, 1), (2, 3)), "tp"), (((0, 2), (1, 3)), "dp"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of every rank: a kernel, a collective of a family, a synchronising call, host time.
+
+    ``waits`` lists the streams whose last op it waits for; the times of a rank are those of a step
+    times ``1 + rank * skew``.
+    """
+
+    what: str
+    stream: str
+    host: float
+    latency: float
+    duration: float
+    skew: float
+    waits: tuple[str, ...] = ()
+    kind: str = "all_reduce"
+    elements: int = 0
+    family: int = 0
+
+
+durations = st.one_of(st.floats(1, 50), st.floats(50, 2000))
+steps = st.builds(
+    Step,
+    what=st.sampled_from(("kernel", "kernel", "copy", "collective", "one", "all", "host")),
+    stream=st.sampled_from(STREAMS[:2]),
+    host=st.one_of(st.floats(0.1, 15), st.floats(15, 400)),
+    latency=st.floats(0, 12),
+    duration=durations,
+    skew=st.floats(0, 0.5),
+    waits=st.lists(st.sampled_from(STREAMS), max_size=2, unique=True).map(tuple),
+    kind=st.sampled_from(KINDS),
+    elements=st.integers(1, 1 << 21).map(lambda n: 4 * n),
+    family=st.sampled_from((0, 1)),
+)
+jobs = st.lists(steps, min_size=1, max_size=25)
+starts = st.lists(st.floats(0, 500), min_size=RANKS, max_size=RANKS)
+
+
+@dataclass
+class _Rank:
+    """A rank's thread as it is built; ``last`` is the last op of each stream."""
+
+    builder: WorkloadBuilder
+    rank: int
+    ready: float
+    thread: int | None = None
+    last: dict[str, int] = field(default_factory=dict)
+
+    def host(self, name: str, duration: float) -> int:
+        ready = self.ready if self.thread is None else 0.0
+        op = self.builder.op(
+            What.HOST, rank=self.rank, lane="thread 1", name=name, duration=duration, ready=ready
+        )
+        if self.thread is not None:
+            self.builder.edge(self.thread, op)
+        self.thread = op
+        return op
+
+    def device(self, step: Step, call: int, lane: str) -> None:
+        stretch = 1 + self.rank * step.skew
+        host = self.host("aten::op", step.host * stretch * US)
+        what = {"copy": What.COPY, "collective": What.COLLECTIVE}.get(step.what, What.COMPUTE)
+        op = self.builder.op(
+            what,
+            rank=self.rank,
+            lane=lane,
+            name=step.what,
+            duration=0.0 if call >= 0 else step.duration * stretch * US,
+            call=call,
+        )
+        self.builder.edge(host, op, lag=step.latency * US)
+        for stream in {lane, *step.waits} & self.last.keys():
+            self.builder.edge(self.last[stream], op)
+        self.last[lane] = op
+
+    def synchronize(self, step: Step) -> None:
+        op = self.host("sync", step.host * US)
+        waited = [step.stream] if step.what == "one" else list(self.last)
+        for stream in waited:
+            if stream in self.last:
+                self.builder.edge(self.last[stream], op, lag=step.latency * US)
+
+
+def build_job(job: list[Step], ready: list[float]) -> Workload:
+    """Make the job; the first rank to start does so at 0."""
+    builder = WorkloadBuilder(job_ranks=RANKS)
+    ranks = [_Rank(builder, r, (late - min(ready)) * US) for r, late in enumerate(ready)]
+    for sequence, step in enumerate(job):
+        groups, label = FAMILIES[step.family]
+        for group in groups:
+            call = -1
+            if step.what == "collective":
+                row = CallRow(step.kind, builder.group(group, label), sequence, 2.0 * step.elements)
+                call = builder.call(
+                    CallRow(row.kind, row.group, row.sequence, row.size, dtype="BFloat16")
+                )
+            for rank in group:
+                if step.what in ("one", "all"):
+                    ranks[rank].synchronize(step)
+                elif step.what == "host":
+                    ranks[rank].host("python", step.host * US)
+                else:
+                    lane = STREAMS[1 + step.family] if call >= 0 else step.stream
+                    ranks[rank].device(step, call, lane)
+    for one in ranks:
+        one.host("end", 1 * US)
+    return builder.build()

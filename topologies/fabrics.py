@@ -1,0 +1,121 @@
+"""What a cluster file says of the fabric between scale-up domains.
+
+``latency`` is what one step of a collective costs between two NICs on one switch, and every cable
+between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the wire that
+carries payload, and holds for the cables between switches as for the NICs.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from topologies.fields import Bandwidth, Count, Dimensions, Fraction, Latency, Part, Ratio
+
+
+class _Nics(Part):
+    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction."""
+
+    nics_per_node: Count
+    bandwidth: Bandwidth
+    latency: Latency
+    efficiency: Fraction = 1.0
+
+
+class SwitchFabric(_Nics):
+    """A fabric that never blocks, drawn as one switch."""
+
+    topology: Literal["switch"]
+
+
+class LeafSpineFabric(_Nics):
+    """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each joined to every spine.
+
+    ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
+    """
+
+    topology: Literal["leaf_spine"]
+    nodes_per_leaf: Count
+    spines: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+
+class RailFabric(_Nics):
+    """Rail-optimised: NIC ``i`` of every node of a pod is plugged into rail switch ``i`` of it.
+
+    Every rail switch is joined to every spine, so that a message crosses a spine only between
+    rails or between pods. Where a node's scale-up domain reaches a rank on the wanted rail, the
+    message goes through that rank instead (NCCL calls it PXN).
+    """
+
+    topology: Literal["rail"]
+    nodes_per_pod: Count
+    spines: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+
+class FatTreeFabric(_Nics):
+    """Three levels of switches of ``ports`` ports (k), with room for ``k**3 / 4`` NICs.
+
+    NICs fill the edge switches in order. ``oversubscription`` divides the bandwidth of the cables
+    above the edge switches.
+    """
+
+    topology: Literal["fat_tree"]
+    ports: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+    @model_validator(mode="after")
+    def _ports_are_even(self) -> Self:
+        if self.ports % 2:
+            raise ValueError(f"{self.ports} is not an even number of ports")
+        return self
+
+
+class TorusFabric(_Nics):
+    """A router per node, in a torus; a node's NICs together, divided over 2 cables per dimension."""
+
+    topology: Literal["torus"]
+    dimensions: Dimensions
+    hop_latency: Latency = 0.0
+
+
+class DragonflyFabric(_Nics):
+    """Groups of routers; nodes fill a group in order, and their NICs its routers in order.
+
+    A cable has a NIC's bandwidth if not told otherwise.
+    """
+
+    topology: Literal["dragonfly"]
+    groups: Count
+    routers_per_group: Count
+    nodes_per_group: Count
+    global_links_per_router: Count
+    local_bandwidth: Bandwidth | None = None
+    global_bandwidth: Bandwidth | None = None
+    hop_latency: Latency = 0.0
+
+    @model_validator(mode="after")
+    def _groups_are_joined(self) -> Self:
+        reach = self.routers_per_group * self.global_links_per_router + 1
+        if self.groups > reach:
+            raise ValueError(
+                f"{self.groups} groups, and the global links of one reach {reach - 1} others"
+            )
+        return self
+
+
+ScaleOut = Annotated[
+    SwitchFabric | LeafSpineFabric | RailFabric | FatTreeFabric | TorusFabric | DragonflyFabric,
+    Field(discriminator="topology"),
+]
+FABRICS = (
+    SwitchFabric,
+    LeafSpineFabric,
+    RailFabric,
+    FatTreeFabric,
+    TorusFabric,
+    DragonflyFabric,
+)

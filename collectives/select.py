@@ -72,7 +72,7 @@ SLICE = 512 * 1024
 
 _NESTED = "by domain"
 """Stands for the choice among ``BY_DOMAIN`` by time."""
-_ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
+ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
 
@@ -112,7 +112,7 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
         is not on the topology.
     """
     positions = np.asarray(ranks, dtype=np.int32)
-    _check_group(kind, positions, topology, domains)
+    check_group(kind, positions, topology, domains)
     where = np.asarray(domains)[positions]
     name = algorithm or _default(kind, positions, where, topology)
     if name == _NESTED:
@@ -142,15 +142,15 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     members = np.unique(domains, return_counts=True)[1]
     if kind in BY_DOMAIN and len(members) > 1 and members.min() == members.max() > 1:
         return _NESTED
-    if kind in _ON_A_MESH and _is_mesh(positions, topology):
-        return _ON_A_MESH[kind]
+    if kind in ON_A_MESH and is_mesh(positions, topology):
+        return ON_A_MESH[kind]
     return next(iter(ALGORITHMS[kind]))
 
 
-def _is_mesh(positions: Ranks, topology: Topology) -> bool:
+def is_mesh(positions: Ranks, topology: Topology) -> bool:
     """Whether every two of three or more members have a link of their own."""
     inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
-    return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)  # noqa: PLR2004
+    return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
 
 
 def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topology) -> int:
@@ -177,7 +177,8 @@ def _order(kind: str, positions: Ranks, domains: Ranks) -> Ranks:
     return from_root(order, domains) if kind in _ROOTED else order
 
 
-def _check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:
+def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:
+    """Raise unless the kind is known and its members are distinct ranks of the topology."""
     if kind not in ALGORITHMS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")
     if not len(positions) or len(np.unique(positions)) != len(positions):

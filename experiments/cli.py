@@ -1,22 +1,23 @@
 """The command line: the only module that prints and exits.
 
 Results go to stdout, progress and warnings to stderr. Exit status 0 is an answer, 1 a refused
-input, 2 wrong usage, 130 an interruption. Everything heavy is imported inside the commands, so
-that ``--help`` is fast.
+input, 2 wrong usage (an option that is wrong whatever the files hold), 130 an interruption.
+Everything heavy is imported inside the commands, so that ``--help`` is fast.
 """
 
+import functools
+import os
 import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
-from simulator.errors import TwofoldError
+from simulator.errors import TwofoldError, WhatIfError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from experiments.baseline import Settings
     from experiments.render import Report
 
@@ -37,6 +38,77 @@ class Output(StrEnum):
     CSV = "csv"
 
 
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+
+def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
+    """Make an option's check; the names are looked up when a command runs, not for --help."""
+
+    def check(value: str) -> str:
+        choices = list(names())
+        if value not in choices:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
+        return value
+
+    return check
+
+
+def _engines() -> Iterable[str]:
+    from simulator.engine import ENGINES
+
+    return ENGINES
+
+
+def _costs() -> Iterable[str]:
+    from experiments.costs import COLLECTIVE_COSTS
+
+    return COLLECTIVE_COSTS
+
+
+def _step(value: str) -> str:
+    if value not in ("median", "all") and not value.isdecimal():
+        raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
+    return value
+
+
+def _resource(value: str) -> str:
+    from experiments.utility import check_resource
+
+    return _usage(check_resource, value)
+
+
+def _resources(values: list[str] | None) -> list[str]:
+    return [_resource(value) for value in values or ()]
+
+
+def _factor(value: float) -> float:
+    from experiments.utility import check_factor
+
+    return _usage(check_factor, value)
+
+
+def _usage(check: Callable[[Value], None], value: Value) -> Value:
+    try:
+        check(value)
+    except WhatIfError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def _numbers(text: str) -> str:
+    """Check a list of factors; the command splits it again, because typer keeps it text."""
+    for number in text.split(","):
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise typer.BadParameter(
+                f"{text!r}: write numbers separated by commas, such as 0.5,1,2."
+            ) from error
+        _factor(value)
+    return text
+
+
 Trace = Annotated[
     Path, typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file.")
 ]
@@ -45,18 +117,55 @@ ClusterOption = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option(help="flow: links are shared; analytic: they are not; transfer: the reference."),
+    typer.Option(
+        callback=_one_of(_engines),
+        help="flow: links are shared; analytic: they are not; transfer: the reference.",
+    ),
 ]
 Cost = Annotated[
     str,
-    typer.Option(help="model: from the cluster's links; trace: scaled to what the trace measured."),
+    typer.Option(
+        callback=_one_of(_costs),
+        help="model: from the cluster's links; trace: scaled to what the trace measured.",
+    ),
 ]
-Step = Annotated[str, typer.Option(help="A ProfilerStep number, 'median' or 'all'.")]
+Step = Annotated[
+    str, typer.Option(callback=_step, help="A ProfilerStep number, 'median' or 'all'.")
+]
 Nodes = Annotated[
     int | None,
     typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
 ]
+Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+
+
+def _command(ask: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Make a function a command: its errors become one line on stderr and an exit status."""
+
+    @functools.wraps(ask)
+    def command(*args: Parameters.args, **options: Parameters.kwargs) -> None:
+        try:
+            ask(*args, **options)
+            sys.stdout.flush()
+        except TwofoldError as error:
+            raise _stop(f"error: {error}", 1) from error
+        except KeyboardInterrupt as error:
+            raise _stop("interrupted: there is no complete answer", 130) from error
+        except BrokenPipeError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from error
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except Exception as error:
+            if os.environ.get("TWOFOLD_TRACEBACK"):
+                raise
+            what = f"{type(error).__name__}: {error}"
+            told = f"error: a fault of twofold itself, please report it: {what}"
+            raise _stop(f"{told} (TWOFOLD_TRACEBACK=1 shows where)", 1) from error
+
+    app.command()(command)
+    return command
 
 
 def _settings(engine: str, cost: str, step: str, nodes: int | None) -> "Settings":
@@ -65,13 +174,21 @@ def _settings(engine: str, cost: str, step: str, nodes: int | None) -> "Settings
     return Settings(engine=engine, collective_cost=cost, step=step, nodes=nodes)
 
 
-@app.command()
+def _stop(message: str, status: int) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(status)
+
+
+@_command
 def utility(  # noqa: PLR0913 - one parameter per option
     trace: Trace,
     cluster: ClusterOption,
-    factor: Annotated[float, typer.Option(help="How many times as good.")] = 2.0,
+    factor: Annotated[float, typer.Option(callback=_factor, help="How many times as good.")] = 2.0,
     resource: Annotated[
-        list[str] | None, typer.Option("--resource", "-r", help="Only this one; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--resource", "-r", callback=_resources, help="Only this one; may be repeated."
+        ),
     ] = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
@@ -91,7 +208,7 @@ def utility(  # noqa: PLR0913 - one parameter per option
     _show(report, output)
 
 
-@app.command()
+@_command
 def replay(  # noqa: PLR0913 - one parameter per option
     trace: Trace,
     cluster: ClusterOption,
@@ -106,9 +223,12 @@ def replay(  # noqa: PLR0913 - one parameter per option
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
+    from experiments.output import check_output
     from experiments.progress import watching
     from experiments.replay import replay as ask
 
+    if perfetto is not None:
+        check_output(perfetto)
     with watching() as watch:
         report = ask(
             trace, cluster, settings=_settings(engine, collective_cost, step, nodes), watch=watch
@@ -121,15 +241,20 @@ def replay(  # noqa: PLR0913 - one parameter per option
     _show(report, output)
 
 
-@app.command()
+@_command
 def sweep(  # noqa: PLR0913 - one parameter per option
     trace: Trace,
     cluster: ClusterOption,
-    resource: Annotated[str, typer.Option("--resource", "-r", help="What to sweep.")],
+    resource: Annotated[
+        str,
+        typer.Option(
+            "--resource", "-r", callback=_resource, help="What to sweep, as utility lists them."
+        ),
+    ],
     factors: Annotated[
-        str, typer.Option(help="How many times as good, separated by commas.")
+        str, typer.Option(callback=_numbers, help="How many times as good, separated by commas.")
     ] = "0.25,0.5,1,2,4,8",
-    figure: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")] = None,
+    figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "median",
@@ -140,8 +265,9 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     from experiments.progress import watching
     from experiments.sweep import sweep as ask
 
+    _check_figure(figure)
     settings = _settings(engine, collective_cost, step, nodes)
-    numbers = _numbers(factors)
+    numbers = [float(number) for number in factors.split(",")]
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
     if figure is not None:
@@ -152,7 +278,7 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     _show(report, output)
 
 
-@app.command()
+@_command
 def compare(  # noqa: PLR0913 - one parameter per option
     trace: Trace,
     cluster: Annotated[
@@ -165,7 +291,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         list[str] | None,
         typer.Option(help="The first cluster with another: ring, torus:2x4, scale_out=torus:2x2."),
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")] = None,
+    figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "median",
@@ -176,6 +302,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     from experiments.compare import compare as ask
     from experiments.progress import watching
 
+    _check_figure(figure)
     settings = _settings(engine, collective_cost, step, nodes)
     with watching() as watch:
         report = ask(trace, cluster, topologies=topology or (), settings=settings, watch=watch)
@@ -187,7 +314,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     _show(report, output)
 
 
-@app.command()
+@_command
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
     """Say what is in a trace, what could be used of it, what is missing and why."""
     from experiments.inspection import inspect as ask
@@ -195,7 +322,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     _show(ask(trace, step=step), output)
 
 
-@app.command()
+@_command
 def clusters(
     name: Annotated[str | None, typer.Argument(help="One cluster, with its sources.")] = None,
     output: OutputOption = Output.TABLE,
@@ -206,12 +333,12 @@ def clusters(
     _show(ask(name), output)
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(number) for number in text.split(",")]
-    except ValueError as error:
-        message = f"{text!r}: write numbers separated by commas, such as 0.5,1,2"
-        raise typer.BadParameter(message, param_hint="--factors") from error
+def _check_figure(figure: Path | None) -> None:
+    """Refuse a figure that cannot be written before minutes are spent on what it shows."""
+    from experiments.output import check_output
+
+    if figure is not None:
+        check_output(figure, (".png", ".svg", ".pdf"))
 
 
 def _show(report: "Report", output: Output) -> None:
@@ -226,18 +353,8 @@ def _show(report: "Report", output: Output) -> None:
 
 
 def main() -> None:
-    """Run the command line and turn errors into one line and an exit status."""
-    try:
-        app(standalone_mode=True)
-    except TwofoldError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was written", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+    """Run the command line."""
+    app()
 
 
 if __name__ == "__main__":

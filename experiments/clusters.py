@@ -1,6 +1,6 @@
 """The catalogue: which clusters there are, and where each number of one comes from."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from experiments.compare import describe
 from simulator.units import format_quantity
@@ -9,35 +9,48 @@ from topologies import Cluster, catalog, load_cluster, quantities
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a cluster: its name with dots, its value as text, and its source."""
+    """One number of a cluster: its name with dots, its value in ``unit`` ("": a count), its source.
 
-    name: str
-    value: str
+    A value that is no number (the dimensions of a torus) is text.
+    """
+
+    quantity: str
+    value: float | int | str
+    unit: str
     source: str
+
+    def __str__(self) -> str:
+        """Value and unit as tables print them: ``300 GB/s``."""
+        if self.unit and not isinstance(self.value, str):
+            return format_quantity(self.value, self.unit)
+        return f"{self.value:.6g}" if isinstance(self.value, float) else str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """One cluster of the catalogue."""
+
+    cluster: str
+    accelerator: str
+    ranks_per_node: int
+    nodes: int
+    network: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClustersReport:
     """Clusters, and if it is one that was asked for, its numbers."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[ClusterRow, ...]
     quantities: tuple[Quantity, ...]
 
     def record(self) -> object:
-        """Return the JSON answer: a list of clusters, or one whole."""
+        """Return the JSON answer: a list of clusters, or one with its numbers (base units)."""
         if self.quantities:
-            return self.clusters[0].model_dump(mode="json", exclude_unset=True)
-        return [
-            {
-                "cluster": cluster.name,
-                "accelerator": cluster.accelerator.name,
-                "ranks_per_node": cluster.ranks_per_node,
-                "nodes": cluster.nodes,
-                "network": describe(cluster),
-                "description": cluster.description,
-            }
-            for cluster in self.clusters
-        ]
+            rows = [asdict(quantity) for quantity in self.quantities]
+            return asdict(self.clusters[0]) | {"quantities": rows}
+        return [asdict(cluster) for cluster in self.clusters]
 
 
 def clusters(name: str | None = None) -> ClustersReport:
@@ -49,21 +62,36 @@ def clusters(name: str | None = None) -> ClustersReport:
         If there is no such cluster.
     """
     if name is None:
-        return ClustersReport(tuple(load_cluster(one) for one in catalog()), ())
+        return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
     cluster = load_cluster(name)
     rows = tuple(
-        Quantity(field, _text(field, value), cluster.sources.get(field, "not given"))
+        Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
     )
-    return ClustersReport((cluster,), rows)
+    return ClustersReport((_row(cluster),), rows)
 
 
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, float):
-        return str(value)
+def _row(cluster: Cluster) -> ClusterRow:
+    return ClusterRow(
+        cluster=cluster.name,
+        accelerator=cluster.accelerator.name,
+        ranks_per_node=cluster.ranks_per_node,
+        nodes=cluster.nodes,
+        network=describe(cluster),
+        description=cluster.description,
+    )
+
+
+def _plain(value: object) -> float | int | str:
+    if isinstance(value, (list, tuple)):
+        return "x".join(map(str, value))
+    return value if isinstance(value, (float, int)) else str(value)
+
+
+def _unit(field: str) -> str:
     last = field.rpartition(".")[2]
     if "bandwidth" in last:
-        return format_quantity(value, "B/s")
+        return "B/s"
     if "latency" in last or "overhead" in last:
-        return format_quantity(value, "s")
-    return format_quantity(value, "FLOP/s") if ".peak." in field else f"{value:g}"
+        return "s"
+    return "FLOP/s" if ".peak." in field else ""

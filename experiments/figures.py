@@ -1,24 +1,36 @@
-"""Figures for papers: a sweep as a curve, a comparison as bars."""
+"""Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
 
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.compare import CompareReport
-from experiments.sweep import SweepReport
+from experiments.output import check_output, writing
+from experiments.sweep import SweepPoint, SweepReport
 from simulator.errors import OutputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ENDINGS = (".png", ".svg", ".pdf")
+"""Endings of the formats that papers take."""
 _STYLE: Any = {
-    "font.size": 9,
+    "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
     "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "twofold",
@@ -27,51 +39,90 @@ _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#7F7F7F"
 """From the palette of Okabe and Ito (2008), told apart by colour-blind readers."""
 _COLUMN = 3.5
 """Width of one column of a two-column paper, in inches."""
+_SMALL = 6.5
+"""Size of what stands at points and bars, in points."""
+_MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+_LABELS = 7.0
+"""Labels that fit side by side in one column."""
+_TITLE = 48
+"""Characters of a title that fit in one column."""
 
 
 def draw_sweep(report: SweepReport, path: Path) -> None:
-    """Draw step time and utility over the factor.
+    """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points.
 
     Raises
     ------
     OutputError
         If the file cannot be written or its ending is no figure format.
     """
+    check_output(path, ENDINGS)
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_COLUMN, 2.6), layout="constrained")
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
+        steps = [point.step_s for point in report.points]
+        measured = report.base.loaded.measured_step
+        scale, unit = _unit(max(*steps, measured))
         factors = [point.factor for point in report.points]
-        steps = [1e3 * point.step_s for point in report.points]
-        axes.plot(factors, steps, marker="o", color=_BLUE, label="simulated step")
-        measured = 1e3 * report.base.loaded.measured_step
-        axes.axhline(measured, color=_GREY, linestyle="--", linewidth=1, label="measured step")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(factors, [f"{point.factor:g}×\n{point.value}" for point in report.points])  # noqa: RUF001
-        axes.tick_params(axis="x", labelsize=7)
-        axes.minorticks_off()
-        axes.set_xlabel(report.resource)
-        axes.set_ylabel("step time [ms]")
-        _label_gains(axes, report)
-        axes.margins(y=0.2)
-        axes.legend(frameon=False, fontsize=7)
-        axes.set_title(
-            _title(report.base.loaded.trace, report.base.scenario.cluster.name), fontsize=8
+        heights = [scale * step for step in steps]
+        axes.plot(
+            factors,
+            heights,
+            marker="o",
+            color=_BLUE,
+            label="simulated step, with utility",
+            zorder=3,
         )
+        axes.axhline(scale * measured, color=_GREY, ls="--", lw=1, label="measured step")
+        axes.set_ylim(0, 1.22 * scale * max(*steps, measured))
+        axes.set_ylabel(f"step time [{unit}]")
+        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        labelled = _with_room(report.points)
+        _tick_factors(axes, report, labelled)
+        for point in labelled:
+            _label_gain(axes, point, scale)
+        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        cluster = report.base.scenario.cluster.name
+        figure.suptitle(_title(report.base.loaded.trace, f" on {cluster}"), fontsize=8)
         _save(figure, path)
 
 
-def _label_gains(axes: "Axes", report: SweepReport) -> None:
-    for point in report.points:
-        if point.factor != 1:
-            axes.annotate(
-                f"{round(point.utility_pct, 1) + 0.0:+.1f} %",
-                (point.factor, 1e3 * point.step_s),
-                textcoords="offset points",
-                xytext=(0, 6),
-                ha="center",
-                fontsize=6.5,
-                color=_ORANGE,
-            )
+def _tick_factors(axes: "Axes", report: SweepReport, points: "list[SweepPoint]") -> None:
+    """Tick points at their factors, with the values they stand for."""
+    first, last = report.points[0].factor, report.points[-1].factor
+    reach = max(1.35, (last / first) ** 0.09)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(first / reach, last * reach)
+    labels = [f"{point.factor:g}{_TIMES}" for point in points]
+    if report.resource not in ("compute", "host"):
+        labels = [f"{label}\n{point.value}" for label, point in zip(labels, points, strict=True)]
+    axes.set_xticks([point.factor for point in points], labels, fontsize=_SMALL)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _with_room(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:
+    """Choose points whose labels do not run into each other: factor 1, then from the left."""
+    least = log(points[-1].factor / points[0].factor) / _LABELS
+    chosen: list[SweepPoint] = []
+    for point in sorted(points, key=lambda point: (point.factor != 1, point.factor)):
+        if all(abs(log(point.factor / one.factor)) >= least for one in chosen):
+            chosen.append(point)
+    return sorted(chosen, key=lambda point: point.factor)
+
+
+def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
+    if point.factor != 1:
+        axes.annotate(
+            _gain(point.utility_pct),
+            (point.factor, scale * point.step_s),
+            textcoords="offset points",
+            xytext=(0, 5),
+            ha="center",
+            fontsize=_SMALL,
+            color=_BLUE,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8},
+            zorder=4,
+        )
 
 
 def draw_compare(report: CompareReport, path: Path) -> None:
@@ -82,35 +133,63 @@ def draw_compare(report: CompareReport, path: Path) -> None:
     OutputError
         If the file cannot be written or its ending is no figure format.
     """
+    check_output(path, ENDINGS)
     with mpl.rc_context(_STYLE):
-        height = 0.9 + 0.42 * len(report.points)
-        figure = Figure(figsize=(_COLUMN * 1.4, height), layout="constrained")
+        names = [point.cluster.replace(" (", "\n(") for point in report.points]
+        figure = Figure(figsize=(_COLUMN, 0.95 + 0.34 * len(names)), layout="constrained")
         axes = figure.add_subplot()
-        names = [point.cluster for point in report.points]
-        steps = [1e3 * point.step_s for point in report.points]
-        exposed = [1e3 * point.exposed_communication_s for point in report.points]
+        longest = max(point.step_s for point in report.points)
+        scale, unit = _unit(longest)
+        steps = [scale * point.step_s for point in report.points]
+        exposed = [scale * point.exposed_communication_s for point in report.points]
         rows = range(len(names))
-        axes.barh(rows, steps, color=_BLUE, height=0.6, label="step")
-        axes.barh(rows, exposed, color=_ORANGE, height=0.6, label="exposed communication")
+        axes.barh(rows, steps, color=_BLUE, height=0.62, label="simulated step")
+        axes.barh(
+            rows, exposed, color=_ORANGE, height=0.62, label="of it exposed communication (mean)"
+        )
         for row, point in zip(rows, report.points, strict=True):
-            text = f" {1e3 * point.step_s:.4g} ms ({round(point.utility_pct, 1) + 0.0:+.1f} %)"
-            axes.text(1e3 * point.step_s, row, text, va="center", fontsize=7)
-        axes.set_yticks(rows, names)
+            gain = f"({_gain(point.utility_pct)})" if row else "(baseline)"
+            text = f" {scale * point.step_s:.4g} {unit}\n {gain}"
+            axes.text(steps[row], row, text, va="center", fontsize=_SMALL, linespacing=1.0)
+        axes.set_yticks(rows, names, fontsize=7)
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.45 * max(steps, default=1.0))
-        axes.set_xlabel("step time [ms]")
+        axes.set_xlim(0, 1.3 * scale * longest)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(f"step time [{unit}]")
         axes.grid(visible=False, axis="y")
-        axes.set_title(Path(report.base.loaded.trace).name, fontsize=8)
-        figure.legend(frameon=False, fontsize=7, loc="outside lower center", ncols=2)
+        figure.suptitle(_title(report.base.loaded.trace, ": step and utility"), fontsize=8)
+        figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
         _save(figure, path)
 
 
-def _title(trace: str, cluster: str) -> str:
-    return f"{Path(trace).name} on {cluster}"
+def _unit(seconds: float) -> tuple[float, str]:
+    """Choose a unit for times up to this one: how many of it a second has, and its name."""
+    for scale, name in ((1.0, "s"), (1e3, "ms")):
+        if scale * seconds >= 1:
+            return scale, name
+    return 1e6, "us"
+
+
+def _title(trace: str, rest: str) -> str:
+    """Return the trace's short name and the rest, in two lines if one is too narrow."""
+    name = Path(trace).name.removesuffix(".gz").removesuffix(".json")
+    return name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+
+
+def _gain(percent: float) -> str:
+    """Return a utility with its sign, as typeset: nothing is called +0 or -0."""
+    text = f"{abs(percent):.1f} %"
+    if text == "0.0 %":
+        return "0 %"
+    return ("+" if percent > 0 else _MINUS) + text
 
 
 def _save(figure: Figure, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=300)
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot draw there: {error}") from error
+    """Write without a date, so that equal figures are equal files."""
+    kind = path.suffix.lower().lstrip(".")
+    dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    with writing(path) as stream:
+        try:
+            figure.savefig(stream, format=kind, dpi=300, metadata=dated)
+        except ValueError as error:
+            raise OutputError(f"{path}: cannot be drawn: {error}") from error

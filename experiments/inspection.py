@@ -1,6 +1,6 @@
 """What is in a trace, what could be used, what is missing and why: the coverage line, in full."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ class CallSummary:
     size_bytes: float | None
     dtype: str
     count: int
-    transfer_s: float
+    transfer_s: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class InspectReport:
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
             "ops": self.ops,
             "op_seconds": self.seconds,
-            "calls": [_row(call) for call in self.calls],
+            "calls": [asdict(call) for call in self.calls],
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
@@ -89,18 +89,13 @@ def _calls(loaded: Loaded) -> tuple[CallSummary, ...]:
         key = (call.kind, str(call.group), size, call.dtype)
         alike.setdefault(key, []).append(call.transfer)
     rows = (
-        CallSummary(*key, count=len(times), transfer_s=float(np.median(times)))
+        CallSummary(*key, count=len(times), transfer_s=_median(times))
         for key, times in alike.items()
     )
     return tuple(sorted(rows, key=lambda row: -(row.size_bytes or 0) * row.count))
 
 
-def _row(call: CallSummary) -> dict[str, object]:
-    return {
-        "kind": call.kind,
-        "group": call.group,
-        "size_bytes": call.size_bytes,
-        "dtype": call.dtype,
-        "count": call.count,
-        "transfer_s": call.transfer_s,
-    }
+def _median(times: list[float]) -> float | None:
+    """Median of those that were measured; None if none was."""
+    measured = [time for time in times if not np.isnan(time)]
+    return float(np.median(measured)) if measured else None

@@ -1,24 +1,28 @@
 """A replay for ui.perfetto.dev: measured and simulated side by side, and the critical path.
 
-Chrome's JSON trace format: complete events (``ph`` X) on processes and threads, times in
-microseconds. Each rank is two processes, measured above simulated, with a thread per lane; the
-critical path is a process of its own.
+Chrome's JSON trace format: complete events (``ph`` X) on processes and threads. Each rank is two
+processes, measured above simulated, with a thread per lane, host threads above streams. In a call,
+the slice ``transfer`` is when it moves; what is before it is waiting for other ranks. The critical
+path is a process of its own: one track without gaps, the outer slice naming the rank.
+
+``ts`` and ``dur`` are microseconds. Both ends of a slice are rounded to nanoseconds, not its
+length: what touches still touches, and what is nested stays nested.
 """
 
 import gzip
-import json
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from experiments.output import writing
 from experiments.replay import ReplayReport
-from simulator.errors import OutputError
 from simulator.workload import What, Workload
 
 Event = dict[str, Any]
-_US = 1e6
 _PATH = 1
 """Process id of the critical path; rank r is measured in 10 + 2 r and simulated in 11 + 2 r."""
 
@@ -31,12 +35,29 @@ def write(report: ReplayReport, path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    document = {"traceEvents": list(events(report)), "displayTimeUnit": "ms"}
-    text = json.dumps(document, separators=(",", ":")).encode()
-    try:
-        path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    with writing(path) as stream:
+        if path.suffix != ".gz":
+            stream.writelines(_document(report))
+            return
+        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+            packed.writelines(_document(report))
+
+
+def _document(report: ReplayReport) -> Iterator[bytes]:
+    """Encode event by event: a million ops as objects would take gigabytes."""
+    encode = msgspec.json.Encoder().encode
+    base = report.base
+    about = {
+        "trace": base.loaded.trace,
+        "cluster": base.scenario.cluster.name,
+        "engine": base.settings.engine,
+        "measured step [us]": 1e6 * base.loaded.measured_step,
+        "simulated step [us]": 1e6 * base.timeline.makespan,
+    }
+    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    for number, event in enumerate(events(report)):
+        yield (b",\n" if number else b"") + encode(event)
+    yield b"\n]}\n"
 
 
 def events(report: ReplayReport) -> Iterator[Event]:
@@ -45,21 +66,28 @@ def events(report: ReplayReport) -> Iterator[Event]:
     yield from _names(workload)
     yield from _path(report)
     for op in range(len(workload)):
-        yield from _op(report, op)
+        yield from _measured(report, op)
+        yield from _simulated(report, op)
 
 
 def _names(workload: Workload) -> Iterator[Event]:
-    yield _name("process_name", _PATH, 0, "critical path (simulated)")
-    yield _name("process_sort_index", _PATH, 0, -1)
+    yield _meta("process_name", _PATH, 0, "critical path (simulated)")
+    yield _meta("process_sort_index", _PATH, 0, 0)
+    yield _meta("thread_name", _PATH, 1, "rank and op")
     for rank in workload.ranks:
+        mine = workload.rank == rank
+        lanes = np.unique(workload.lane[mine])
         for process, word in ((_process(rank), "measured"), (_process(rank) + 1, "simulated")):
-            yield _name("process_name", process, 0, f"rank {rank} {word}")
-            yield _name("process_sort_index", process, 0, process)
-            for lane in np.unique(workload.lane[workload.rank == rank]).tolist():
-                yield _name("thread_name", process, lane + 1, workload.lanes[lane])
+            yield _meta("process_name", process, 0, f"rank {rank} {word}")
+            yield _meta("process_sort_index", process, 0, process)
+            for lane in lanes.tolist():
+                yield _meta("thread_name", process, lane + 1, workload.lanes[lane])
+                host = bool((workload.what[mine & (workload.lane == lane)] == What.HOST).any())
+                order = lane + 1 + (0 if host else len(workload.lanes))
+                yield _meta("thread_sort_index", process, lane + 1, order)
 
 
-def _name(what: str, process: int, thread: int, value: object) -> Event:
+def _meta(what: str, process: int, thread: int, value: object) -> Event:
     key = "sort_index" if what.endswith("sort_index") else "name"
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
 
@@ -68,48 +96,58 @@ def _process(rank: int) -> int:
     return 10 + 2 * rank
 
 
-def _op(report: ReplayReport, op: int) -> Iterator[Event]:
-    timeline, workload = report.base.timeline, report.base.timeline.workload
-    args = _args(report, op)
-    view = workload.op(op)
-    common = {"ph": "X", "name": view.name, "cat": view.what.name.lower(), "args": args}
-    thread = int(workload.lane[op]) + 1
-    measured = float(workload.measured_start[op])
-    end = float(workload.measured_end[op])
-    if not np.isnan(measured):
-        span = {"ts": measured * _US, "dur": max(0.0, end - measured) * _US}
-        yield common | {"pid": _process(view.rank), "tid": thread} | span
-    start = float(timeline.start[op])
-    span = {"ts": start * _US, "dur": (float(timeline.end[op]) - start) * _US}
-    yield common | {"pid": _process(view.rank) + 1, "tid": thread} | span
+def _slice(name: str, kind: str, span: tuple[float, float], where: tuple[int, int]) -> Event:
+    """Make a slice of a span (s) on a process and thread."""
+    start, end = (round(1e9 * time) for time in span)
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": where[0],
+        "tid": where[1],
+        "ts": start / 1e3,
+        "dur": max(0, end - start) / 1e3,
+    }
 
 
-def _args(report: ReplayReport, op: int) -> dict[str, Any]:
-    timeline, workload = report.base.timeline, report.base.timeline.workload
-    args: dict[str, Any] = {"op": op, "released by": int(timeline.released_by[op])}
-    call = int(workload.call[op])
+def _measured(report: ReplayReport, op: int) -> Iterator[Event]:
+    workload = report.base.timeline.workload
+    span = float(workload.measured_start[op]), float(workload.measured_end[op])
+    if np.isnan(span[0]):
+        return
+    where = _process(int(workload.rank[op])), int(workload.lane[op]) + 1
+    yield _slice(*_called(workload, op), span, where) | {"args": {"op": op}}
     if workload.what[op] >= What.COLLECTIVE:
-        args |= {
-            "call": str(workload.call_view(call)),
-            "waiting [us]": (float(timeline.call_start[call]) - float(timeline.start[op])) * _US,
-            "transfer [us]": (float(timeline.call_end[call] - timeline.call_start[call])) * _US,
-        }
-    return args
+        took = float(workload.calls.transfer[workload.call[op]])
+        if 0 < took < span[1] - span[0]:
+            yield _slice("transfer", "transfer", (span[1] - took, span[1]), where)
+
+
+def _simulated(report: ReplayReport, op: int) -> Iterator[Event]:
+    timeline, workload = report.base.timeline, report.base.timeline.workload
+    span = float(timeline.start[op]), float(timeline.end[op])
+    where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
+    args: dict[str, object] = {"op": op, "released by op": int(timeline.released_by[op])}
+    call = int(workload.call[op])
+    if call >= 0:
+        args["call"] = str(workload.call_view(call))
+    yield _slice(*_called(workload, op), span, where) | {"args": args}
+    if call >= 0:
+        moving = float(timeline.call_start[call]), float(timeline.call_end[call])
+        yield _slice("transfer", "transfer", moving, where)
+
+
+def _called(workload: Workload, op: int) -> tuple[str, str]:
+    return workload.names[workload.name[op]], What(workload.what[op]).name.lower()
 
 
 def _path(report: ReplayReport) -> Iterator[Event]:
     workload = report.base.timeline.workload
-    for number, what in enumerate(sorted({segment.what for segment in report.path})):
-        yield _name("thread_name", _PATH, number + 1, what)
-    threads = sorted({segment.what for segment in report.path})
-    for segment in report.path:
-        yield {
-            "ph": "X",
-            "name": f"rank {int(workload.rank[segment.op])}: {workload.op(segment.op).name}",
-            "cat": segment.what,
-            "pid": _PATH,
-            "tid": threads.index(segment.what) + 1,
-            "ts": segment.start * _US,
-            "dur": segment.duration * _US,
-            "args": {"op": segment.op},
-        }
+    for rank, run in groupby(report.path, lambda segment: int(workload.rank[segment.op])):
+        segments = list(run)
+        whole = segments[0].start, segments[-1].end
+        yield _slice(f"rank {rank}", "rank", whole, (_PATH, 1))
+        for segment in segments:
+            name = f"{segment.what}: {workload.names[workload.name[segment.op]]}"
+            span = segment.start, segment.end
+            yield _slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}

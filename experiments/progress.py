@@ -1,4 +1,4 @@
-"""Progress on stderr, with an estimate, once a simulation takes more than a second."""
+"""Progress on stderr, with an estimate, once a command has been at work for more than a second."""
 
 import time
 from collections.abc import Iterator
@@ -21,21 +21,28 @@ _PATIENCE = 1.0
 """Seconds without a word before the bar appears."""
 _EVERY = 0.1
 """Seconds between two updates of the bar."""
+_LOG_EVERY = 10.0
+"""Seconds between two lines where stderr is no terminal: a log has no use for a bar."""
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
     """Yield what makes a progress callback for each simulation; the bar is gone afterwards."""
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    if not console.is_terminal:
+        clock = [begun]
+        yield lambda what: _logger(console, f"simulating {what}", clock)
+        return
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("calls, left:"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
     )
-    begun = time.monotonic()
     try:
         yield lambda what: _reporter(bar, f"simulating {what}", begun)
     finally:
@@ -58,5 +65,17 @@ def _reporter(bar: Progress, what: str, begun: float) -> Report:
         if task is None:
             task = bar.add_task(what, total=total)
         bar.update(task, completed=done)
+
+    return report
+
+
+def _logger(console: Console, what: str, told: list[float]) -> Report:
+    """Say it in lines; ``told`` is when the last was, for all simulations of a command."""
+
+    def report(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - told[0] >= _LOG_EVERY:
+            told[0] = now
+            console.print(f"{what}: {done} of {total} calls", highlight=False, soft_wrap=True)
 
     return report

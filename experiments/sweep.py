@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
-from experiments.utility import utility_pct
-from experiments.what_if import improve, not_used, value_of
+from experiments.utility import check_factor, check_resource, utility_pct, without_effect
+from experiments.what_if import improve, value_of
 from simulator.errors import WhatIfError
 from topologies import Cluster
 
@@ -57,13 +57,18 @@ def sweep(
     """
     if not factors:
         raise WhatIfError("a sweep needs a factor")
+    check_resource(resource)
+    for factor in factors:
+        check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    scenarios = {factor: improve(base.scenario, resource, factor) for factor in sorted(factors)}
+    scenarios = {
+        factor: improve(base.scenario, resource, factor) for factor in sorted(set(factors))
+    }
     points = []
     for factor, scenario in scenarios.items():
         step = scenario.run(watch(f"{resource} x{factor:g}")).makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
         points.append(SweepPoint(resource, factor, value, step, gain))
-    note = not_used(base.timeline, base.scenario, resource)
+    note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

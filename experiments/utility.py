@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.what_if import RESOURCES, improve, not_used, value_of
 from simulator.errors import WhatIfError
 from topologies import Cluster
+
+MOST = 1e6
+"""The greatest factor: beyond it floats, not the cluster, make the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +62,41 @@ def utility(
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
         that is not positive.
     """
-    unknown = [name for name in resources if name not in RESOURCES]
-    if unknown:
-        raise WhatIfError(f"{unknown[0]!r} is not a resource; choose from {', '.join(RESOURCES)}")
-    if factor <= 0:
-        raise WhatIfError(f"factor {factor:g} is not positive")
+    asked = tuple(dict.fromkeys(resources)) or tuple(RESOURCES)
+    for name in asked:
+        check_resource(name)
+    check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    rows = [_one(base, name, factor, watch) for name in resources or RESOURCES]
-    rows.sort(key=lambda row: -float("inf") if row.utility_pct is None else row.utility_pct)
-    return UtilityReport(base, factor, tuple(reversed(rows)))
+    rows = [_one(base, name, factor, watch) for name in asked]
+    rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
+    return UtilityReport(base, factor, tuple(rows))
+
+
+def check_resource(name: str) -> None:
+    """Refuse what is no resource, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        With the choices, and the nearest of them.
+    """
+    if name not in RESOURCES:
+        near = get_close_matches(name, RESOURCES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        choices = ", ".join(RESOURCES)
+        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+
+
+def check_factor(factor: float) -> None:
+    """Refuse a factor that nothing can be multiplied by, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        If it is not a number between the bounds.
+    """
+    if not 1 / MOST <= factor <= MOST:
+        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
 
 
 def utility_pct(base: float, changed: float) -> float:
@@ -75,7 +106,7 @@ def utility_pct(base: float, changed: float) -> float:
 
 def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
     now = value_of(base.scenario, resource)
-    reason = not_used(base.timeline, base.scenario, resource)
+    reason = without_effect(base, resource, factor)
     if reason:
         return Utility(resource, now, value_of(base.scenario, resource, factor), None, None, reason)
     try:
@@ -85,3 +116,13 @@ def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
     step = scenario.run(watch(resource)).makespan
     gain = utility_pct(base.timeline.makespan, step)
     return Utility(resource, now, value_of(base.scenario, resource, factor), step, gain)
+
+
+def without_effect(base: Baseline, resource: str, factor: float) -> str:
+    """Why the resource ``factor`` times as good changes nothing, in words; "" if it may.
+
+    A smaller domain can make traffic between domains where there was none.
+    """
+    if resource == "scale_up.size" and factor < 1:
+        return ""
+    return not_used(base.timeline, base.scenario, resource)

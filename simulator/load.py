@@ -81,8 +81,13 @@ def lay(
     software[-1] = plan.overhead
     empty = np.empty(0, dtype=np.int32)
     loads = [Load(plan.overhead, software, 0.0, empty, np.empty(0), np.inf, -1)]
-    for step in plan.schedule.steps:
-        load = _of_step(step, plan, positions, (size / plan.schedule.parts, network))
+    steps = [
+        _of_step(step, plan, positions, (size / plan.schedule.parts, network))
+        for step in plan.schedule.steps
+    ]
+    if plan.pipelined:
+        return (_together(loads + steps, network),)
+    for load in steps:
         if _same_links(loads[-1], load) or not len(loads[-1].link):
             loads[-1] = _joined(loads[-1], load)
         else:
@@ -94,15 +99,10 @@ def _of_step(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> Load:
     chunk_bytes, network = where
-    flow = step.count * (chunk_bytes / plan.efficiency)
+    flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
-    hops = np.diff(offset)
-    on_link = np.bincount(link, weights=np.repeat(flow, hops), minlength=len(network))
-    latency = np.add.reduceat(network.latency[link], offset[:-1]) if len(link) else np.zeros(1)
-    slowest = int(np.argmax(latency))
-    latency_of = np.zeros(len(network.resources) + 1)
-    path = link[offset[slowest] : offset[slowest + 1]]
-    np.add.at(latency_of, network.resource[path], network.latency[path])
+    on_link = _bytes_on_links(step, flow, (offset, link), network)
+    latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
     latency_of[-1] = plan.step_latency
     largest = float(flow.max())
     used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
@@ -110,13 +110,63 @@ def _of_step(
     rates = network.bandwidth[used] / weight if largest else np.empty(0)
     tightest = int(np.argmin(rates)) if len(rates) else -1
     return Load(
-        latency=float(latency[slowest] + plan.step_latency) * step.repeats,
+        latency=float(latency_of.sum()) * step.repeats,
         latency_of=latency_of * step.repeats,
         amount=largest * step.repeats if len(rates) else 0.0,
         link=used,
         weight=weight,
         alone=float(rates[tightest]) if len(rates) else np.inf,
         bottleneck=int(used[tightest]) if len(rates) else -1,
+    )
+
+
+def _bytes_on_links(
+    step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
+) -> Floats:
+    offset, link = path
+    of = np.repeat(np.arange(len(flow)), np.diff(offset))
+    if step.in_network:
+        end = step.target if step.reduce else step.source
+        alike = np.stack([link, end[of], step.chunk[of]], axis=1)
+        once = np.unique(alike, axis=0, return_index=True)[1]
+        of, link = of[once], link[once]
+    on_link: Floats = np.bincount(link, weights=flow[of], minlength=len(network)).astype(np.float64)
+    return on_link
+
+
+def _latency_of(
+    offset: NDArray[np.int64], link: NDArray[np.int32], network: Topology, *, everyone: bool
+) -> Floats:
+    """Split the latency of a step by resource: its slowest transfer's, or everyone's mean."""
+    latency_of = np.zeros(len(network.resources) + 1)
+    if not len(link):
+        return latency_of
+    if everyone:
+        np.add.at(latency_of, network.resource[link], network.latency[link] / (len(offset) - 1))
+        return latency_of
+    slowest = int(np.argmax(np.add.reduceat(network.latency[link], offset[:-1])))
+    path = link[offset[slowest] : offset[slowest + 1]]
+    np.add.at(latency_of, network.resource[path], network.latency[path])
+    return latency_of
+
+
+def _together(loads: list[Load], network: Topology) -> Load:
+    """One load of all: latencies one after the other, bytes at the same time."""
+    on_link = np.zeros(len(network))
+    for load in loads:
+        on_link[load.link] += load.weight * load.amount
+    used = np.flatnonzero(on_link).astype(np.int32)
+    times = on_link[used] / network.bandwidth[used]
+    tightest = int(used[np.argmax(times)]) if len(used) else -1
+    amount = float(on_link[tightest]) if len(used) else 0.0
+    return Load(
+        latency=sum(load.latency for load in loads),
+        latency_of=np.sum([load.latency_of for load in loads], axis=0),
+        amount=amount,
+        link=used,
+        weight=on_link[used] / amount if len(used) else np.empty(0),
+        alone=float(network.bandwidth[tightest]) if len(used) else np.inf,
+        bottleneck=tightest,
     )
 
 

@@ -24,6 +24,9 @@ class Step:
 
     With ``reduce`` the target adds what arrives to what it has, without it the target replaces
     it. A step begins, for the whole group, when the one before has ended.
+
+    With ``in_network`` the switches add and copy on the way (NVLS, SHARP): on every link the
+    transfers of a chunk to one target, if they reduce, or from one source, if not, count once.
     """
 
     source: NDArray[np.int32]
@@ -34,6 +37,7 @@ class Step:
     repeats: int = 1
     shift: int = 0
     cycle: int = 1
+    in_network: bool = False
 
     def chunks_at(self, repetition: int) -> NDArray[np.int32]:
         """First chunk of each transfer in the given repetition (0 is the first)."""
@@ -99,6 +103,10 @@ class Plan:
     ``overhead`` is paid once per call before anything moves, ``step_latency`` once per step on
     top of the links' latency (both s). ``efficiency`` is the fraction of each link's bandwidth
     that carries payload under the protocol (NCCL's LL carries 4 B in 8: 0.5).
+
+    With ``pipelined`` the message is cut into slices and nobody waits for the group: all steps
+    are under way at once, so their bytes are on the links together, and each costs the mean
+    latency of its transfers. What it takes to fill the pipeline belongs into ``overhead``.
     """
 
     schedule: Schedule
@@ -106,6 +114,7 @@ class Plan:
     step_latency: float = 0.0
     efficiency: float = 1.0
     protocol: str = ""
+    pipelined: bool = False
 
     def __post_init__(self) -> None:
         if self.overhead < 0 or self.step_latency < 0 or not 0 < self.efficiency <= 1:

@@ -5,6 +5,7 @@ In files and on the command line it is text with a unit. Bits are spelt ``bit``,
 ``gbps`` and ``Gb/s`` are refused because half of their writers mean the other one.
 """
 
+import math
 import re
 from typing import Annotated
 
@@ -60,7 +61,10 @@ def parse_quantity(text: object, base: str) -> float:
     if unit not in _UNITS[base]:
         units = ", ".join(_UNITS[base])
         raise QuantityError(f"{text!r}: unit {unit!r} is not one of {units}; {accepted}")
-    return float(number) * _UNITS[base][unit]
+    value = float(number) * _UNITS[base][unit]
+    if value == math.inf:
+        raise QuantityError(f"{text!r} is too large for a number: {accepted}")
+    return value
 
 
 def format_quantity(value: float, base: str) -> str:

@@ -166,7 +166,7 @@ class CallRow:
     def __post_init__(self) -> None:
         if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
             raise WorkloadError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.size < 0:
+        if self.size < 0 or self.size == float("inf"):
             raise WorkloadError(f"{self.kind}: size {self.size!r} is not a number of bytes")
 
 
@@ -246,6 +246,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         _check_columns(self)
+        _check_ranks(self)
+        _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
         _check_order(self)
 
@@ -323,6 +325,33 @@ def _check_columns(workload: Workload) -> None:
         column = getattr(workload, name)
         if length and not (column.min() >= 0 and column.max() < len(table)):
             raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
+
+
+def _check_ranks(workload: Workload) -> None:
+    outside = np.flatnonzero((workload.rank < 0) | (workload.rank >= workload.job_ranks))
+    if len(outside):
+        op = workload.op(int(outside[0]))
+        raise WorkloadError(f"{op}: no such rank in a job of {workload.job_ranks}")
+    for group in workload.groups:
+        for rank in (min(group.ranks), max(group.ranks)):
+            if not 0 <= rank < workload.job_ranks:
+                job = f"a job of {workload.job_ranks}"
+                raise WorkloadError(f"group {group} names rank {rank}, which {job} has not")
+
+
+def _check_table_of_calls(calls: Calls, groups: int) -> None:
+    if np.any((calls.group < 0) | (calls.group >= groups)):
+        raise WorkloadError(f"a call names a group outside the table of {groups}")
+    for name, values in (
+        ("late", calls.late),
+        ("factor", calls.factor),
+        ("transfer", np.nan_to_num(calls.transfer, nan=0.0, posinf=np.inf)),
+    ):
+        if len(values) != len(calls):
+            raise WorkloadError(f"column {name!r} of the calls does not have {len(calls)} rows")
+        wrong = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
+        if len(wrong):
+            raise WorkloadError(f"{name} {values[wrong[0]]!r} (call {wrong[0]}) is out of range")
 
 
 def _check_calls(workload: Workload) -> None:

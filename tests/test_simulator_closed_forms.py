@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from collectives import direct, ring, tree
 from collectives.cost import ring_all_reduce
+from simulator.builder import WorkloadBuilder
+from simulator.engine import simulate
 from simulator.topology import Link, topology
-from strategies import ENGINES, collective, full_network, ring_network, switch_network
+from simulator.workload import CallRow, What
+from strategies import ENGINES, collective, full_network, plan, ring_network, switch_network
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 alphas = st.floats(0.0, 1e-3)
@@ -96,3 +99,21 @@ def test_a_thousand_ranks_take_hockneys_time_and_a_handful_of_events():
     assert time.perf_counter() - begun < 0.5  # measured 0.03 s; CI machines are slow and shared
     expected = ring_all_reduce(size=size, n=n, alpha=2e-6, bandwidth=50e9)
     assert timeline.makespan == pytest.approx(expected, rel=1e-9)
+
+
+@every_engine
+def test_every_port_of_a_switch_carries_what_its_rank_sends_or_receives(engine):
+    timeline = collective(direct.all_to_all(4), switch_network(4), 8e5, engine=engine)
+    assert timeline.link_bytes.tolist() == pytest.approx([6e5] * 8)
+
+
+@every_engine
+def test_like_groups_on_unlike_links_cost_what_their_own_links_cost(engine):
+    builder = WorkloadBuilder(job_ranks=4)
+    for sequence, members in enumerate([(0, 1), (2, 3)]):
+        call = builder.call(CallRow("all_gather", builder.group(members), sequence, 2e3))
+        for rank in members:
+            builder.op(What.COLLECTIVE, rank=rank, lane="c", name="c", duration=0.0, call=call)
+    links = [Link(a, b, 1e3 * 2**a, 0.0) for a, b in [(0, 1), (1, 0), (2, 3), (3, 2)]]
+    timeline = simulate(builder.build(), topology("pairs", 4, links), plan, engine=engine)
+    assert timeline.call_end.tolist() == pytest.approx([1.0, 0.25])

@@ -1,5 +1,7 @@
 """Nothing can happen and ops are pending: an error that names who waits for whom."""
 
+from itertools import pairwise
+
 import pytest
 
 from simulator.builder import WorkloadBuilder
@@ -35,7 +37,7 @@ class Programs:
             )
             for label in labels
         ]
-        for before, after in zip(ops, ops[1:], strict=False):
+        for before, after in pairwise(ops):
             self.builder.edge(before, after)
         return ops
 
@@ -82,31 +84,14 @@ def test_a_member_kept_away_by_a_circle_across_calls_is_named(engine):
 
 @every_engine
 def test_what_happened_before_the_deadlock_is_dated(engine):
-    programs = Programs()
-    kernel = programs.builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=1.0)
-    first, _ = programs.issue(0, "tp", "dp")
-    programs.issue(1, "tp")
+    programs = Programs(labels=("tp", "dp", "pp"))
+    kernel = programs.builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=3.0)
+    first = programs.issue(0, "tp", "dp", "pp")[0]
+    programs.issue(1, "tp", "pp", "dp")
     programs.builder.edge(kernel, first)
-    last = programs.builder.op(What.COMPUTE, rank=1, lane="s", name="after", duration=0.0)
-    other = programs.issue(1, "dp")[0]
-    programs.builder.edge(other, last)
-    blocked = programs.builder.op(
-        What.COLLECTIVE,
-        rank=0,
-        lane="s",
-        name="circle",
-        duration=0.0,
-        call=programs.builder.call(
-            CallRow("broadcast", programs.builder.group((0, 1), "pp"), 3, 1.0)
-        ),
-    )
-    again = programs.builder.op(
-        What.COLLECTIVE, rank=1, lane="s", name="circle", duration=0.0, call=2
-    )
-    programs.builder.edge(other, blocked)
-    programs.builder.edge(again, other)
-    with pytest.raises(DeadlockError, match=r"after t=1\.0000.* s, 5 ops pending.*broadcast #3"):
+    with pytest.raises(DeadlockError, match=r"after t=3 s, 4 ops pending") as error:
         programs.run(engine)
+    assert "of tp" not in str(error.value)
 
 
 @every_engine
@@ -117,5 +102,5 @@ def test_many_waiting_calls_are_counted_where_they_are_not_all_named(engine):
         ahead = programs.issue(0, label)[0]
         behind = programs.issue(1, label)[0]
         programs.builder.edge(ahead, behind)
-    with pytest.raises(DeadlockError, match="and 2 more calls$"):
+    with pytest.raises(DeadlockError, match=r"and 2 more calls$"):
         programs.run(engine)

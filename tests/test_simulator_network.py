@@ -202,3 +202,14 @@ def test_the_loads_of_a_call_go_one_after_the_other():
     watch = Watch(topo)
     watch.add("A", 1.0, load(topo, 4.0, latency=0.5), load(topo, 4.0, on=(1,), latency=0.25))
     assert watch.run() == pytest.approx({"A": 1.0 + 0.5 + 4.0 + 0.25 + 2.0})
+
+
+def test_time_is_booked_on_the_link_that_held_the_load_not_on_its_narrowest():
+    """Alone A would be held by link 0; B and C leave it 1 of 3 B/s on link 1."""
+    topo = links(2.0, 3.0)
+    watch = Watch(topo)
+    watch.add("A", 0.0, load(topo, 10.0, on=(0, 1)))
+    for name in ("B", "C"):
+        watch.add(name, 0.0, load(topo, 5.0, on=(1,)))
+    assert watch.run() == pytest.approx({"A": 5.0 + 5.0 / 2.0, "B": 5.0, "C": 5.0})
+    assert watch.traffic["A"].spent.tolist() == pytest.approx([2.5, 5.0, 0.0])

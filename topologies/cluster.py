@@ -7,7 +7,7 @@ is frozen: a what-if makes another cluster (:mod:`topologies.what_if`).
 from math import prod
 from typing import Literal, Self
 
-from pydantic import StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from topologies.fabrics import DragonflyFabric, FatTreeFabric, ScaleOut, TorusFabric
 from topologies.fields import Bandwidth, Count, Dimensions, Fraction, Latency, Part, Rate
@@ -39,7 +39,7 @@ class Accelerator(Part):
 
     name: str
     generation: Generation | None = None
-    peak: dict[str, Rate] = {}
+    peak: dict[str, Rate] = Field(default_factory=dict)
     memory_bandwidth: Bandwidth | None = None
 
 
@@ -142,7 +142,7 @@ class Cluster(Part):
     host: Host | None = None
     library: Library | None = None
     collective_overhead: Latency = 0.0
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default_factory=dict)
 
     @property
     def capacity(self) -> int:

@@ -75,7 +75,7 @@ class FatTreeFabric(_Nics):
 
 
 class TorusFabric(_Nics):
-    """A router per node, in a torus; a node's NICs together, divided over 2 cables per dimension."""
+    """A router per node, in a torus; a node's NICs are divided over 2 cables per dimension."""
 
     topology: Literal["torus"]
     dimensions: Dimensions

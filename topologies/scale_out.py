@@ -196,7 +196,9 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
-_KINDS: dict[type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]]
+_KINDS: dict[
+    type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
+]
 _KINDS = {
     SwitchFabric: (lambda fabric, nic: "fabric", _no_links),
     LeafSpineFabric: (_leaf, _leaf_spine_links),

@@ -12,6 +12,9 @@ from traces.clocks import offsets
 from traces.graph import RankGraph
 from traces.match import MatchedCall
 
+_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "unknown")
+"""Calls of which no rank can be done before all have arrived: the root of a broadcast can."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clock:
@@ -35,7 +38,7 @@ def align(
         row = np.full(len(graphs), np.nan)
         for place, op in call.ops.items():
             row[place] = graphs[place].ops[op].end + shift[place]
-        if len(call.ops) > 1:
+        if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
     ahead = offsets(ends) if ends else np.zeros(len(graphs))
     shift -= ahead

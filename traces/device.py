@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from simulator.workload import What
 from traces.comms import LocalCall, is_collective, local_call
@@ -28,6 +29,7 @@ class DeviceOps:
     on_stream: dict[int, list[int]] = field(default_factory=dict)
     before: set[int] = field(default_factory=set)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
+    _before: dict[int, int] = field(default_factory=dict)
 
     def start(self, op: int) -> float:
         """Measured start (s)."""
@@ -36,6 +38,18 @@ class DeviceOps:
     def end(self, op: int) -> float:
         """Measured end (s)."""
         return self.graph.ops[op].end
+
+    def launched_before(self, one: int, other: int) -> bool:
+        """Whether both launches are known and the first came first."""
+        first, second = self.launched[one], self.launched[other]
+        return first is not None and second is not None and first < second
+
+    def previous(self, op: int) -> int | None:
+        """Find the op before this one on its stream."""
+        if not self._before:
+            order = self.on_stream.values()
+            self._before = {op: before for ops in order for before, op in pairwise(ops)}
+        return self._before.get(op)
 
     def last_launched(self, stream: int, time: float) -> int | None:
         """Find the last op of a stream whose launch began before ``time``."""

@@ -46,6 +46,14 @@ class Enclosing:
         span = self._spans[thread][place - 1]
         return span if time <= span.end else None
 
+    def waits_for(self, row: int) -> int | None:
+        """Tell the number of the collective that the communication call around a row waits for.
+
+        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
+        a launch writes the same number, but there is no launch inside this one.
+        """
+        return next((one.sequence for one in self.records(row) if one.sequence is not None), None)
+
     def records(self, row: int) -> list[CommRecord]:
         """Collect records around a host event: ``record_param_comms``, then inner to outer."""
         trace = self.trace

@@ -5,7 +5,7 @@ works, nor that it waits for gloo's worker. But a thread that was silent for lon
 when another falls silent was woken by it; so was one that speaks just when a collective ends.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ def handovers(trace: RankTrace, window: Window) -> Iterator[Handover]:
     quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
     begins = [one.start for one in quiet]
     for slept in quiet:
-        place = bisect_right(begins, slept.end) - 1
+        place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
         while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
             other = quiet[place]
             if other.thread != slept.thread and other.start > slept.start and other.end > slept.end:

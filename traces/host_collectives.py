@@ -98,7 +98,7 @@ def add_queue_edges(
         for one in works
         if one.call is not None
     ]
-    typical = float(np.median(delays)) if delays else 0.0
+    least = max(0.0, min(delays, default=0.0))
     for one in works:
         start = graph.ops[one.op].start
         worker = int(trace.host.thread[one.row])
@@ -107,7 +107,7 @@ def add_queue_edges(
         if one.call is not None:
             delay = max(0.0, start - float(trace.host.start[one.call]))
             queued = start - delay
-            lag = delay if queued + min(typical, delay) >= free else min(typical, delay)
+            lag = delay if queued + min(least, delay) >= free else min(least, delay)
             graph.wait_for(one.op, [lane_op[one.call]], lag=lag)
         else:
             graph.ops[one.op].ready = start

@@ -41,25 +41,28 @@ def pair(trace: RankTrace, window: Window) -> Launches:
     return Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
 
 
-def typical_latency(trace: RankTrace, window: Window, launches: Launches) -> float:
-    """Median time from a launch's start to its kernel's on a stream that was idle (s).
+_AT_MOST = 10e-6
+"""Latency (s) where no launch of the step met an idle device: CUDA's is 5-10 us."""
 
-    The least seen where no stream was ever idle; 0 without launches.
+
+def typical_latency(trace: RankTrace, launches: Launches) -> float:
+    """Median time from a launch's start to its kernel's on a device that was idle (s).
+
+    Idle on all streams: an idle stream may wait for a busy one. Where none was ever idle the
+    least seen; 0 without launches.
     """
     if not len(launches.device):
         return 0.0
     delay = trace.device.start[launches.device] - trace.host.start[launches.host]
-    idle = delay[_stream_idle(trace, window, launches) & (delay >= 0)]
+    idle = delay[_device_idle(trace, launches) & (delay >= 0)]
     if len(idle):
         return float(np.median(idle))
-    return float(max(0.0, delay.min()))
+    return float(max(0.0, min(_AT_MOST, delay.min())))
 
 
-def _stream_idle(trace: RankTrace, window: Window, launches: Launches) -> NDArray[np.bool_]:
-    before = np.full(len(trace.device), -np.inf)
-    rows = window.device[
-        np.lexsort((trace.device.start[window.device], trace.device.stream[window.device]))
-    ]
-    same = trace.device.stream[rows[1:]] == trace.device.stream[rows[:-1]]
-    before[rows[1:][same]] = trace.device.end[rows[:-1][same]]
-    return np.asarray(before[launches.device] < trace.host.start[launches.host])
+def _device_idle(trace: RankTrace, launches: Launches) -> NDArray[np.bool_]:
+    """Whether all that started before a launch, in whatever step, had ended by then."""
+    called = trace.host.start[launches.host]
+    begun = np.searchsorted(trace.device.start, called)
+    ended = np.concatenate([[-np.inf], np.maximum.accumulate(trace.device.end)])
+    return np.asarray(ended[begun] <= called)

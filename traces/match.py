@@ -5,7 +5,7 @@ n-th of the others. What cannot be matched, or disagrees, is an error that names
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,9 +14,9 @@ from simulator.errors import TraceError
 from traces.comms import LocalCall
 from traces.graph import RankGraph
 
-GroupKey = tuple[tuple[int, ...], str, int]
-"""Ranks, label, and which communicator of these ranks it is, in order of first use: the trace's
-own names for communicators may be pointers, which differ from rank to rank."""
+Calls = list[tuple[int, LocalCall]]
+Communicators = dict[str, Calls]
+"""A rank's calls on communicators of the same ranks, by the trace's own name, in order of use."""
 
 
 @dataclass(slots=True)
@@ -51,24 +51,36 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
         n-th call is or on its size.
     """
     result = Matching([])
-    by_group: dict[GroupKey, dict[int, list[tuple[int, LocalCall]]]] = defaultdict(dict)
+    groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]] = defaultdict(dict)
     for place, graph in enumerate(graphs):
         in_order = sorted(graph.collectives, key=lambda op: (graph.ops[op].start, op))
-        communicators: dict[tuple[tuple[int, ...], str], list[str]] = defaultdict(list)
         for op in in_order:
             call = graph.collectives[op]
-            ranks, label = _group(call, graph.rank, job_ranks, result)
-            used = communicators[ranks, label]
-            if call.key not in used:
-                used.append(call.key)
-            key = ranks, label, used.index(call.key)
-            by_group[key].setdefault(place, []).append((op, call))
-    for (ranks, label, _), members in by_group.items():
+            group = _group(call, graph.rank, job_ranks, result)
+            by_name = groups[group].setdefault(place, {})
+            by_name.setdefault(call.key, []).append((op, call))
+    for (ranks, label), members in _communicators(groups):
         present = [place for place, graph in enumerate(graphs) if graph.rank in ranks]
         _check_members(graphs, members, present, (ranks, label))
         result.calls.extend(_match_group(graphs, members, ranks, label))
     result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
     return result
+
+
+def _communicators(
+    groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]],
+) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, Calls]]]:
+    """Tell communicators of the same ranks apart: by name where all ranks use the same names.
+
+    Else in order of first use: the names may be pointers, which differ from rank to rank.
+    """
+    for group, by_place in groups.items():
+        same = len({frozenset(by_name) for by_name in by_place.values()}) == 1
+        members: dict[str | int, dict[int, Calls]] = defaultdict(dict)
+        for place, by_name in by_place.items():
+            for number, (name, calls) in enumerate(by_name.items()):
+                members[name if same else number][place] = calls
+        yield from ((group, own) for own in members.values())
 
 
 def _group(
@@ -91,7 +103,7 @@ def _group(
 
 def _check_members(
     graphs: Sequence[RankGraph],
-    members: dict[int, list[tuple[int, LocalCall]]],
+    members: dict[int, Calls],
     present: list[int],
     group: tuple[tuple[int, ...], str],
 ) -> None:
@@ -109,19 +121,41 @@ def _check_members(
 
 def _match_group(
     graphs: Sequence[RankGraph],
-    members: dict[int, list[tuple[int, LocalCall]]],
+    members: dict[int, Calls],
     ranks: tuple[int, ...],
     label: str,
 ) -> list[MatchedCall]:
-    for calls in members.values():
-        numbers = [call.sequence for _, call in calls]
-        if None not in numbers and len(set(numbers)) == len(numbers):
+    if all(_numbered(calls) for calls in members.values()):
+        for calls in members.values():
             calls.sort(key=lambda one: one[1].sequence or 0)
+        _check_numbers(graphs, members, (ranks, label))
     rows = zip(*members.values(), strict=True)
     return [
         _one_call(graphs, dict(zip(members, row, strict=True)), (ranks, label), number)
         for number, row in enumerate(rows)
     ]
+
+
+def _numbered(calls: Calls) -> bool:
+    numbers = [call.sequence for _, call in calls]
+    return None not in numbers and len(set(numbers)) == len(numbers)
+
+
+def _check_numbers(
+    graphs: Sequence[RankGraph], members: dict[int, Calls], group: tuple[tuple[int, ...], str]
+) -> None:
+    """Ranks that share some sequence numbers must share all; if none, they count differently."""
+    numbers = {place: {call.sequence for _, call in calls} for place, calls in members.items()}
+    every = set.union(*numbers.values())
+    if set.intersection(*numbers.values()):
+        for place, own in numbers.items():
+            missing = sorted(number for number in every - own if number is not None)
+            if missing:
+                raise TraceError(
+                    f"{members[place][0][1].where.partition(': ')[0]}: rank {graphs[place].rank} "
+                    f"lacks call #{missing[0]} on group {group[1] or list(group[0])}, which other "
+                    "ranks have; choose a step that is complete on all ranks"
+                )
 
 
 def _one_call(

@@ -15,8 +15,9 @@ from traces.host import (
 )
 from traces.host_collectives import add_host_collectives, add_queue_edges, collective_waits
 from traces.launches import pair, typical_latency
-from traces.streams import add_stream_edges, waits_between_streams
+from traces.streams import add_stream_edges
 from traces.synchronize import device_waits
+from traces.waits import waits_between_streams
 from traces.window import Window
 
 
@@ -40,5 +41,5 @@ def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
         for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
     }
     add_queue_edges(trace, graph, works, lanes.launch_op)
-    add_stream_edges(ops, waits, typical_latency(trace, window, launches), lane_op)
+    add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
     return graph

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from simulator.workload import What
 from traces.device import DeviceOps
-from traces.events import HostKind, RankTrace, SyncEvent
+from traces.events import HostKind, RankTrace
 from traces.launches import Launches
-from traces.streams import EXPLAINED
+from traces.waits import EXPLAINED, calls_by_correlation
 from traces.window import Window
 
+_WAITS = re.compile(r"Synchronize")
 _ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
 _ONE_STREAM = re.compile(r"StreamSynchronize")
 _EVENT = re.compile(r"EventSynchronize")
@@ -18,6 +19,7 @@ _BLOCKING_COPY = re.compile(
     r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
 )
 _PAGEABLE = "Pageable"
+_TO_HOST = "Memcpy DtoH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,25 @@ def device_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
 ) -> Iterator[Wait]:
     """Find the synchronising calls of a step, and the copies their caller waited for."""
-    recorded = {sync.correlation: sync for sync in trace.syncs if "Wait" not in sync.kind}
+    recorded = _recorded(trace, ops)
     copies = _copies(launches, ops)
+    launched = dict(zip(launches.host.tolist(), launches.device.tolist(), strict=True))
+    last: dict[int, int] = {}
+    may_wait = {number for number, name in enumerate(trace.names) if _WAITS.search(name)}
     host = trace.host
     for row in window.host[host.kind[window.host] == HostKind.RUNTIME].tolist():
         name = trace.names[host.name[row]]
         start, end = float(host.start[row]), float(host.end[row])
+        if row in launched:
+            last[int(host.thread[row])] = ops.op_of[launched[row]]
         if row in copies:
             sources = _blocking(ops, name, copies[row], end)
+        elif int(host.name[row]) not in may_wait:
+            continue
         else:
-            sources = _synchronized(
-                trace, ops, name, (start, end), recorded.get(int(host.correlation[row]))
-            )
+            known = recorded.get(int(host.correlation[row]))
+            known = _read_back(ops, last.get(int(host.thread[row]))) if known is None else known
+            sources = _synchronized(ops, name, (start, end), known)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
             yield Wait(int(host.thread[row]), start, end, name, tuple(sorted(sources)))
@@ -66,12 +75,13 @@ def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int
     return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
 
 
+def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
+    """Return what a thread launched last if it is a copy to the host: ``item()`` waits for it."""
+    return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
+
+
 def _synchronized(
-    trace: RankTrace,
-    ops: DeviceOps,
-    name: str,
-    called: tuple[float, float],
-    sync: SyncEvent | None,
+    ops: DeviceOps, name: str, called: tuple[float, float], known: int | None
 ) -> list[int]:
     start, end = called
     if _ALL_STREAMS.search(name):
@@ -79,20 +89,31 @@ def _synchronized(
         return [op for op in last if op is not None and ops.end(op) <= end + EXPLAINED]
     if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
         return []
-    known = _recorded_stream(trace, ops, start, sync)
     if known is not None:
         return [known] if ops.end(known) <= end + EXPLAINED else []
     return _latest(ops, start, end)
 
 
-def _recorded_stream(
-    trace: RankTrace, ops: DeviceOps, start: float, sync: SyncEvent | None
-) -> int | None:
-    """Find the op that CUPTI's own record of the call names."""
-    label = sync and (sync.source_stream or sync.stream)
-    if not label or label not in trace.streams:
-        return None
-    return ops.last_launched(trace.streams.index(label), start)
+def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
+    """Map correlation ids of calls to the op that CUPTI's own record says they waited for.
+
+    A stream is waited for up to what was launched before the call, an event up to what was
+    launched before it was recorded.
+    """
+    called_at = calls_by_correlation(trace)
+    found = {}
+    for sync in trace.syncs:
+        label = sync.source_stream or sync.stream
+        if "Wait" in sync.kind or label is None or label not in trace.streams:
+            continue
+        called = called_at.get(sync.correlation)
+        if called is None:
+            continue
+        until = min(called, called_at.get(sync.record_correlation, called))
+        op = ops.last_launched(trace.streams.index(label), until)
+        if op is not None:
+            found[sync.correlation] = op
+    return found
 
 
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:

@@ -59,7 +59,7 @@ class Roofline:
         return 2.0 * rows * inner * columns / (self.peak * _MATRIX_EFFICIENCY)
 
     def attention(self, width: int) -> float:
-        """Causal attention over ``width`` of the hidden size: half of two products of all tokens."""
+        """Causal attention over ``width`` of the hidden size: half of two products."""
         return 2.0 * TOKENS * TOKENS * width / (self.peak * _ATTENTION_EFFICIENCY)
 
     def stream(self, elements: float, passes: int) -> float:

@@ -1,0 +1,1 @@
+"""Programs that measure: speed and memory (here), and results against published ones."""

@@ -1,0 +1,132 @@
+"""Speed and memory against their targets: ``python -m benchmarks``, or ``make bench``.
+
+Exit status 1 if a target is missed by more than half. Figures are medians; other work on the
+machine makes them worse, never better.
+"""
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numba
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import cases
+from benchmarks.measure import Figure, median, process
+from topologies import ring
+from traces.job import read_job
+from traces.kineto import read_rank
+from traces.load import load
+
+_RANKS = 1024
+_NOTHING = ["-c", "import msgspec, numpy"]
+_READ = (
+    "import sys, pathlib; from traces.kineto import read_rank; read_rank(pathlib.Path(sys.argv[1]))"
+)
+
+
+def main() -> int:
+    """Measure everything, print a table, and say with the status whether it is fast enough."""
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    console.print(machine(), style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
+        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    figures = []
+    for measure in (_reading, _linking, _engine, _ring, _commands):
+        with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
+            figures += list(measure())
+    for figure in figures:
+        table.add_row(*_cells(figure), style="red" if figure.failed else None)
+    console.print(table)
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
+        console.print(
+            "other work shares this machine: the figures are worse than it is", style="dim"
+        )
+    return int(any(figure.failed for figure in figures))
+
+
+def machine() -> str:
+    """Say what the figures were measured on."""
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    busy = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return f"{platform.machine()}, {cores} cores{busy}, {versions}, Numba {numba.__version__}"
+
+
+def _cells(figure: Figure) -> tuple[str, str, str, str]:
+    target = ""
+    if figure.target is not None:
+        target = f"{'<' if figure.most else '>'} {_digits(figure.target)} {figure.unit}"
+    word = "" if figure.miss <= 1 else "missed"
+    remark = ", ".join(one for one in (word, figure.remark) if one)
+    return figure.what, f"{_digits(figure.value)} {figure.unit}", target, remark
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _reading() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = cases.large_file(Path(folder))
+        size = path.stat().st_size
+        what = f"{size / 1e6:.1f} MB of JSON"
+        seconds = median(lambda: read_rank(path), 3)
+        yield Figure("reading", size / 1e6 / seconds, "MB/s", 50, most=False, remark=what)
+        more = process(["-c", _READ, str(path)]).peak - process(_NOTHING).peak
+        remark = "beyond the libraries'; times the JSON"
+        yield Figure("memory of reading", more / size, "x", 4, remark=remark)
+
+
+def _linking() -> Iterator[Figure]:
+    path, _ = cases.job()
+    loaded = load(path)
+    seconds = median(lambda: load(path), 3) - median(lambda: read_job(path), 3)
+    ops = len(loaded.workload)
+    rate = ops / seconds
+    yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
+
+
+def _engine() -> Iterator[Figure]:
+    workload = cases.training()
+    cases.train(cases.training(layers=4))
+    seconds = median(lambda: cases.train(workload), 3)
+    what = f"{len(workload):,} ops, {len(workload.calls):,} collectives, 64 ranks"
+    rate = len(workload) / seconds
+    yield Figure("flow engine", rate, "ops/s", 100_000, most=False, remark=what)
+
+
+def _ring() -> Iterator[Figure]:
+    def build() -> object:
+        return ring(_RANKS, bandwidth=25e9, latency=2e-6)
+
+    workload = cases.one_all_reduce(_RANKS)
+    networks = [ring(_RANKS, bandwidth=25e9, latency=2e-6) for _ in range(6)]
+    cases.ring_all_reduce(workload, networks.pop())
+    seconds = median(lambda: cases.ring_all_reduce(workload, networks.pop()))
+    remark = f"64 MiB on {_RANKS:,} ranks: schedule, load, engine"
+    yield Figure("ring all-reduce", 1e3 * seconds, "ms", 100, remark=remark)
+    yield Figure("its topology", 1e3 * median(build), "ms", remark="built once, not in the above")
+
+
+def _commands() -> Iterator[Figure]:
+    path, cluster = cases.job()
+    command = ["-c", "from experiments.cli import main; main()"]
+    asked = process([*command, "utility", str(path), "--cluster", cluster])
+    remark = f"{path.name} on {cluster}, {asked.processor:.2f} s of processors"
+    yield Figure("utility, cold", asked.seconds, "s", 3, remark=remark)
+    yield Figure("its peak memory", asked.peak / 1e6, "MB")
+    shown = process([*command, "--help"], 5)
+    bare = process(["-c", ""], 5)
+    yield Figure("command line, --help", 1e3 * shown.seconds, "ms", 500)
+    yield Figure("Python alone", 1e3 * bare.seconds, "ms", remark="part of both")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What is measured: traces that are there, and workloads made to size."""
+
+import gzip
+import json
+from pathlib import Path
+
+from collectives import ring as ring_schedules
+from experiments.scenario import Scenario
+from simulator.builder import WorkloadBuilder
+from simulator.engine import simulate
+from simulator.schedule import Plan
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+from simulator.workload import Call, CallRow, What, Workload
+from topologies import load_cluster
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "traces" / "samples" / "gloo-ddp-4"
+SHARED = ROOT.parent / "shared" / "traces"
+MEGATRON = SHARED / "megatron-tp8-a100"
+LARGEST = SHARED / "kineto" / "v100_2gpu_many_allreduce_rank1.json.gz"
+_LARGE = 50e6
+"""Bytes of JSON of the file that stands in for the largest trace."""
+
+
+def job() -> tuple[Path, str]:
+    """Choose the job to ask about, and the cluster it ran on."""
+    return (MEGATRON if MEGATRON.is_dir() else SAMPLE), "dgx-a100"
+
+
+def large_file(folder: Path) -> Path:
+    """Unpack the largest trace, or write the events of the sample until they are as many."""
+    path = folder / "large.json"
+    if LARGEST.is_file():
+        path.write_bytes(gzip.decompress(LARGEST.read_bytes()))
+        return path
+    text = gzip.decompress((SAMPLE / "rank0.json.gz").read_bytes())
+    document = json.loads(text)
+    document["traceEvents"] *= max(1, round(_LARGE / len(text)))
+    path.write_text(json.dumps(document))
+    return path
+
+
+def training(ranks: int = 64, layers: int = 625) -> Workload:
+    """Make a step of ``5 ranks layers`` ops: launches, kernels, and all-reduces in groups of 8.
+
+    Tensor-parallel groups of 8 and data-parallel groups across them take turns, and every rank is
+    a little slower than the one before, so that nothing happens at one instant.
+    """
+    builder = WorkloadBuilder(job_ranks=ranks)
+    last: dict[tuple[int, str], int] = {}
+    families = (
+        [tuple(range(first, first + 8)) for first in range(0, ranks, 8)],
+        [tuple(range(first, ranks, ranks // 8)) for first in range(ranks // 8)],
+    )
+    for layer in range(layers):
+        for rank in range(ranks):
+            _layer(builder, last, rank, layer)
+        for group in families[layer % 2]:
+            label = ("tp", "dp")[layer % 2]
+            row = CallRow("all_reduce", builder.group(group, label), layer, 16e6, dtype="float")
+            call = builder.call(row)
+            for rank in group:
+                _add(builder, last, rank, "stream 20", What.COLLECTIVE, 0.0, call)
+    return builder.build()
+
+
+def _layer(
+    builder: WorkloadBuilder, last: dict[tuple[int, str], int], rank: int, layer: int
+) -> None:
+    slow = 1 + 1e-4 * rank + 1e-6 * layer
+    for kernel in range(2):
+        launch = _add(builder, last, rank, "thread 1", What.HOST, 5e-6 * slow)
+        done = _add(
+            builder, last, rank, "stream 7", What.COMPUTE, (100 + 50 * kernel) * 1e-6 * slow
+        )
+        builder.edge(launch, done, lag=3e-6)
+    if layer > 1 and (rank, "stream 20") in last:
+        builder.edge(last[rank, "stream 20"], last[rank, "stream 7"])
+
+
+def _add(  # noqa: PLR0913 - one per column
+    builder: WorkloadBuilder,
+    last: dict[tuple[int, str], int],
+    rank: int,
+    lane: str,
+    what: What,
+    duration: float,
+    call: int = -1,
+) -> int:
+    op = builder.op(what, rank=rank, lane=lane, name=lane, duration=duration, call=call)
+    before = last.get((rank, "stream 7" if call >= 0 else lane))
+    if before is not None:
+        builder.edge(before, op)
+    last[rank, lane] = op
+    return op
+
+
+def train(workload: Workload) -> Timeline:
+    """Simulate it on real nodes with the flow engine."""
+    return Scenario(workload, load_cluster("hgx-h100")).run()
+
+
+def one_all_reduce(ranks: int) -> Workload:
+    """Make a workload of a single all-reduce of 64 MiB."""
+    builder = WorkloadBuilder(job_ranks=ranks)
+    group = builder.group(tuple(range(ranks)), "dp")
+    call = builder.call(CallRow("all_reduce", group, 0, 64 * 2.0**20, dtype="float"))
+    for rank in range(ranks):
+        builder.op(
+            What.COLLECTIVE, rank=rank, lane="stream 20", name="nccl", duration=0.0, call=call
+        )
+    return builder.build()
+
+
+def ring_all_reduce(workload: Workload, network: Topology) -> Timeline:
+    """Simulate it: the schedule is written out, laid on the links and carried out."""
+    return simulate(workload, network, _ring)
+
+
+def _ring(call: Call, network: Topology) -> Plan:
+    del network
+    return Plan(ring_schedules.all_reduce(len(call.group.ranks)))

@@ -1,0 +1,169 @@
+"""NCCL: which algorithm and protocol carries out a call, and what that costs.
+
+Inside a domain: one ring (several on a mesh, so that every link is used); NVLS for all-reduce
+where the switch can add and it is faster. Across domains: rings for all-gather and reduce-scatter;
+for all-reduce trees up to a size that NCCL's own model of its latencies gives, rings beyond, and
+NVLSTree where it is faster. All-to-all and messages are grouped sends. The protocol is the
+fastest (:mod:`collectives.nccl_costs`, which also says what a what-if does to each term).
+
+NCCL's model knows nothing of this network's latency and overrates that of long rings, so it stays
+with trees for longer than it should: the cost would fall where it changes its mind. Just beyond
+that size a ring is therefore taken to cost at least what the tree did there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+from math import inf
+
+import numpy as np
+
+from collectives import direct, double_tree, nccl_tables, ring, rings, select
+from collectives.machine import Machine, Ranks
+from collectives.nccl_costs import Case, ringed, sent, switched, treed
+from collectives.order import by_domain, grid, placed
+from simulator.errors import ScheduleError
+from simulator.schedule import Plan, Schedule
+from simulator.topology import Topology
+
+_RINGS: dict[str, Callable[[Ranks], Schedule]] = {
+    "all_reduce": rings.all_reduce,
+    "all_gather": rings.all_gather,
+    "reduce_scatter": rings.reduce_scatter,
+}
+_RING: dict[str, Callable[[int], Schedule]] = {
+    "all_reduce": ring.all_reduce,
+    "all_gather": ring.all_gather,
+    "reduce_scatter": ring.reduce_scatter,
+}
+_SENDS: dict[str, Callable[[int], Schedule]] = {
+    "all_to_all": direct.all_to_all,
+    "send_receive": direct.send_receive,
+}
+_SMALL_MESH = 4
+"""Members of a mesh up to which all rings are few; together they use every link alike."""
+
+NAMES = ("ring", "tree", "nvls", "nvls_tree")
+"""Algorithms by NCCL's names; others may be forced too, by the names of `select`."""
+
+
+def plan(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    topology: Topology,
+    *,
+    machine: Machine,
+    algorithm: str | None = None,
+) -> Plan:
+    """Write out a call for a group as NCCL would carry it out.
+
+    Arguments as :func:`collectives.select.plan`. The order of the group does not change the cost.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
+        is not on the topology.
+    """
+    positions = np.asarray(ranks, dtype=np.int32)
+    select.check_group(kind, positions, topology, machine.domains)
+    case = Case(
+        kind=kind,
+        positions=positions,
+        size=size,
+        topology=topology,
+        where=np.asarray(machine.domains)[positions],
+        tuning=nccl_tables.tuning(machine.generation, machine.version),
+        generation=machine.generation,
+        cpu=machine.cpu,
+    )
+    if kind in _SENDS and algorithm in (None, "direct"):
+        return sent(case, _SENDS[kind](case.n))
+    if kind not in _RINGS or algorithm not in (None, *NAMES):
+        return _other(case, machine.domains, algorithm)
+    if algorithm is not None:
+        return _forced(case, algorithm)
+    if kind != "all_reduce":
+        return _ringed(case)
+    plans = [_ring_or_tree(case)]
+    if machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
+        plans.append(_switched(case))
+    return min(plans, key=case.time)
+
+
+def _forced(case: Case, algorithm: str) -> Plan:
+    if algorithm == "ring":
+        return _ringed(case)
+    if case.kind != "all_reduce":
+        raise ScheduleError(f"{case.kind}: NCCL's {algorithm} is modelled for all_reduce only")
+    if algorithm == "tree":
+        return treed(case, double_tree.chained_all_reduce(grid(case.positions, case.where)))
+    if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
+        raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
+    return _switched(case)
+
+
+def _switched(case: Case) -> Plan:
+    schedule = double_tree.switched_all_reduce(grid(case.positions, case.where))
+    return switched(case, schedule)
+
+
+def _ring_or_tree(case: Case) -> Plan:
+    """Trees up to where NCCL changes its mind; a ring beyond costs no less than the tree there."""
+    around = _ringed(case)
+    if case.domains == 1 or not case.even:
+        return around
+    schedule = double_tree.chained_all_reduce(grid(case.positions, case.where))
+    last = _last_of_tree(case, around, treed(case, schedule))
+    if case.size <= last:
+        return treed(case, schedule)
+    there = replace(case, size=last)
+    missing = there.time(treed(there, schedule)) - case.time(around)
+    return replace(around, overhead=around.overhead + max(0.0, missing))
+
+
+def _last_of_tree(case: Case, around: Plan, tree: Plan) -> float:
+    """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
+    near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
+    hops = 2 * (case.domains - 1)
+    factor = nccl_tables.LONG_RING.get(case.generation, nccl_tables.LONG_RING[""])
+    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
+    up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
+    up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
+    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
+    unit = replace(case, size=1.0)
+    loss = unit.bytes_time(tree) / case.tree_fraction - unit.bytes_time(around)
+    return max(0.0, gain) / loss if loss > 0 else inf
+
+
+def _ringed(case: Case) -> Plan:
+    if case.domains > 1 and case.even and case.local > 1:
+        orders = rings.orders(grid(case.positions, case.where))
+        return ringed(case, _RINGS[case.kind](orders), pipelined=True)
+    if case.domains == 1 and select.is_mesh(case.positions, case.topology):
+        if case.n <= _SMALL_MESH:
+            return ringed(case, _RINGS[case.kind](_all_orders(case.n)), pipelined=False)
+        name = select.ON_A_MESH[case.kind]
+        return ringed(case, select.ALGORITHMS[case.kind][name](case.n), pipelined=False)
+    order = by_domain(case.positions, case.where)
+    schedule = placed(_RING[case.kind](case.n), order)
+    return ringed(case, schedule, pipelined=case.domains > 1)
+
+
+def _all_orders(n: int) -> Ranks:
+    """Every ring through n ranks, each direction: shape ``((n-1)!, n)``."""
+    return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
+
+
+def _other(case: Case, domains: Ranks, algorithm: str | None) -> Plan:
+    """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
+    chosen = select.plan(
+        case.kind,
+        case.positions,
+        case.size,
+        case.topology,
+        domains=domains,
+        algorithm=algorithm,
+    )
+    return ringed(case, chosen.schedule, pipelined=False)

@@ -1,0 +1,245 @@
+"""What NCCL's protocols add to a schedule on the wire: plans for one algorithm.
+
+A plan's time is
+
+    base + fill + copy + Σ steps (links' latency + software) + bytes / (fraction · bandwidth)
+
+``base`` launches the kernel (LL128 and Simple pay ``WIDE`` more). ``fill``: before a pipeline
+runs full, a slice must have passed; a slice grows with its block up to a slot of the buffer,
+``V x / (V + x)`` of a block ``x``, and passes at the speed of the links. ``copy``: the rank's own
+block goes from one buffer to the other through its own channels. ``software`` of a step counts
+only as far as it is longer than the block that is on the wire meanwhile, ``a a / (a + t)``.
+
+Latency and bandwidth come from the topology's links. So twice the bandwidth of a tier halves
+bytes and fill, uncovers latency that was hidden, and leaves base and copy; half its latency halves
+the links' part and leaves the software's. Each term grows with size or is constant, so the
+minimum over protocols does too.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from collectives import nccl_tables as tables
+from collectives.bandwidth import least_bytes
+from collectives.machine import Ranks
+from collectives.nccl_tables import PROTOCOLS, SLOT, Tuning
+from simulator.load import cost, lay
+from simulator.schedule import Plan, Schedule
+from simulator.topology import SCALE_UP, Topology
+
+_TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
+"""What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
+_COPIED = {"all_reduce": 0.5}
+"""Of a rank's own block: fitted for all-reduce, the whole of it for others."""
+_NVLS_CHANNELS = 16
+_SLOTS = {
+    "LL": tables.CHANNELS * tables.LL_CHANNEL,
+    "LL128": SLOT * 15 / 16,
+    "Simple": float(SLOT),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A call of a group: ``positions`` on ``topology``, ``where`` is the domain of each."""
+
+    kind: str
+    positions: Ranks
+    size: float
+    topology: Topology
+    where: Ranks
+    tuning: Tuning
+    generation: str = ""
+    cpu: str = ""
+
+    @property
+    def n(self) -> int:
+        """Ranks of the group."""
+        return len(self.positions)
+
+    @cached_property
+    def members(self) -> Ranks:
+        """Ranks in each domain."""
+        return np.unique(self.where, return_counts=True)[1].astype(np.int32)
+
+    @property
+    def domains(self) -> int:
+        """Domains that have a member."""
+        return len(self.members)
+
+    @property
+    def even(self) -> bool:
+        """Whether every domain has as many members."""
+        return bool(self.members.min() == self.members.max())
+
+    @property
+    def local(self) -> int:
+        """Members of a domain, the least."""
+        return int(self.members.min())
+
+    @property
+    def outside(self) -> int:
+        """Peers of a rank that are not in its domain, at most."""
+        return self.n - self.local
+
+    @property
+    def tree_fraction(self) -> float:
+        """Of the wire's bandwidth that trees move: all of it where no node has two children."""
+        return tables.TREE_FRACTION if self.domains > 2 else 1.0
+
+    @property
+    def block(self) -> float:
+        """A rank's part of the message (B)."""
+        return self.size / self.n
+
+    @property
+    def own_copy(self) -> float:
+        """Copying the rank's own block (s)."""
+        share = _COPIED.get(self.kind, 1.0)
+        return share * self.block / (tables.CHANNELS * self.tuning.channel)
+
+    def time(self, plan: Plan) -> float:
+        """Time on an idle network (s)."""
+        return cost(lay(plan, self.positions, self.size, self.topology))
+
+    def bytes_time(self, plan: Plan) -> float:
+        """Time of a plan's bytes alone, at the full bandwidth of the links (s)."""
+        whole = replace(plan, efficiency=1.0)
+        loads = lay(whole, self.positions, self.size, self.topology)
+        return sum(load.transfer for load in loads)
+
+
+def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> Plan:
+    """Fastest protocol for a schedule of blocks that go round, all ranks at once."""
+    transfer = case.bytes_time(Plan(schedule, pipelined=pipelined))
+    steps = sum(step.repeats for step in schedule.steps)
+    plans = [_ring(case, schedule, (steps, transfer), name) for name in PROTOCOLS]
+    best = min(plans, key=lambda plan: _seconds(plan, steps, transfer))
+    return replace(best, pipelined=pipelined)
+
+
+def treed(case: Case, schedule: Schedule) -> Plan:
+    """Fastest protocol for slices that go up and down the trees of several domains."""
+    levels = (case.domains - 1).bit_length()
+    steps = len(schedule.steps)
+    transfer = case.bytes_time(Plan(schedule, pipelined=True))
+    filling = case.bytes_time(Plan(schedule))
+    plans = []
+    for name in PROTOCOLS:
+        net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"]
+        near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
+        efficiency = case.tree_fraction * _TREE_OF[name]
+        if name == "LL":
+            efficiency = min(efficiency, _ll_fraction(case, transfer))
+        slot = _SLOTS[name]
+        plans.append(
+            Plan(
+                schedule,
+                overhead=_base(case, name) + filling * slot / (slot + case.size),
+                step_latency=(2 * levels * net + (steps - 2 * levels) * near) / max(steps, 1),
+                efficiency=efficiency,
+                protocol=name,
+                pipelined=True,
+            )
+        )
+    return min(plans, key=lambda plan: _seconds(plan, steps, transfer))
+
+
+def switched(case: Case, schedule: Schedule) -> Plan:
+    """NVLS: the domain's switch adds.
+
+    Every rank also puts its own part through the switch, S (1 + 1/L) each way for L ranks of the
+    domain, and one of 16 channels does not move data.
+    """
+    (load,) = lay(Plan(schedule, pipelined=True), case.positions, case.size, case.topology)
+    times = load.weight * load.amount / case.topology.bandwidth[load.link]
+    inside = case.topology.resource[load.link] == case.topology.resources.index(SCALE_UP)
+    share = (
+        (case.tuning.nvls or 1.0)
+        * (_NVLS_CHANNELS - 1)
+        / _NVLS_CHANNELS
+        * case.local
+        / (case.local + 1)
+    )
+    slowed = np.where(inside, times / share, times).max(initial=0.0)
+    hops = 2 * (case.domains - 1).bit_length()
+    filling = case.bytes_time(Plan(schedule)) if hops else load.transfer
+    return Plan(
+        schedule,
+        overhead=_base(case, "Simple")
+        + tables.NVLS_STEP
+        + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
+        + filling * SLOT / (SLOT + case.size),
+        efficiency=load.transfer / slowed if slowed else 1.0,
+        protocol="Simple",
+        pipelined=True,
+    )
+
+
+def sent(case: Case, schedule: Schedule) -> Plan:
+    """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
+    peers = case.n - 1
+    base = case.tuning.base + tables.P2P_PEER * (peers - case.outside)
+    base += tables.P2P_PEER_NET * case.outside
+    transfer = case.bytes_time(Plan(schedule))
+    block = case.size / schedule.parts
+    half = tables.FRACTION["LL"]
+    alone = block / case.tuning.p2p_channel
+    fill = transfer / max(peers, 1) * SLOT / (SLOT + block)
+    small = base + tables.P2P_BASE + max(0.0, alone - transfer / half)
+    plans = [
+        Plan(schedule, overhead=small, efficiency=half, protocol="LL"),
+        Plan(
+            schedule,
+            overhead=base + tables.WIDE + fill,
+            efficiency=tables.P2P_FRACTION,
+            protocol="Simple",
+        ),
+    ]
+    return min(plans, key=lambda plan: _seconds(plan, 1, transfer))
+
+
+def _ring(case: Case, schedule: Schedule, wire: tuple[int, float], name: str) -> Plan:
+    steps, transfer = wire
+    fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
+    step = transfer / max(steps, 1)
+    near = tables.NVLINK_STEP[name] - tables.NVLINK_STEP["LL"]
+    across = tables.NET_STEP[name] - tables.NET_STEP["LL"]
+    crossing = case.domains / case.n if case.domains > 1 else 0.0
+    software = (tables.STEP if name == "LL" else 0.0) + near + crossing * (across - near)
+    block = case.block
+    if name == "LL":
+        passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
+        fill = case.n * passed / (tables.FRACTION["LL"] * case.tuning.channel)
+    else:
+        phases = 2 if case.kind == "all_reduce" else 1
+        fill = phases * step * _SLOTS[name] / (_SLOTS[name] + block)
+    return Plan(
+        schedule,
+        overhead=_base(case, name) + fill + case.own_copy,
+        step_latency=software * software / (software + step / fraction) if software else 0.0,
+        efficiency=fraction,
+        protocol=name,
+    )
+
+
+def _ll_fraction(case: Case, transfer: float) -> float:
+    """LL's share of the wire: half, or less where llMaxBws is less."""
+    half = tables.FRACTION["LL"]
+    if not transfer:
+        return half
+    wire = least_bytes(case.kind, size=case.size, n=case.n) / transfer
+    caps = tables.LL_CAP_NET.get(case.cpu, tables.LL_CAP_NET[""])
+    cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
+    return min(half, cap / wire)
+
+
+def _base(case: Case, name: str) -> float:
+    return case.tuning.base + (0.0 if name == "LL" else tables.WIDE)
+
+
+def _seconds(plan: Plan, steps: int, transfer: float) -> float:
+    """Time of a plan without the links' latency, which is the same under every protocol."""
+    return plan.overhead + steps * plan.step_latency + transfer / plan.efficiency

@@ -1,0 +1,160 @@
+"""A topology in a few words, and its figures."""
+
+import pytest
+
+from simulator.errors import TopologyError
+from simulator.topology import Topology, scaled
+from topologies import (
+    FAMILIES,
+    bisection_bandwidth,
+    build,
+    closed_form,
+    cut,
+    diameter,
+    load_cluster,
+    parse_topology,
+    summary,
+)
+
+SPECS = {
+    "ring:8": ("ring(8)", 8, 8, 16, 4, 2),
+    "ring:2": ("ring(2)", 2, 2, 2, 1, 1),
+    "line:8": ("line(8)", 8, 8, 14, 7, 1),
+    "switch:7": ("switch(7)", 7, 8, 14, 2, 3),
+    "fully_connected:7": ("fully_connected(7)", 7, 7, 42, 1, 12),
+    "fully_connected:4": ("fully_connected(4)", 4, 4, 12, 1, 4),
+    "torus:4x2": ("torus(4x2)", 8, 8, 24, 3, 4),
+    "torus:2x2x2": ("torus(2x2x2)", 8, 8, 24, 3, 4),
+    "mesh:4x2": ("mesh(4x2)", 8, 8, 20, 4, 2),
+    "twisted_torus:2x4": ("twisted_torus(2x4)", 8, 8, 32, 2, 8),
+    "hypercube:3": ("hypercube(3)", 8, 8, 24, 3, 4),
+    "leaf_spine:2x2x4:2": ("leaf_spine(l=2, s=2, p=4)", 8, 12, 24, 4, 2),
+    "rail:2x4x2": ("rail(n=2, r=4, s=2)", 8, 14, 32, 4, 4),
+    "fat_tree:2": ("fat_tree(2)", 2, 7, 12, 6, 1),
+}
+
+
+def made(spec: str) -> Topology:
+    return parse_topology(spec, bandwidth=50e9, latency=500e-9)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_spec_names_its_topology_and_its_closed_form_is_the_least_of_all_cuts(spec):
+    network = made(spec)
+    name, ranks, nodes, links, hops, cables = SPECS[spec]
+    told = summary(network)
+    assert (told.name, told.ranks, told.nodes, told.links) == (name, ranks, nodes, links)
+    assert told.diameter == diameter(network) == hops
+    assert told.bisection_bandwidth == pytest.approx(cables * 50e9)
+    assert told.bisection_from == "closed form"
+    assert bisection_bandwidth(network) == pytest.approx(cables * 50e9)
+
+
+def test_every_family_can_be_written_as_its_form_says():
+    written = {spec.partition(":")[0] for spec in SPECS} | {"dragonfly"}
+    assert written == set(FAMILIES)
+    for family in FAMILIES.values():
+        if family.form[-1].isdigit():
+            assert made(family.form).ranks > 1
+
+
+def test_the_bandwidth_and_latency_are_those_of_every_cable():
+    network = made("torus:4x4")
+    assert set(network.bandwidth) == {50e9}
+    assert set(network.latency) == {500e-9}
+
+
+@pytest.mark.parametrize(
+    ("spec", "h"), [("9x4x2", 2), ("9x4x2x2", 2), ("3x4x2", 1), ("3x4x2x2", 2)]
+)
+def test_a_dragonfly_has_as_few_global_links_as_join_its_groups_if_not_told(spec, h):
+    network = made(f"dragonfly:{spec}")
+    assert network.name.endswith(f"a=4, p=2, h={h})")
+    assert diameter(network) <= 5
+
+
+def test_a_mesh_may_close_some_dimensions():
+    assert made("mesh:4x4:yn").name == "mesh(4x4, wrap=yn)"
+    assert made("mesh:4x4:nn").name == "mesh(4x4)"
+
+
+def test_oversubscription_is_an_option():
+    plain, over = made("leaf_spine:4x2x8"), made("leaf_spine:4x2x8:2")
+    assert closed_form(plain) == pytest.approx(2 * 8 * 50e9)
+    assert closed_form(over) == pytest.approx(closed_form(plain) / 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("torus:15x15", "no closed form is known"),
+        ("dragonfly:9x4x2", "no closed form is known"),
+        ("mesh:4x4:yn", "no closed form is known"),
+        ("leaf_spine:3x2x8", "no closed form is known"),
+        ("ring:1", "one rank cannot be cut"),
+    ],
+)
+def test_a_bisection_that_is_not_known_says_why(spec, reason):
+    told = summary(made(spec))
+    assert told.bisection_bandwidth is None
+    assert reason in told.bisection_from
+
+
+@pytest.mark.parametrize("spec", ["torus:3x3", "dragonfly:2x2x2", "mesh:3x4:yn"])
+def test_a_small_network_without_closed_form_has_every_cut_tried(spec):
+    told = summary(made(spec))
+    assert told.bisection_from == "every cut tried"
+    assert told.bisection_bandwidth == bisection_bandwidth(made(spec))
+
+
+def test_a_network_that_was_changed_has_no_closed_form_and_a_scaled_one_has():
+    assert closed_form(cut(made("ring:8"), 0, 1)) is None
+    assert closed_form(scaled(made("ring:8"), "scale_up", bandwidth=2)) == pytest.approx(200e9)
+    assert closed_form(build(load_cluster("dgx-a100"), 16)) is None
+    assert summary(cut(made("ring:8"), 0, 1)).bisection_bandwidth == pytest.approx(50e9)
+
+
+def test_a_thousand_ranks_are_summed_up():
+    told = summary(made("torus:8x8x16"))
+    assert (told.ranks, told.links, told.diameter) == (1024, 6144, 16)
+    assert told.bisection_bandwidth == pytest.approx(2 * 64 * 50e9)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tours:4x4", "did you mean torus:4x4.*Accepted: ring:8, line:8, .*or the path of a graph"),
+        ("", "is not a topology; Accepted"),
+        ("torus", "write torus:4x4"),
+        ("torus:", "write torus:4x4"),
+        ("torus:4*4", "write torus:4x4"),
+        ("torus:4x-4", "write torus:4x4"),
+        ("torus:4x0", "positive dimensions"),
+        ("torus:4x4:yn", "write torus:4x4$"),
+        ("ring:8x8", "write ring:8"),
+        ("ring:٣", "write ring:8"),
+        ("ring:0", "needs a rank"),
+        ("dragonfly:9x4", "write dragonfly:GROUPSxROUTERSxRANKS"),
+        ("dragonfly:9x0x2", "nothing where something must be"),
+        ("dragonfly:9x4x2x1", "reach at most 5 groups"),
+        ("leaf_spine:4x2x8:x", "oversubscription 'x' is not a number"),
+        ("leaf_spine:4x2x8:0", "not positive"),
+        ("leaf_spine:4x2x8:nan", "not positive"),
+        ("rail:4x2x0", "rank 0 does not reach rank 1"),
+        ("mesh:4x4:z", "not y or n"),
+        ("mesh:4x4:y", "1 entries for 2 dimensions"),
+        ("fat_tree:3", "even number of ports"),
+        ("hypercube:99", "ten million links"),
+        ("ring:99999999999999999999", "ten million links"),
+        ("fully_connected:99999", "ten million links"),
+        ("nothing.json", "cannot be read"),
+    ],
+)
+def test_a_spec_that_says_nothing_is_refused_with_what_is_accepted(spec, message):
+    with pytest.raises(TopologyError, match=message):
+        summary(made(spec))
+
+
+def test_cables_need_a_bandwidth_and_a_latency():
+    with pytest.raises(TopologyError, match="needs a bandwidth and a latency"):
+        parse_topology("ring:8", bandwidth=50e9)

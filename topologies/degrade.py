@@ -1,0 +1,111 @@
+"""A broken or better cable: functions from a topology to a topology.
+
+They change both directions of the cable between two nodes of the graph; where only one direction
+exists, that one. Nodes are named as in the graph: ranks by number, ``"fabric"``, ``"nic:0.1:out"``.
+Cutting may disconnect ranks: then whoever asks for a path between them gets a ``TopologyError``.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TopologyError
+from simulator.topology import Node, Topology
+
+
+def slow(network: Topology, one: Node, other: Node, *, factor: float) -> Topology:
+    """Divide the bandwidth of a cable by ``factor``, which is at least 1; its latency stays.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable, or the factor is less than 1 or not finite.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> network = slow(ring(4, bandwidth=50e9, latency=1e-6), 0, 1, factor=5)
+    >>> network.name, sorted(set(network.bandwidth.tolist()))
+    ('ring(4), 0-1 slowed by 5', [10000000000.0, 50000000000.0])
+    """
+    if not 1 <= factor < math.inf:
+        raise TopologyError(f"a cable is slowed by a factor of at least 1, not {factor!r}")
+    return _scaled(network, one, other, 1 / factor, f"slowed by {factor:g}")
+
+
+def double(network: Topology, one: Node, other: Node) -> Topology:
+    """Put a second cable beside one: twice the bandwidth, the same latency.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> double(ring(4, bandwidth=50e9, latency=1e-6), 0, 1).bandwidth.max()
+    np.float64(100000000000.0)
+    """
+    return _scaled(network, one, other, 2.0, "doubled")
+
+
+def cut(network: Topology, one: Node, other: Node) -> Topology:
+    """Take a cable away.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable.
+
+    Examples
+    --------
+    >>> from topologies import diameter, ring
+    >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
+    7
+    """
+    kept = ~cable(network, one, other)
+    return replace(
+        network,
+        name=f"{network.name}, {one}-{other} cut",
+        source=network.source[kept],
+        target=network.target[kept],
+        bandwidth=network.bandwidth[kept],
+        latency=network.latency[kept],
+        resource=network.resource[kept],
+    )
+
+
+def cable(network: Topology, one: Node, other: Node) -> NDArray[np.bool_]:
+    """Which links are a direction of the cable between two nodes.
+
+    Raises
+    ------
+    TopologyError
+        If a node is unknown, or they have no cable; it names the neighbours that the first has.
+    """
+    for node in (one, other):
+        if node not in network.nodes:
+            raise TopologyError(f"{network.name} has no node {node!r}")
+    here, there = network.nodes.index(one), network.nodes.index(other)
+    out = network.source == here
+    back = network.target == here
+    chosen: NDArray[np.bool_] = (out & (network.target == there)) | (
+        back & (network.source == there)
+    )
+    if not chosen.any():
+        near = sorted({str(network.nodes[end]) for end in network.target[out]})
+        shown = ", ".join(near[:8]) + (", …" if len(near) > 8 else "")
+        raise TopologyError(f"{network.name}: no cable {one} - {other}; {one} leads to {shown}")
+    return chosen
+
+
+def _scaled(network: Topology, one: Node, other: Node, factor: float, how: str) -> Topology:
+    chosen = cable(network, one, other)
+    return replace(
+        network,
+        name=f"{network.name}, {one}-{other} {how}",
+        bandwidth=np.where(chosen, network.bandwidth * factor, network.bandwidth),
+    )

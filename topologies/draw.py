@@ -1,0 +1,185 @@
+"""Figures of topologies; ``python -m topologies.draw`` draws the gallery of the README anew."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
+
+from simulator.errors import OutputError, TopologyError
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Node, Topology
+from topologies.compose import build
+from topologies.layout import Places, in_levels, merged, places
+from topologies.load import load_cluster
+from topologies.spec import parse_topology
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from matplotlib.axes import Axes
+
+_MOST_RANKS = 1024
+"""More are a black rectangle."""
+
+_COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
+_OTHER = "#3a8a4a"
+_CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
+_LABELLED = 36
+"""Ranks and switches get their names while there are at most so many of them."""
+
+_GALLERY = (
+    "ring:8",
+    "fully_connected:8",
+    "switch:8",
+    "hypercube:4",
+    "mesh:4x4",
+    "torus:4x4",
+    "twisted_torus:4x8",
+    "mesh:3x3x3",
+    "leaf_spine:4x2x4:2",
+    "fat_tree:4",
+    "rail:4x4x2",
+    "dragonfly:5x4x2",
+)
+_CLUSTERS = (("dgx-a100", 16), ("perlmutter", 16), ("tpu-v5e", 16))
+
+
+def draw(network: Topology, path: str | Path) -> None:
+    """Write a figure; the format is that of the file's ending (png, svg, pdf).
+
+    Links are coloured by resource, and thicker with more bandwidth; both directions are one line.
+
+    Raises
+    ------
+    TopologyError
+        If there are more than 1,024 ranks.
+    OutputError
+        If the file cannot be written, or its ending is of no known format.
+    """
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    _panel(figure.add_subplot(), network)
+    _save(figure, Path(path), dpi=120)
+
+
+def gallery(path: str | Path) -> None:
+    """Write one figure with every family and some clusters.
+
+    Raises
+    ------
+    OutputError
+        As :func:`draw`.
+    """
+    networks = [parse_topology(spec, bandwidth=50e9, latency=1e-6) for spec in _GALLERY]
+    networks += [build(load_cluster(name), ranks) for name, ranks in _CLUSTERS]
+    columns = 3
+    rows = -(-len(networks) // columns)
+    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
+    for number, network in enumerate(networks):
+        _panel(figure.add_subplot(rows, columns, number + 1), network)
+    _save(figure, Path(path), dpi=66)
+
+
+def _save(figure: Figure, path: Path, dpi: int) -> None:
+    try:
+        figure.savefig(path, dpi=dpi)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+
+
+def _panel(axes: "Axes", network: Topology) -> None:
+    if network.ranks > _MOST_RANKS:
+        raise TopologyError(
+            f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
+        )
+    graph, where, levels = merged(network), places(network), in_levels(network)
+    most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
+    for one, other, data in graph.edges(data=True):
+        axes.add_patch(
+            FancyArrowPatch(
+                where[one],
+                where[other],
+                arrowstyle="-",
+                connectionstyle=f"arc3,rad={_bow(where, one, other) * (2 if levels else 1)}",
+                linewidth=0.6 + 1.4 * min(data["bandwidth"] / most, 1.0),
+                color=_COLOURS.get(data["resource"], _OTHER),
+                zorder=1,
+                shrinkA=0,
+                shrinkB=0,
+            )
+        )
+    _nodes(axes, graph, where)
+    _legend(axes, network)
+    axes.set_title(f"{network.name}: {network.ranks} ranks, {len(network)} links", fontsize=10)
+    axes.set_axis_off()
+    axes.margins(0.08)
+    if not levels:
+        axes.set_aspect("equal")
+    axes.autoscale_view()
+
+
+def _bow(where: Places, one: Node, other: Node) -> float:
+    """How much a line is bowed: not, or where a straight one ran through the nodes between."""
+    begin, end = where[one], where[other]
+    if not any(_between(begin, end, where[node]) for node in where.keys() - {one, other}):
+        return 0.0
+    return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
+
+
+def _between(
+    begin: tuple[float, float], end: tuple[float, float], place: tuple[float, float]
+) -> bool:
+    """Whether a place is on the straight line, or very near it."""
+    whole, first, second = math.dist(begin, end), math.dist(begin, place), math.dist(place, end)
+    return first + second < whole * (1 + 1e-3)
+
+
+def _legend(axes: "Axes", network: Topology) -> None:
+    if len(network.resources) > 1:
+        handles = [
+            Line2D([], [], color=_COLOURS.get(name, _OTHER), label=name, linewidth=2)
+            for name in network.resources
+        ]
+        axes.legend(handles=handles, fontsize=8, loc="upper right", frameon=False)
+
+
+def _nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
+    ranks = [node for node in graph if isinstance(node, int)]
+    nics = [node for node in graph if str(node).startswith("nic:")]
+    switches = [node for node in graph if isinstance(node, str) and node not in nics]
+    small = len(ranks) > _LABELLED
+    _scatter(axes, where, nics, marker="D", size=16, face="#b9bec5")
+    _scatter(axes, where, switches, marker="s", size=100 if small else 180, face="#ffffff")
+    _scatter(axes, where, ranks, marker="o", size=14 if small else 130, face="#20303f")
+    if not small:
+        for rank in ranks:
+            axes.annotate(str(rank), where[rank], color="white", fontsize=7, **_CENTRED)
+    if len(switches) <= _LABELLED:
+        _name_switches(axes, where, switches)
+
+
+def _name_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None:
+    """Write the number into each and the kind beside the first: ``leaf:3`` is a 3."""
+    firsts: dict[str, str] = {}
+    for name in sorted(switches, key=lambda name: where[name]):
+        kind, _, number = name.partition(":")
+        axes.annotate(number, where[name], fontsize=5.5, **_CENTRED)
+        firsts.setdefault(kind, name)
+    for kind, name in firsts.items():
+        axes.annotate(
+            kind, where[name], xytext=(-9, 4), textcoords="offset points", ha="right", fontsize=8
+        )
+
+
+def _scatter(
+    axes: "Axes", where: Places, nodes: Sequence[Node], *, marker: str, size: float, face: str
+) -> None:
+    if not nodes:
+        return
+    x, y = zip(*(where[node] for node in nodes), strict=True)
+    axes.scatter(x, y, s=size, marker=marker, c=face, edgecolors="#20303f", zorder=2)
+
+
+if __name__ == "__main__":
+    gallery(Path(__file__).with_name("gallery.png"))

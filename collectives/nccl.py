@@ -20,8 +20,8 @@ import numpy as np
 
 from collectives import direct, double_tree, nccl_tables, ring, rings, select
 from collectives.machine import Machine, Ranks
-from collectives.nccl_costs import Case, ringed, sent, switched, treed
-from collectives.order import by_domain, grid, placed
+from collectives.nccl_costs import Case, Known, ringed, sent, switched, treed
+from collectives.order import by_domain, placed
 from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
@@ -77,6 +77,10 @@ def plan(
         tuning=nccl_tables.tuning(machine.generation, machine.version),
         generation=machine.generation,
         cpu=machine.cpu,
+        net_message=(
+            nccl_tables.NET_MESSAGE if machine.net_message is None else machine.net_message
+        ),
+        known=_known(machine, kind, positions, topology),
     )
     if kind in _SENDS and algorithm in (None, "direct"):
         return sent(case, _SENDS[kind](case.n))
@@ -92,21 +96,30 @@ def plan(
     return min(plans, key=case.time)
 
 
+def _known(machine: Machine, kind: str, positions: Ranks, topology: Topology) -> Known:
+    """Find what is known of the group's schedules on this topology, which is kept beside it."""
+    key = kind, positions.tobytes(), id(topology)
+    known: Known
+    _, known = machine.known.setdefault(key, (topology, Known()))
+    return known
+
+
 def _forced(case: Case, algorithm: str) -> Plan:
     if algorithm == "ring":
         return _ringed(case)
     if case.kind != "all_reduce":
         raise ScheduleError(f"{case.kind}: NCCL's {algorithm} is modelled for all_reduce only")
     if algorithm == "tree":
-        return treed(case, double_tree.chained_all_reduce(grid(case.positions, case.where)))
+        return treed(case, _tree(case))
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
     return _switched(case)
 
 
 def _switched(case: Case) -> Plan:
-    schedule = double_tree.switched_all_reduce(grid(case.positions, case.where))
-    return switched(case, schedule)
+    return switched(
+        case, case.known.schedule("nvls", lambda: double_tree.switched_all_reduce(case.grid))
+    )
 
 
 def _ring_or_tree(case: Case) -> Plan:
@@ -114,7 +127,7 @@ def _ring_or_tree(case: Case) -> Plan:
     around = _ringed(case)
     if case.domains == 1 or not case.even:
         return around
-    schedule = double_tree.chained_all_reduce(grid(case.positions, case.where))
+    schedule = _tree(case)
     last = _last_of_tree(case, around, treed(case, schedule))
     if case.size <= last:
         return treed(case, schedule)
@@ -137,18 +150,23 @@ def _last_of_tree(case: Case, around: Plan, tree: Plan) -> float:
     return max(0.0, gain) / loss if loss > 0 else inf
 
 
+def _tree(case: Case) -> Schedule:
+    return case.known.schedule("tree", lambda: double_tree.chained_all_reduce(case.grid))
+
+
 def _ringed(case: Case) -> Plan:
+    schedule = case.known.schedule("ring", lambda: _ring_schedule(case))
+    return ringed(case, schedule, pipelined=case.domains > 1)
+
+
+def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.even and case.local > 1:
-        orders = rings.orders(grid(case.positions, case.where))
-        return ringed(case, _RINGS[case.kind](orders), pipelined=True)
+        return _RINGS[case.kind](rings.orders(case.grid))
     if case.domains == 1 and select.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
-            return ringed(case, _RINGS[case.kind](_all_orders(case.n)), pipelined=False)
-        name = select.ON_A_MESH[case.kind]
-        return ringed(case, select.ALGORITHMS[case.kind][name](case.n), pipelined=False)
-    order = by_domain(case.positions, case.where)
-    schedule = placed(_RING[case.kind](case.n), order)
-    return ringed(case, schedule, pipelined=case.domains > 1)
+            return _RINGS[case.kind](_all_orders(case.n))
+        return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
+    return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
 
 
 def _all_orders(n: int) -> Ranks:

@@ -16,7 +16,8 @@ the links' part and leaves the software's. Each term grows with size or is const
 minimum over protocols does too.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +26,8 @@ from collectives import nccl_tables as tables
 from collectives.bandwidth import least_bytes
 from collectives.machine import Ranks
 from collectives.nccl_tables import PROTOCOLS, SLOT, Tuning
-from simulator.load import cost, lay
+from collectives.order import grid
+from simulator.load import lay
 from simulator.schedule import Plan, Schedule
 from simulator.topology import SCALE_UP, Topology
 
@@ -41,6 +43,29 @@ _SLOTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What a schedule costs on the links alone: s per byte of the message, s of latency, steps."""
+
+    per_byte: float
+    latency: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """Schedules of a group, and what each costs on its links; kept from size to size."""
+
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+    wires: dict[tuple[int, bool], tuple[Schedule, Wire]] = field(default_factory=dict)
+
+    def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
+        """Return the schedule of that name, built when it is asked for the first time."""
+        if name not in self.schedules:
+            self.schedules[name] = build()
+        return self.schedules[name]
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A call of a group: ``positions`` on ``topology``, ``where`` is the domain of each."""
@@ -53,6 +78,8 @@ class Case:
     tuning: Tuning
     generation: str = ""
     cpu: str = ""
+    net_message: float = tables.NET_MESSAGE
+    known: Known = field(default_factory=Known)
 
     @property
     def n(self) -> int:
@@ -63,6 +90,11 @@ class Case:
     def members(self) -> Ranks:
         """Ranks in each domain."""
         return np.unique(self.where, return_counts=True)[1].astype(np.int32)
+
+    @cached_property
+    def grid(self) -> Ranks:
+        """Group ranks as :func:`collectives.order.grid` puts them."""
+        return grid(self.positions, self.where)
 
     @property
     def domains(self) -> int:
@@ -100,24 +132,40 @@ class Case:
         share = _COPIED.get(self.kind, 1.0)
         return share * self.block / (tables.CHANNELS * self.tuning.channel)
 
+    def message(self, size: float, protocol: str) -> float:
+        """What a message of some bytes takes the proxy (s); Simple's latency has it."""
+        if protocol == "Simple":
+            return 0.0
+        return self.net_message * size / (size + tables.NET_EAGER)
+
+    def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
+        """Lay a schedule on the links, once."""
+        key = id(schedule), pipelined
+        if key not in self.known.wires:
+            plan = Plan(schedule, pipelined=pipelined)
+            loads = lay(plan, self.positions, 1.0, self.topology)
+            steps = sum(step.repeats for step in schedule.steps)
+            per_byte = sum(load.transfer for load in loads)
+            wire = Wire(per_byte, sum(load.latency for load in loads), steps)
+            self.known.wires[key] = schedule, wire
+        return self.known.wires[key][1]
+
     def time(self, plan: Plan) -> float:
-        """Time on an idle network (s)."""
-        return cost(lay(plan, self.positions, self.size, self.topology))
+        """Time on an idle network (s): what `simulator.load` makes of the plan."""
+        wire = self.wire(plan.schedule, pipelined=plan.pipelined)
+        software = plan.overhead + wire.steps * plan.step_latency
+        return software + wire.latency + self.bytes_time(plan) / plan.efficiency
 
     def bytes_time(self, plan: Plan) -> float:
         """Time of a plan's bytes alone, at the full bandwidth of the links (s)."""
-        whole = replace(plan, efficiency=1.0)
-        loads = lay(whole, self.positions, self.size, self.topology)
-        return sum(load.transfer for load in loads)
+        return self.size * self.wire(plan.schedule, pipelined=plan.pipelined).per_byte
 
 
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> Plan:
     """Fastest protocol for a schedule of blocks that go round, all ranks at once."""
-    transfer = case.bytes_time(Plan(schedule, pipelined=pipelined))
-    steps = sum(step.repeats for step in schedule.steps)
-    plans = [_ring(case, schedule, (steps, transfer), name) for name in PROTOCOLS]
-    best = min(plans, key=lambda plan: _seconds(plan, steps, transfer))
-    return replace(best, pipelined=pipelined)
+    wire = case.wire(schedule, pipelined=pipelined)
+    plans = [replace(_ring(case, schedule, wire, name), pipelined=pipelined) for name in PROTOCOLS]
+    return min(plans, key=case.time)
 
 
 def treed(case: Case, schedule: Schedule) -> Plan:
@@ -128,7 +176,7 @@ def treed(case: Case, schedule: Schedule) -> Plan:
     filling = case.bytes_time(Plan(schedule))
     plans = []
     for name in PROTOCOLS:
-        net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"]
+        net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
         near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
         efficiency = case.tree_fraction * _TREE_OF[name]
         if name == "LL":
@@ -144,7 +192,7 @@ def treed(case: Case, schedule: Schedule) -> Plan:
                 pipelined=True,
             )
         )
-    return min(plans, key=lambda plan: _seconds(plan, steps, transfer))
+    return min(plans, key=case.time)
 
 
 def switched(case: Case, schedule: Schedule) -> Plan:
@@ -198,15 +246,15 @@ def sent(case: Case, schedule: Schedule) -> Plan:
             protocol="Simple",
         ),
     ]
-    return min(plans, key=lambda plan: _seconds(plan, 1, transfer))
+    return min(plans, key=case.time)
 
 
-def _ring(case: Case, schedule: Schedule, wire: tuple[int, float], name: str) -> Plan:
-    steps, transfer = wire
+def _ring(case: Case, schedule: Schedule, wire: Wire, name: str) -> Plan:
+    steps, transfer = wire.steps, case.size * wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
     step = transfer / max(steps, 1)
     near = tables.NVLINK_STEP[name] - tables.NVLINK_STEP["LL"]
-    across = tables.NET_STEP[name] - tables.NET_STEP["LL"]
+    across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
     software = (tables.STEP if name == "LL" else 0.0) + near + crossing * (across - near)
     block = case.block
@@ -238,8 +286,3 @@ def _ll_fraction(case: Case, transfer: float) -> float:
 
 def _base(case: Case, name: str) -> float:
     return case.tuning.base + (0.0 if name == "LL" else tables.WIDE)
-
-
-def _seconds(plan: Plan, steps: int, transfer: float) -> float:
-    """Time of a plan without the links' latency, which is the same under every protocol."""
-    return plan.overhead + steps * plan.step_latency + transfer / plan.efficiency

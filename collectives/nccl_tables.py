@@ -27,6 +27,9 @@ NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO
 NVLINK_TREE_STEP = {"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO}
 NVLS_STEP, NVLS_NET_STEP = 25 * MICRO, 20.9 * MICRO
 """NVLS inside a domain, and one hop of NVLSTree between domains."""
+NET_MESSAGE, NET_EAGER = 3.0 * MICRO, 8 * KIB
+"""Fitted: what a message between nodes takes the host's proxy beyond a flag, reached half at
+``NET_EAGER`` bytes; InfiniBand NDR, H100 on 2 nodes. Simple has it in its hardware latency."""
 BASE_RING_SIMPLE = 8.4 * MICRO
 WIDE = 14.0 * MICRO - 6.6 * MICRO
 """What LL128 costs more than LL once per call (base latencies of Ring); fits Simple as well, where

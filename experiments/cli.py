@@ -8,18 +8,36 @@ Everything heavy is imported inside the commands, so that ``--help`` is fast.
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-from simulator.errors import TwofoldError, WhatIfError
+from experiments.options import (
+    Bandwidth,
+    ClusterOption,
+    Cost,
+    Engine,
+    Figure,
+    Latency,
+    Nodes,
+    Output,
+    OutputOption,
+    Step,
+    TopologyOption,
+    Trace,
+    check_factor_value,
+    check_factors,
+    check_resource_name,
+    check_resources,
+)
+from simulator.errors import TwofoldError
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
     from experiments.render import Report
+    from simulator.topology import Topology
 
 app = typer.Typer(
     name="twofold",
@@ -30,114 +48,7 @@ app = typer.Typer(
 )
 
 
-class Output(StrEnum):
-    """How an answer is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 Parameters = ParamSpec("Parameters")
-Value = TypeVar("Value")
-
-
-def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
-    """Make an option's check; the names are looked up when a command runs, not for --help."""
-
-    def check(value: str) -> str:
-        choices = list(names())
-        if value not in choices:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
-        return value
-
-    return check
-
-
-def _engines() -> Iterable[str]:
-    from simulator.engine import ENGINES
-
-    return ENGINES
-
-
-def _costs() -> Iterable[str]:
-    from experiments.costs import COLLECTIVE_COSTS
-
-    return COLLECTIVE_COSTS
-
-
-def _step(value: str) -> str:
-    if value not in ("median", "all") and not value.isdecimal():
-        raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
-    return value
-
-
-def _resource(value: str) -> str:
-    from experiments.utility import check_resource
-
-    return _usage(check_resource, value)
-
-
-def _resources(values: list[str] | None) -> list[str]:
-    return [_resource(value) for value in values or ()]
-
-
-def _factor(value: float) -> float:
-    from experiments.utility import check_factor
-
-    return _usage(check_factor, value)
-
-
-def _usage(check: Callable[[Value], None], value: Value) -> Value:
-    try:
-        check(value)
-    except WhatIfError as error:
-        raise typer.BadParameter(str(error)) from error
-    return value
-
-
-def _numbers(text: str) -> str:
-    """Check a list of factors; the command splits it again, because typer keeps it text."""
-    for number in text.split(","):
-        try:
-            value = float(number)
-        except ValueError as error:
-            raise typer.BadParameter(
-                f"{text!r}: write numbers separated by commas, such as 0.5,1,2."
-            ) from error
-        _factor(value)
-    return text
-
-
-Trace = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file.")
-]
-ClusterOption = Annotated[
-    str, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        callback=_one_of(_engines),
-        help="flow: links are shared; analytic: they are not; transfer: the reference.",
-    ),
-]
-Cost = Annotated[
-    str,
-    typer.Option(
-        callback=_one_of(_costs),
-        help="model: from the cluster's links; trace: scaled to what the trace measured.",
-    ),
-]
-Step = Annotated[
-    str, typer.Option(callback=_step, help="A ProfilerStep number, 'median' or 'all'.")
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
-]
-Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
 
 
 def _command(ask: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -183,11 +94,13 @@ def _stop(message: str, status: int) -> typer.Exit:
 def utility(  # noqa: PLR0913 - one parameter per option
     trace: Trace,
     cluster: ClusterOption,
-    factor: Annotated[float, typer.Option(callback=_factor, help="How many times as good.")] = 2.0,
+    factor: Annotated[
+        float, typer.Option(callback=check_factor_value, help="How many times as good.")
+    ] = 2.0,
     resource: Annotated[
         list[str] | None,
         typer.Option(
-            "--resource", "-r", callback=_resources, help="Only this one; may be repeated."
+            "--resource", "-r", callback=check_resources, help="Only this one; may be repeated."
         ),
     ] = None,
     engine: Engine = "flow",
@@ -248,11 +161,15 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     resource: Annotated[
         str,
         typer.Option(
-            "--resource", "-r", callback=_resource, help="What to sweep, as utility lists them."
+            "--resource",
+            "-r",
+            callback=check_resource_name,
+            help="What to sweep, as utility lists them.",
         ),
     ],
     factors: Annotated[
-        str, typer.Option(callback=_numbers, help="How many times as good, separated by commas.")
+        str,
+        typer.Option(callback=check_factors, help="How many times as good, separated by commas."),
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
     engine: Engine = "flow",
@@ -333,6 +250,90 @@ def clusters(
     _show(ask(name), output)
 
 
+@_command
+def collective(  # noqa: PLR0913 - one parameter per option
+    kind: Annotated[str, typer.Argument(help="all_reduce, all_gather, reduce_scatter, …")],
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many take part.")],
+    sizes: Annotated[
+        str,
+        typer.Option(
+            "--sizes",
+            "--size",
+            "-s",
+            help="S of nccl-tests: 64MiB, a list 1KiB,64MiB, or powers of two 1KiB..1GiB.",
+        ),
+    ] = "1KiB..1GiB",
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
+    ] = None,
+    nodes: Nodes = None,
+    topology: TopologyOption = None,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="Force one: ring, tree, hierarchical, …")
+    ] = None,
+    engine: Engine = "flow",
+    figure: Figure = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time a collective on a cluster or a bare topology, as nccl-tests does."""
+    from experiments.collective import collective as ask
+    from experiments.collective import parse_sizes
+
+    _check_figure(figure)
+    network = _network(cluster, topology, bandwidth, latency)
+    report = ask(
+        kind,
+        network,
+        parse_sizes(sizes),
+        ranks=ranks,
+        nodes=nodes,
+        algorithm=algorithm,
+        engine=engine,
+    )
+    if figure is not None:
+        from experiments.figures import draw_collective
+
+        draw_collective(report, figure)
+        typer.echo(f"drew {figure}", err=True)
+    _show(report, output)
+
+
+@_command
+def topology(
+    spec: Annotated[str, typer.Argument(help="torus:4x4, dragonfly:9x4x2, … or a graph's file.")],
+    bandwidth: Bandwidth = "1 GB/s",
+    latency: Latency = "1 us",
+    figure: Figure = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Count a topology's nodes and links; its diameter and bisection bandwidth."""
+    from experiments.network import topology as ask
+
+    _check_figure(figure)
+    report = ask(spec, bandwidth=bandwidth, latency=latency)
+    if figure is not None:
+        from topologies.draw import draw
+
+        draw(report.network, figure)
+        typer.echo(f"drew {figure}", err=True)
+    _show(report, output)
+
+
+def _network(
+    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
+) -> "Topology | str":
+    """Return the one of cluster and topology that was given."""
+    if (cluster is None) == (topology is None):
+        raise typer.BadParameter("give either --cluster or --topology.")
+    if cluster is not None:
+        return cluster
+    from experiments.network import bare
+
+    return bare(topology or "", bandwidth, latency)
+
+
 def _check_figure(figure: Path | None) -> None:
     """Refuse a figure that cannot be written before minutes are spent on what it shows."""
     from experiments.output import check_output
@@ -342,12 +343,13 @@ def _check_figure(figure: Path | None) -> None:
 
 
 def _show(report: "Report", output: Output) -> None:
-    from experiments import render
+    from experiments.render import print_csv, print_json
+    from experiments.tables import print_table
 
     writers: dict[Output, Callable[[Report], None]] = {
-        Output.TABLE: render.print_table,
-        Output.JSON: render.print_json,
-        Output.CSV: render.print_csv,
+        Output.TABLE: print_table,
+        Output.JSON: print_json,
+        Output.CSV: print_csv,
     }
     writers[output](report)
 

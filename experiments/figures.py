@@ -8,6 +8,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
 from experiments.output import check_output, writing
 from experiments.sweep import SweepPoint, SweepReport
@@ -159,6 +160,37 @@ def draw_compare(report: CompareReport, path: Path) -> None:
         axes.grid(visible=False, axis="y")
         figure.suptitle(_title(report.base.loaded.trace, ": step and utility"), fontsize=8)
         figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
+        _save(figure, path)
+
+
+def draw_collective(report: CollectiveReport, path: Path) -> None:
+    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written or its ending is no figure format.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        sizes = [point.size_bytes for point in report.points]
+        times = [1e6 * point.time_s for point in report.points]
+        (time,) = axes.plot(sizes, times, marker="o", ms=3, color=_BLUE, label="time")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("size [B]")
+        axes.set_ylabel("time [us]", color=_BLUE)
+        right = axes.twinx()
+        speeds = [point.busbw_GBps for point in report.points]
+        (busbw,) = right.plot(sizes, speeds, marker="s", ms=3, color=_ORANGE, label="busbw")
+        right.set_ylabel("busbw [GB/s]", color=_ORANGE)
+        right.set_ylim(bottom=0)
+        right.grid(visible=False)
+        axes.legend(handles=[time, busbw], frameon=False, fontsize=_SMALL, loc="upper left")
+        first = report.points[0]
+        title = f"{first.kind} of {first.ranks} ranks on {report.where}"
+        figure.suptitle(title.replace("_", "-"), fontsize=8)
         _save(figure, path)
 
 

@@ -59,8 +59,8 @@ def _rank_time(timeline: Timeline, rank: int) -> RankTime:
         end=float(timeline.end[mine].max()),
         compute=_length(compute),
         communication=_length(moving),
-        exposed_communication=_length(moving) - _common(moving, compute),
-        exposed_waiting=_length(waiting) - _common(waiting, compute),
+        exposed_communication=max(0.0, _length(moving) - _common(moving, compute)),
+        exposed_waiting=max(0.0, _length(waiting) - _common(waiting, compute)),
     )
 
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ring
+from simulator.builder import WorkloadBuilder
 from simulator.engine import Costs, simulate
 from simulator.topology import scaled
-from simulator.workload import Group
+from simulator.workload import Group, What
 from strategies import (
     ENGINES,
     SYMMETRIC,
@@ -235,3 +236,14 @@ def test_progress_counts_every_call(engine):
         progress=lambda done, total: said.append((done, total)),
     )
     assert said == [(1, 1)]
+
+
+@every_engine
+def test_of_equal_edges_the_longest_lag_counts(engine):
+    builder = WorkloadBuilder(job_ranks=1)
+    ops = [builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0) for _ in range(2)]
+    for lag in (2.0, 5.0, 3.0):
+        builder.edge(*ops, lag=lag)
+    workload = builder.build()
+    assert len(workload.edges.target) == 1
+    assert run((workload, ring_network(2)), engine).start.tolist() == [0.0, 6.0]

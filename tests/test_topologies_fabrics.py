@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.routing import routes
 from simulator.topology import PCIE, SCALE_OUT, Topology
-from topologies import Cluster, build, changed, parse_cluster
+from topologies import Cluster, build, changed, load_cluster, parse_cluster
 
 FILE = """\
 name: small
@@ -93,6 +93,16 @@ def test_the_cables_above_the_edge_of_a_fat_tree_are_oversubscribed(over):
     assert out_of(network, "aggregation:0.0", "core:") == pytest.approx([NIC / over] * 4)
     assert len([node for node in network.nodes if str(node).startswith("core:")]) == 16
     assert len([node for node in network.nodes if str(node).startswith("edge:")]) == 16
+
+
+def test_the_nics_of_a_node_fill_the_edge_switches_of_a_fat_tree_in_order():
+    graph = build(small("fat_tree", nics=3), 64).graph()
+    plugs = [
+        next(iter(graph.successors(f"nic:{node}.{nic}:out")))
+        for node in range(3)
+        for nic in range(3)
+    ]
+    assert plugs == ["edge:0.0"] * 4 + ["edge:0.1"] * 4 + ["edge:0.2"]
 
 
 @pytest.mark.parametrize("kind", FABRICS)
@@ -180,3 +190,31 @@ def test_pcie_has_the_latency_of_the_scale_up_fabric_if_it_gives_none():
 def test_a_node_within_one_domain_has_no_pcie_switch(size):
     network = build(small("rail", size=size, pcie="pcie: {bandwidth: 30 GB/s}"), 16)
     assert not any(str(node).startswith("host") for node in network.nodes)
+
+
+@pytest.mark.parametrize(
+    "name", ["gh200-alps", "perlmutter", "polaris", "leonardo", "mi250x-frontier"]
+)
+def test_a_message_leaves_a_dragonfly_node_through_the_nic_of_its_own_rank(name):
+    cluster = load_cluster(name)
+    per_node, nics = cluster.ranks_per_node, cluster.scale_out.nics_per_node
+    network = build(cluster, 24 * per_node)
+    for node in range(23):
+        for slot in range(per_node):
+            way = passed(network, node * per_node + slot, (node + 1) * per_node + slot)
+            port = slot * nics // per_node
+            assert way[1] == f"nic:{node}.{port}:out"
+            assert way[-2] == f"nic:{node + 1}.{port}:in"
+
+
+@pytest.mark.parametrize(("nodes", "routers", "used"), [(5, 3, 3), (4, 2, 2), (2, 4, 4)])
+def test_the_routers_of_a_group_hold_its_nodes(nodes, routers, used):
+    text = FILE.format(
+        fabric=f"topology: dragonfly\n  groups: 4\n  nodes_per_group: {nodes}\n"
+        f"  routers_per_group: {routers}\n  global_links_per_router: 2",
+        nics=4,
+        size=4,
+        pcie="",
+    ).replace("nodes: 16", f"nodes: {nodes}")
+    network = build(parse_cluster(text, source="small.yaml"), 4 * nodes)
+    assert len([node for node in network.nodes if str(node).startswith("router")]) == used

@@ -185,16 +185,23 @@ def test_a_launch_inside_a_launch_is_one(tmp_path: Path) -> None:
     assert replay(tape.write(tmp_path)).step == EXACT(15)
 
 
-def test_busy_threads_of_their_own_do_not_wake_one_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_threads_of_their_own_do_not_wake_one_another(tmp_path: Path, seed: int) -> None:
+    """One is bound by the device, the other is not and needs its time on any device."""
+    rng = random.Random(seed)
     tape = Tape()
-    rng = random.Random(3)
-    for thread in (1, 2):
-        at = 0.0
-        while at < 50_000:
-            work = rng.uniform(50, 5000)
-            tape.host("python", at, 20, thread=thread)
-            at += work
-        tape.host("end", 50_000, 10, thread=thread)
+    at = 0.0
+    while at < 50_000:
+        busy = rng.uniform(500, 4000)
+        tape.launch(at, 7, at + 5, busy)
+        tape.call("cudaDeviceSynchronize", at + 10, busy)
+        tape.host("python", at + busy + 20, 5)
+        at += busy + 35 + rng.uniform(0, 600)
+    at = 0.0
+    while at < 60_000:
+        tape.host("of its own", at, 20, thread=2)
+        at += rng.uniform(200, 3000)
+    tape.host("of its own", 60_000, 10, thread=2)
     path = tape.write(tmp_path)
-    assert replay(path, host=2).step == EXACT(25_005, rel=0.02)
-    assert replay(path).step == EXACT(50_010, rel=1e-6)
+    assert replay(path).step == EXACT(60_010)
+    assert replay(path, compute=2).step == EXACT(60_010)

@@ -83,9 +83,10 @@ class TorusFabric(_Nics):
 
 
 class DragonflyFabric(_Nics):
-    """Groups of routers; nodes fill a group in order, and their NICs its routers in order.
+    """Groups of routers; nodes fill a group in order, and its routers in order, whole nodes each.
 
-    A cable has a NIC's bandwidth if not told otherwise.
+    A cable has a NIC's bandwidth if not told otherwise. Messages take shortest paths, so for a
+    fabric that routes adaptively give what it makes of many cables between two routers.
     """
 
     topology: Literal["dragonfly"]

@@ -187,11 +187,19 @@ def _dragonfly_links(fabric: DragonflyFabric, plugs: list[str], nodes: int) -> I
 
 
 def _shape(fabric: DragonflyFabric) -> DragonflyShape:
-    ports = fabric.nodes_per_group * fabric.nics_per_node
+    """Give a router whole nodes, where there are enough: else a message would change its rail.
+
+    The shortest path would then lead through that rank of the node whose NIC happens to be on the
+    nearer router, and several ranks' messages would crowd into one NIC.
+    """
+    nodes, routers = fabric.nodes_per_group, fabric.routers_per_group
+    ports = -(-nodes // routers) * fabric.nics_per_node
+    if nodes < routers:
+        ports = -(-nodes * fabric.nics_per_node // routers)
     return DragonflyShape(
         groups=fabric.groups,
         routers=fabric.routers_per_group,
-        ranks_per_router=-(-ports // fabric.routers_per_group),
+        ranks_per_router=ports,
         global_links=fabric.global_links_per_router,
     )
 

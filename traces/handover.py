@@ -11,11 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.events import HostKind, RankTrace
+from traces.events import Floats, HostKind, RankTrace
 from traces.window import Window
 
 _SILENT = 100e-6
 """Silence shorter than this (s) is an operator at work, not a thread asleep."""
+_TOGETHER = 0.2
+"""Threads that wait for each other work at the same time for at most this share of the lesser.
+
+Backward and its caller overlap by microseconds at each handover; independent threads by the
+share of time in which the other is busy.
+"""
 _WAKE_UP = 1e-3
 """A thread is awake at most this long after the one that woke it fell silent (s).
 
@@ -52,14 +58,41 @@ def handovers(trace: RankTrace, window: Window) -> Iterator[Handover]:
     """Find who woke whom among the threads of a step."""
     quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
     begins = [one.start for one in quiet]
+    active = _active(quiet, window)
+    turns = {
+        (one, other): _take_turns(active[one], active[other]) for one in active for other in active
+    }
     for slept in quiet:
         place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
         while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
             other = quiet[place]
-            if other.thread != slept.thread and other.start > slept.start and other.end > slept.end:
+            woke = other.start > slept.start and other.end > slept.end
+            if woke and other.thread != slept.thread and turns[slept.thread, other.thread]:
                 yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
                 break
             place -= 1
+
+
+def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
+    """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
+    found: dict[int, Floats] = {}
+    for thread in {one.thread for one in quiet}:
+        mine = [(one.start, one.end) for one in quiet if one.thread == thread]
+        edges = np.clip([window.start, *np.ravel(mine), window.end], window.start, window.end)
+        found[thread] = edges.reshape(-1, 2)
+    return found
+
+
+def _take_turns(one: Floats, other: Floats) -> bool:
+    """Whether two threads hardly ever work at the same time, as those do that wait for each other.
+
+    Threads that go about their own business fall silent and awake at the same time by chance.
+    """
+    start = np.maximum(one[:, :1], other[None, :, 0])
+    end = np.minimum(one[:, 1:], other[None, :, 1])
+    both = float(np.maximum(0.0, end - start).sum())
+    least = min(float(np.diff(part).sum()) for part in (one, other))
+    return both <= _TOGETHER * least
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:

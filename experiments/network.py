@@ -1,0 +1,42 @@
+"""Bare topologies: what they are, and how to get one from text."""
+
+from dataclasses import asdict, dataclass
+
+from simulator.topology import Topology
+from simulator.units import parse_quantity
+from topologies.spec import Summary, parse_topology, summary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopologyReport:
+    """A topology, its counts and figures; ``rows`` holds the one summary."""
+
+    network: Topology
+    rows: tuple[Summary, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return asdict(self.rows[0])
+
+
+def topology(
+    spec: str, *, bandwidth: str | None = None, latency: str | None = None
+) -> TopologyReport:
+    """Build a topology from its spec and describe it.
+
+    Raises
+    ------
+    TopologyError
+        If the spec names none; QuantityError for a bandwidth or latency without its unit.
+    """
+    network = bare(spec, bandwidth, latency)
+    return TopologyReport(network, (summary(network),))
+
+
+def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:
+    """Build a topology whose cables all have this bandwidth and latency, as text with units."""
+    return parse_topology(
+        spec,
+        bandwidth=None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
+        latency=None if latency is None else parse_quantity(latency, "s"),
+    )

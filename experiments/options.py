@@ -1,0 +1,131 @@
+"""Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from simulator.errors import WhatIfError
+
+Value = TypeVar("Value")
+
+
+class Output(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
+    """Make an option's check; the names are looked up when a command runs, not for --help."""
+
+    def check(value: str) -> str:
+        choices = list(names())
+        if value not in choices:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
+        return value
+
+    return check
+
+
+def _engines() -> Iterable[str]:
+    from simulator.engine import ENGINES
+
+    return ENGINES
+
+
+def _costs() -> Iterable[str]:
+    from experiments.costs import COLLECTIVE_COSTS
+
+    return COLLECTIVE_COSTS
+
+
+def _step(value: str) -> str:
+    if value not in ("median", "all") and not value.isdecimal():
+        raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
+    return value
+
+
+def check_resource_name(value: str) -> str:
+    """Refuse a resource that does not exist."""
+    from experiments.utility import check_resource
+
+    return _usage(check_resource, value)
+
+
+def check_resources(values: list[str] | None) -> list[str]:
+    """Refuse resources that do not exist."""
+    return [check_resource_name(value) for value in values or ()]
+
+
+def check_factor_value(value: float) -> float:
+    """Refuse a factor that is not positive, finite and reasonable."""
+    from experiments.utility import check_factor
+
+    return _usage(check_factor, value)
+
+
+def _usage(check: Callable[[Value], None], value: Value) -> Value:
+    try:
+        check(value)
+    except WhatIfError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def check_factors(text: str) -> str:
+    """Check a list of factors; the command splits it again, because typer keeps it text."""
+    for number in text.split(","):
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise typer.BadParameter(
+                f"{text!r}: write numbers separated by commas, such as 0.5,1,2."
+            ) from error
+        check_factor_value(value)
+    return text
+
+
+Trace = Annotated[
+    Path, typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file.")
+]
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        callback=_one_of(_engines),
+        help="flow: links are shared; analytic: they are not; transfer: the reference.",
+    ),
+]
+Cost = Annotated[
+    str,
+    typer.Option(
+        callback=_one_of(_costs),
+        help="model: from the cluster's links; trace: scaled to what the trace measured.",
+    ),
+]
+Step = Annotated[
+    str, typer.Option(callback=_step, help="A ProfilerStep number, 'median' or 'all'.")
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
+]
+Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+TopologyOption = Annotated[
+    str | None,
+    typer.Option(help="A bare topology instead: torus:4x4, ring:8, … or a graph's file."),
+]
+Bandwidth = Annotated[
+    str | None, typer.Option(help="Of each cable of a bare topology, such as '50 GB/s'.")
+]
+Latency = Annotated[
+    str | None, typer.Option(help="Of each cable of a bare topology, such as '500 ns'.")
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]

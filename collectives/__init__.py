@@ -1,6 +1,8 @@
 """Functions that return a schedule, and what is known about collectives."""
 
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
+from collectives.library import LIBRARIES
+from collectives.machine import Machine
 from collectives.order import placed
 from collectives.select import ALGORITHMS, BY_DOMAIN, names, plan
 from collectives.semantics import COLLECTIVES, check
@@ -9,6 +11,8 @@ __all__ = [
     "ALGORITHMS",
     "BY_DOMAIN",
     "COLLECTIVES",
+    "LIBRARIES",
+    "Machine",
     "algbw",
     "busbw",
     "busbw_factor",

@@ -16,9 +16,10 @@ class Machine:
     ``domains`` is the scale-up domain of every position of the topology. ``in_network``: the
     switches of a domain can add. ``generation`` of the accelerator, ``cpu`` of the host and
     ``version`` of the library choose its constants. ``overhead`` (s) is paid once per call by
-    libraries that have no model of their own. ``net_message`` (s) is what a NIC takes per message, where a
-    fabric is known to differ from the library's constant. ``known`` is what planning has found out so far, by
-    topology and group, so that the next size is planned sooner; it changes no result.
+    libraries that have no model of their own. ``net_message`` (s) is what a NIC takes per
+    message, where a fabric is known to differ from the library's constant. ``known`` is what
+    planning has found out so far, by topology and group, so that the next size is planned sooner;
+    it changes no result.
     """
 
     domains: Ranks

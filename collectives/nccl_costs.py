@@ -133,7 +133,7 @@ class Case:
         return share * self.block / (tables.CHANNELS * self.tuning.channel)
 
     def message(self, size: float, protocol: str) -> float:
-        """What a message of some bytes takes the proxy (s); Simple's latency has it."""
+        """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
         if protocol == "Simple":
             return 0.0
         return self.net_message * size / (size + tables.NET_EAGER)

@@ -52,8 +52,10 @@ def _by_trace(workload: Workload, idle: Floats) -> Workload:
     """Cost calls by what was measured; where members are missing, by the least of like calls."""
     measured = workload.calls.transfer
     transfer = np.where(_whole(workload), measured, _least_alike(workload))
-    late = _beyond(measured, transfer)
-    known = (idle > 0) & ~np.isnan(transfer) & ~np.isnan(workload.calls.size)
+    # A call of unknown size costs all that was measured: nothing of it is lateness besides.
+    sized = ~np.isnan(workload.calls.size)
+    late = np.where(sized, _beyond(measured, transfer), 0.0)
+    known = (idle > 0) & ~np.isnan(transfer) & sized
     factor = np.ones(len(idle))
     factor[known] = transfer[known] / idle[known]
     return workload.with_calls(late=late, factor=factor)

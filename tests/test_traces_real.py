@@ -28,7 +28,7 @@ def replayed(path: Path, step: str = "median", cost: str = "trace") -> Baseline:
 def test_every_step_replays_as_it_was_measured_or_is_refused(path: Path) -> None:
     """What was measured includes contention already: the engine adds none."""
     numbers = [str(step.number) for step in read_job(path).ranks[0].steps]
-    for step in ("median", *(["all", *numbers[-1:]] if path != UNSIZED else [])):
+    for step in ("median", *["all", *numbers[-1:]]):
         try:
             found = replayed(path, step)
         except TraceError as error:
@@ -39,10 +39,6 @@ def test_every_step_replays_as_it_was_measured_or_is_refused(path: Path) -> None
         assert refusal == "" or (str(path) in refusal and "\n" not in refusal)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="a call of unknown size with a missing member costs its transfer and its lateness",
-)
 def test_calls_of_unknown_size_are_not_counted_twice() -> None:
     assert abs(replayed(UNSIZED, "all").error) < 0.005
 

@@ -36,7 +36,8 @@ _COLLECTIVE_KERNEL = re.compile(r"nccl(dev)?kernel|rccl", re.IGNORECASE)
 class LocalCall:
     """One rank's part of a call, before ranks are matched.
 
-    ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
+    ``peer`` and ``direction`` are those of a message, ``direction`` being ``send``, ``receive`` or
+    "" where the trace does not tell. ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
     trace does not tell the group; ``key`` tells groups of one rank apart.
     """
 
@@ -50,6 +51,7 @@ class LocalCall:
     sequence: int | None
     peer: int | None
     where: str
+    direction: str = ""
 
 
 def is_collective(kernel: str) -> bool:
@@ -121,7 +123,15 @@ def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where
         sequence=record.sequence,
         peer=_peer(record, kind, ranks),
         where=where,
+        direction=_direction(words) if kind == "send_receive" else "",
     )
+
+
+def _direction(words: Sequence[str]) -> str:
+    """Tell ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
+    first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
+    found = next((match[1] for match in first if match), "")
+    return found if found in ("", "send") else "receive"
 
 
 def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int | None:

@@ -88,7 +88,7 @@ def _group(
 ) -> tuple[tuple[int, ...], str]:
     """Ranks of a call's group; the whole job where the trace does not tell, which is counted."""
     if call.kind == "send_receive" and call.peer is not None and call.peer != rank:
-        return (min(rank, call.peer), max(rank, call.peer)), call.label
+        return _ends(rank, call.peer, call.direction), call.label
     if call.ranks is not None:
         return call.ranks, call.label
     if call.group_size not in (None, job_ranks):
@@ -99,6 +99,13 @@ def _group(
     if call.group_size is None:
         result.assumed_groups += 1
     return tuple(range(job_ranks)), call.label
+
+
+def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
+    """Order the two ends of a message as sender and receiver; ascending where nothing tells."""
+    if direction == "":
+        return min(rank, peer), max(rank, peer)
+    return (rank, peer) if direction == "send" else (peer, rank)
 
 
 def _check_members(

@@ -58,13 +58,11 @@ LIMITS: list[tuple[str, str, float]] = [
 def compare(measured: pd.DataFrame) -> pd.DataFrame:
     """Add to each measured row the simulated time and the error in per cent."""
     rows = []
-    for (system, nodes, gpus, kind), group in measured.groupby(
-        ["system", "nodes", "gpus", "collective"]
-    ):
+    by = ["system", "nodes", "gpus", "collective"]
+    for key, group in measured.groupby(by):
+        system, nodes, gpus, kind = map(str, key)
         sizes = sorted(float(size) for size in group.size_bytes.unique())
-        report = collective(
-            str(kind), CLUSTERS[str(system)], sizes, ranks=int(gpus), nodes=int(nodes)
-        )
+        report = collective(kind, CLUSTERS[system], sizes, ranks=int(gpus), nodes=int(nodes))
         times = {point.size_bytes: point.time_s * 1e6 for point in report.points}
         rows.append(group.assign(simulated_us=group.size_bytes.map(times)))
     table = pd.concat(rows)

@@ -20,8 +20,8 @@ import numpy as np
 
 from collectives import direct, double_tree, nccl_tables, ring, rings, select
 from collectives.machine import Machine, Ranks
-from collectives.nccl_costs import Case, Known, ringed, sent, switched, treed
-from collectives.order import by_domain, placed
+from collectives.nccl_costs import Case, Known, chained, ringed, sent, switched, treed
+from collectives.order import by_domain, from_root, placed
 from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
@@ -39,6 +39,10 @@ _RING: dict[str, Callable[[int], Schedule]] = {
 _SENDS: dict[str, Callable[[int], Schedule]] = {
     "all_to_all": direct.all_to_all,
     "send_receive": direct.send_receive,
+}
+_CHAINS: dict[str, Callable[[int, int], Schedule]] = {
+    "broadcast": ring.broadcast,
+    "reduce": ring.reduce,
 }
 _SMALL_MESH = 4
 """Members of a mesh up to which all rings are few; together they use every link alike."""
@@ -176,6 +180,10 @@ def _all_orders(n: int) -> Ranks:
 
 def _other(case: Case, domains: Ranks, algorithm: str | None) -> Plan:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
+    if case.kind in _CHAINS and algorithm in (None, "ring"):
+        order = from_root(by_domain(case.positions, case.where), case.where)
+        build = _CHAINS[case.kind]
+        return chained(case, case.known.schedule("chain", lambda: placed(build(case.n, 1), order)))
     chosen = select.plan(
         case.kind,
         case.positions,

@@ -170,28 +170,20 @@ def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> Plan:
 
 def treed(case: Case, schedule: Schedule) -> Plan:
     """Fastest protocol for slices that go up and down the trees of several domains."""
-    levels = (case.domains - 1).bit_length()
-    steps = len(schedule.steps)
-    transfer = case.bytes_time(Plan(schedule, pipelined=True))
-    filling = case.bytes_time(Plan(schedule))
-    plans = []
-    for name in PROTOCOLS:
-        net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
-        near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
-        efficiency = case.tree_fraction * _TREE_OF[name]
-        if name == "LL":
-            efficiency = min(efficiency, _ll_fraction(case, transfer))
-        slot = _SLOTS[name]
-        plans.append(
-            Plan(
-                schedule,
-                overhead=_base(case, name) + filling * slot / (slot + case.size),
-                step_latency=(2 * levels * net + (steps - 2 * levels) * near) / max(steps, 1),
-                efficiency=efficiency,
-                protocol=name,
-                pipelined=True,
-            )
-        )
+    net_hops = 2 * (case.domains - 1).bit_length()
+    plans = [
+        _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
+        for name in PROTOCOLS
+    ]
+    return min(plans, key=case.time)
+
+
+def chained(case: Case, schedule: Schedule) -> Plan:
+    """Fastest protocol for slices that go down a chain, domain by domain."""
+    plans = [
+        _sliced(case, schedule, (name, tables.FRACTION[name]), case.domains - 1)
+        for name in PROTOCOLS
+    ]
     return min(plans, key=case.time)
 
 
@@ -249,6 +241,26 @@ def sent(case: Case, schedule: Schedule) -> Plan:
     return min(plans, key=case.time)
 
 
+def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Plan:
+    """Every hop waits for its first slice and then passes on what comes."""
+    name, fraction = how
+    steps = len(schedule.steps)
+    net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
+    near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
+    bytes_time = case.bytes_time(Plan(schedule, pipelined=True))
+    if name == "LL":
+        fraction = min(fraction, _ll_fraction(case, bytes_time))
+    fill = case.bytes_time(Plan(schedule)) * _SLOTS[name] / (_SLOTS[name] + case.size)
+    return Plan(
+        schedule,
+        overhead=_base(case, name) + fill,
+        step_latency=(net_hops * net + (steps - net_hops) * near) / max(steps, 1),
+        efficiency=fraction,
+        protocol=name,
+        pipelined=True,
+    )
+
+
 def _ring(case: Case, schedule: Schedule, wire: Wire, name: str) -> Plan:
     steps, transfer = wire.steps, case.size * wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
@@ -276,9 +288,10 @@ def _ring(case: Case, schedule: Schedule, wire: Wire, name: str) -> Plan:
 def _ll_fraction(case: Case, transfer: float) -> float:
     """LL's share of the wire: half, or less where llMaxBws is less."""
     half = tables.FRACTION["LL"]
-    if not transfer:
+    moved = least_bytes(case.kind, size=case.size, n=case.n)
+    if not moved or not transfer:
         return half
-    wire = least_bytes(case.kind, size=case.size, n=case.n) / transfer
+    wire = moved / transfer
     caps = tables.LL_CAP_NET.get(case.cpu, tables.LL_CAP_NET[""])
     cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
     return min(half, cap / wire)

@@ -54,7 +54,7 @@ SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", (*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier"))
+@pytest.mark.parametrize("kind", [*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier"])
 @pytest.mark.parametrize("in_network", [False, True])
 def test_a_larger_message_never_takes_less(kind, shape, in_network):
     network, there = switches(*shape), machine(*shape, in_network=in_network)
@@ -65,11 +65,12 @@ def test_a_larger_message_never_takes_less(kind, shape, in_network):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_faster_than_the_wire(kind, shape):
+    """Between nodes a rank has its NIC besides: rings leave a node instead of going round in it."""
     network, there = switches(*shape), machine(*shape)
-    n = network.ranks
+    n, port = network.ranks, WIRE["hopper"] + (48e9 if shape[1] > 1 else 0.0)
     for size in SIZES:
         speed = busbw(kind, size=size, n=n, time=seconds(kind, size, network, there))
-        assert speed <= WIRE["hopper"]
+        assert speed <= port
 
 
 def test_in_network_reduction_moves_a_message_once_up_and_once_down():
@@ -119,11 +120,12 @@ def test_a_better_network_never_slows_a_call_down(kind, shape):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_twice_the_bandwidth_halves_what_a_large_message_takes(kind):
+def test_twice_the_bandwidth_halves_all_but_the_copy_of_the_own_block(kind):
     network, there = switches(8, 1), machine(8, 1)
     double = scaled(network, SCALE_UP, bandwidth=2.0)
-    gain = seconds(kind, 16 * GIB, network, there) / seconds(kind, 16 * GIB, double, there)
-    assert 1.9 < gain <= 2.0
+    copy = {"all_reduce": 0.5, "all_to_all": 0.0}.get(kind, 1.0) * 2 * GIB / (24 * 36.7e9)
+    before, after = (seconds(kind, 16 * GIB, on, there) - copy for on in (network, double))
+    assert before / after == pytest.approx(2.0, rel=0.01)
 
 
 def test_the_library_takes_the_fastest_of_ring_and_switch():
@@ -229,8 +231,8 @@ a100_sxm and h100_sxm."""
 
 @pytest.mark.parametrize(("generation", "kind", "n", "size", "measured"), PUBLISHED)
 def test_published_times(generation, kind, n, size, measured):
-    """Within 15 %: the spread of repeated measurements of one size is up to 10 %."""
+    """Within 10 % where bandwidth counts, 20 % where protocols change over from size to size."""
     network = switches(n, 1, wire=WIRE[generation])
     there = machine(n, 1, generation=generation, in_network=generation == "hopper")
     simulated = seconds(kind, size, network, there) * 1e6
-    assert simulated == pytest.approx(measured, rel=0.15)
+    assert simulated == pytest.approx(measured, rel=0.1 if size >= 16 * MIB else 0.2)

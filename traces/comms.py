@@ -36,9 +36,9 @@ _COLLECTIVE_KERNEL = re.compile(r"nccl(dev)?kernel|rccl", re.IGNORECASE)
 class LocalCall:
     """One rank's part of a call, before ranks are matched.
 
-    ``peer`` and ``direction`` are those of a message, ``direction`` being ``send``, ``receive`` or
-    "" where the trace does not tell. ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
-    trace does not tell the group; ``key`` tells groups of one rank apart.
+    ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
+    trace does not tell the group; ``key`` tells groups of one rank apart. ``peer`` and
+    ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell.
     """
 
     kind: str

@@ -1,5 +1,6 @@
 """The device's ops of a rank's step, and the streams they ran on."""
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +18,8 @@ from traces.window import Window
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``launched`` is the start of an op's launch (s), None for a kernel without one. ``on_stream``
+    ``launched`` is the start of an op's launch (s), None for a kernel without one, ``returned`` its
+    end. ``on_stream``
     lists each stream's ops in the order they ran. ``before`` are those that stand for what a stream
     still had to do for the step before.
     """
@@ -26,6 +28,7 @@ class DeviceOps:
     op_of: dict[int, int] = field(default_factory=dict)
     stream: list[int] = field(default_factory=list)
     launched: list[float | None] = field(default_factory=list)
+    returned: list[float] = field(default_factory=list)
     on_stream: dict[int, list[int]] = field(default_factory=dict)
     before: set[int] = field(default_factory=set)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
@@ -94,6 +97,7 @@ def add_device_ops(
         ops.op_of[row] = op
         ops.stream.append(stream)
         ops.launched.append(None if launch is None else float(trace.host.start[launch]))
+        ops.returned.append(-math.inf if launch is None else float(trace.host.end[launch]))
         ops.on_stream.setdefault(stream, []).append(op)
     _carry_over(trace, window, ops)
     return ops
@@ -134,5 +138,6 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
         ops.graph.ops[op].ready = window.start
         ops.stream.append(stream)
         ops.launched.append(None)
+        ops.returned.append(-math.inf)
         ops.on_stream[stream].insert(0, op)
         ops.before.add(op)

@@ -24,7 +24,8 @@ class RankGraph:
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
     ``collectives`` maps an op to its call. ``explained`` counts device starts by what released
-    them; ``start`` is when the step began on this rank.
+    them; ``left_out`` names host threads that have no part in the step; ``start`` is when the step
+    began on this rank.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankGraph:
     collectives: dict[int, LocalCall] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, op: LocalOp) -> int:
         """Add an op; returns its number."""

@@ -54,8 +54,8 @@ class Silence:
     thread: int
 
 
-def handovers(trace: RankTrace, window: Window) -> Iterator[Handover]:
-    """Find who woke whom among the threads of a step."""
+def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
+    """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
     quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
     begins = [one.start for one in quiet]
     active = _active(quiet, window)
@@ -63,6 +63,8 @@ def handovers(trace: RankTrace, window: Window) -> Iterator[Handover]:
         (one, other): _take_turns(active[one], active[other]) for one in active for other in active
     }
     for slept in quiet:
+        if slept.thread == main and slept.start == -np.inf:
+            continue
         place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
         while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
             other = quiet[place]

@@ -26,8 +26,7 @@ from traces.window import Window
 class Cut:
     """A place where a thread's lane is cut (s): at ``start``, resumed at ``end``.
 
-    ``name`` is what happens there; ``op`` already in the graph takes the place in the lane where
-    the thread itself carries it out.
+    ``name`` is what happens there.
     """
 
     start: float
@@ -37,7 +36,6 @@ class Cut:
     wait: Wait | None = None
     wakes: Handover | None = None
     hands_over: bool = False
-    op: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +53,19 @@ def add_host_ops(
     graph: RankGraph,
     enclosing: Enclosing,
     cuts: dict[int, list[Cut]],
+    main: int,
 ) -> Lanes:
-    """Add every thread's ops to the graph, with their order and what they wait for."""
+    """Add the threads' ops to the graph, with their order and what they wait for.
+
+    A thread that neither launches nor waits, wakes nobody and is woken by nobody, has no part in
+    the step and is left out. One whose first sign of life nobody explains begins when the main
+    thread has got as far.
+    """
     lanes = Lanes()
-    main = _main_thread(trace, window, cuts)
-    for thread in sorted(cuts):
+    graph.left_out = [trace.threads[one] for one in cuts if one != main and not cuts[one]]
+    for thread in sorted(one for one in cuts if one != main and cuts[one]):
+        _begin_with_main(trace, window, thread, main, cuts)
+    for thread in sorted(one for one in cuts if one == main or cuts[one]):
         rows = window.host[trace.host.thread[window.host] == thread]
         begin = float(trace.host.start[rows].min(initial=window.end))
         end = float(trace.host.end[rows].max(initial=window.start))
@@ -75,12 +81,17 @@ def add_host_ops(
     return lanes
 
 
-def _main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:
-    """Pick the thread with the earliest event of the step: the one that opened it."""
-    return next(
-        (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts),
-        min(cuts),
-    )
+def _begin_with_main(
+    trace: RankTrace, window: Window, thread: int, main: int, cuts: dict[int, list[Cut]]
+) -> None:
+    """Hand over from the main thread to one that begins without being woken."""
+    rows = window.host[trace.host.thread[window.host] == thread]
+    begin = float(trace.host.start[rows].min())
+    if any(cut.wakes is not None and cut.start <= begin for cut in cuts[thread]):
+        return
+    asleep = [cut.start for cut in cuts[main] if cut.start < begin < cut.end]
+    source = max(window.start, min(asleep, default=begin))
+    handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
 class _Lane:
@@ -114,17 +125,13 @@ class _Lane:
             self._host(end, "")
 
     def _after(self, cut: Cut) -> None:
-        """Carry on at the end of the cut: a wait, an op of the thread itself, a wake-up."""
+        """Carry on at the end of the cut: a wait, or a wake-up."""
         if cut.wait is not None:
             wait = cut.wait
             begun = max([cut.start, *(self._graph.ops[op].end for op in wait.sources)])
             begun = min(begun, cut.end)
             op = self._chain(LocalOp(What.HOST, self._label, cut.name, begun, cut.end))
             self._graph.wait_for(op, wait.sources)
-        elif cut.op is not None:
-            if self._last is not None:
-                self._graph.wait_for(cut.op, [self._last])
-            self._last = cut.op
         elif cut.wakes is not None:
             self._cursor = max(self._cursor, cut.end)
             self._resume(cut)
@@ -193,6 +200,14 @@ def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> 
             seen.add(key)
             cut = Cut(one.source_time, one.source_time, "", hands_over=True)
             cuts.setdefault(one.source_thread, []).append(cut)
+
+
+def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:
+    """Pick the thread with the earliest event of the step: the one that opened it."""
+    return next(
+        (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts),
+        min(cuts),
+    )
 
 
 def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:

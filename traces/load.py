@@ -106,6 +106,9 @@ def _complete(call: MatchedCall, job: Job) -> bool:
 
 def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
     notes = [note for graph in graphs for note in graph.notes]
+    idle = sum(len(graph.left_out) for graph in graphs)
+    if idle:
+        notes.append(f"{idle} host threads that neither launch nor wait are left out")
     if matching.assumed_groups:
         notes.append(
             f"{matching.assumed_groups} calls without a process group: "

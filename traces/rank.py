@@ -10,6 +10,7 @@ from traces.host import (
     every_thread,
     handover_cuts,
     launch_cuts,
+    main_thread,
     queue_cuts,
     wait_cuts,
 )
@@ -28,13 +29,14 @@ def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
     enclosing = Enclosing.of(trace, window)
     ops = add_device_ops(trace, window, launches, enclosing, graph)
     cuts = every_thread(trace, window)
+    main = main_thread(trace, window, cuts)
     launch_cuts(trace, launches, cuts)
     wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
-    handover_cuts(handovers(trace, window), cuts)
+    handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     queue_cuts(trace, works, cuts)
     wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
-    lanes = add_host_ops(trace, window, graph, enclosing, cuts)
+    lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
     waits = waits_between_streams(trace, window, launches, enclosing, ops)
     lane_op = {
         ops.op_of[device]: lanes.launch_op[launch]

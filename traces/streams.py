@@ -69,8 +69,19 @@ def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> d
     allowed = {source: ops.end(source) for source in sources}
     launched = ops.launched[op]
     if launched is not None:
-        allowed[_LAUNCH] = min(launched + latency, max(ops.start(op), launched))
+        ready = max(launched + latency, _held_up(ops, op, launched + latency))
+        allowed[_LAUNCH] = min(ready, max(ops.start(op), launched))
     return allowed
+
+
+def _held_up(ops: DeviceOps, op: int, due: float) -> float:
+    """When a launch that took unusually long returned, if its kernel had not started by then (s).
+
+    The call was held up (a module loaded, the thread preempted) before it reached the device.
+    """
+    returned = ops.returned[op]
+    long = returned > due + EXPLAINED and ops.start(op) >= returned - CONTRADICTED
+    return returned if long else due
 
 
 def _reason(ops: DeviceOps, op: int, allowed: dict[int, float]) -> str:

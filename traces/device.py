@@ -44,6 +44,8 @@ class DeviceOps:
 
     def launched_before(self, one: int, other: int) -> bool:
         """Whether both launches are known and the first came first."""
+        if one in self.before:
+            return True
         first, second = self.launched[one], self.launched[other]
         return first is not None and second is not None and first < second
 
@@ -117,8 +119,8 @@ def _records(
 def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
     """Put what a stream still had to do for the step before in front of its first op.
 
-    It is compute, which another accelerator would have shortened alike; after a collective, which
-    ranks elsewhere decided, the stream is just not ready.
+    It counts as compute, which is most of such a backlog: another accelerator would have shortened
+    it alike, where a stretch of fixed length would bound every what-if from below.
     """
     mine = set(window.device.tolist())
     last: dict[int, int] = {}
@@ -130,9 +132,6 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
             last[stream] = row
     for stream, row in last.items():
         end = float(trace.device.end[row])
-        if is_collective(trace.names[trace.device.name[row]]):
-            ops.graph.ops[ops.on_stream[stream][0]].ready = end
-            continue
         lane = trace.streams[stream]
         op = ops.graph.add(LocalOp(What.COMPUTE, lane, "step before", window.start, end))
         ops.graph.ops[op].ready = window.start

@@ -61,8 +61,25 @@ def typical_latency(trace: RankTrace, launches: Launches) -> float:
 
 
 def _device_idle(trace: RankTrace, launches: Launches) -> NDArray[np.bool_]:
-    """Whether all that started before a launch, in whatever step, had ended by then."""
-    called = trace.host.start[launches.host]
-    begun = np.searchsorted(trace.device.start, called)
-    ended = np.concatenate([[-np.inf], np.maximum.accumulate(trace.device.end)])
-    return np.asarray(ended[begun] <= called)
+    """Whether all that was launched before a launch, in whatever step, had ended by then.
+
+    A busy device is between two kernels now and then, with its queue full; what is not launched
+    in the trace was launched before its first launch.
+    """
+    called = _launch_times(trace)
+    order = np.argsort(called, kind="stable")
+    ended = np.concatenate([[-np.inf], np.maximum.accumulate(trace.device.end[order])])
+    start = trace.host.start[launches.host]
+    return np.asarray(ended[np.searchsorted(called[order], start)] <= start)
+
+
+def _launch_times(trace: RankTrace) -> NDArray[np.float64]:
+    """When each device op of the trace was launched (s); -inf where its launch is not in it."""
+    host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
+    if not len(host):
+        return np.full(len(trace.device), -np.inf)
+    host = host[np.argsort(trace.host.correlation[host], kind="stable")]
+    known = trace.host.correlation[host]
+    place = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
+    paired = known[place] == trace.device.correlation
+    return np.where(paired, trace.host.start[host[place]], -np.inf)

@@ -29,10 +29,12 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         allowed = _allowed_by(ops, op, previous.get(op, set()) | waits.get(op, set()), latency)
         reason = _reason(ops, op, allowed)
         if reason == "unexplained":
-            found = _explained_by_end(ops, op, (end_times, ends))
+            found = _last_to_end(
+                ops, op, (end_times, ends), max(allowed.values(), default=math.inf)
+            )
             if found is not None:
                 allowed[found] = ops.end(found)
-                reason = "inferred"
+                reason = _reason(ops, op, allowed).replace("wait", "inferred")
         ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
         _connect(ops, op, allowed, lane_op, latency)
 
@@ -100,14 +102,17 @@ def _reason(ops: DeviceOps, op: int, allowed: dict[int, float]) -> str:
     return "stream" if ops.stream[last] == ops.stream[op] else "wait"
 
 
-def _explained_by_end(
-    ops: DeviceOps, op: int, ends: tuple[list[float], list[tuple[float, int]]]
+def _last_to_end(
+    ops: DeviceOps, op: int, ends: tuple[list[float], list[tuple[float, int]]], allowed: float
 ) -> int | None:
-    """Find the op on another stream that ended last before this one started, if just before."""
+    """Find the op on another stream that ended last between ``allowed`` and the start of ``op``.
+
+    It explains the start if it ended just before. Even if not, a device that was still busy is
+    nearer to the cause of the delay than the host that launched long ago.
+    """
     times, by_end = ends
-    start = ops.start(op)
-    place = bisect_right(times, start) - 1
-    while place >= 0 and times[place] >= start - EXPLAINED:
+    place = bisect_right(times, ops.start(op)) - 1
+    while place >= 0 and times[place] > allowed:
         candidate = by_end[place][1]
         if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
             return candidate

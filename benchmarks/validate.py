@@ -30,6 +30,8 @@ CLUSTERS = {
     "a100-4gpu-mesh": "a100-mesh-4",
 }
 """The catalogue's name of each measured system."""
+MOST_PEERS = 256
+"""All-to-alls of more ranks are left out: a million transfers a size, and minutes in all."""
 NOT_NCCL = "custom|digitised|forced|NVLS_ENABLE=0|all_reduce_bench"
 
 KIB, MIB = 2**10, 2**20
@@ -75,6 +77,7 @@ def load(path: Path) -> tuple[pd.DataFrame, list[str]]:
     table = pd.read_csv(path)
     table = table[table.system.isin(CLUSTERS) & (table.size_bytes > 0)]
     table = table[~table.setting.fillna("").str.contains(NOT_NCCL)]
+    table = table[(table.collective != "all_to_all") | (table.gpus <= MOST_PEERS)]
     known = catalog()
     absent = sorted({name for name in table.system if CLUSTERS[name] not in known})
     return table[~table.system.isin(absent)], absent

@@ -87,7 +87,7 @@ def plan(
         known=_known(machine, kind, positions, topology),
     )
     if kind in _SENDS and algorithm in (None, "direct"):
-        return sent(case, _SENDS[kind](case.n))
+        return sent(case, case.known.schedule("send", lambda: _SENDS[kind](case.n)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
         return _other(case, machine.domains, algorithm)
     if algorithm is not None:

@@ -236,3 +236,20 @@ def test_published_times(generation, kind, n, size, measured):
     there = machine(n, 1, generation=generation, in_network=generation == "hopper")
     simulated = seconds(kind, size, network, there) * 1e6
     assert simulated == pytest.approx(measured, rel=0.1 if size >= 16 * MIB else 0.2)
+
+
+def test_software_hides_behind_a_block_that_is_on_the_wire():
+    network, there = switches(8, 1), machine(8, 1)
+    shown = [
+        nccl.plan("all_gather", range(8), size, network, machine=there).step_latency
+        for size in (256 * MIB, 16 * GIB)
+    ]
+    block = 2 * GIB / WIRE["hopper"]
+    assert shown[1] == pytest.approx(2.8e-6**2 / (2.8e-6 + block))
+    assert shown[1] < shown[0] < 0.1 * 2.8e-6
+
+
+def test_a_switch_that_adds_also_carries_each_ranks_own_part():
+    network, there = switches(8, 1), machine(8, 1, in_network=True)
+    plan = nccl.plan("all_reduce", range(8), GIB, network, machine=there)
+    assert plan.efficiency == pytest.approx(0.85 * 15 / 16 * 8 / 9)

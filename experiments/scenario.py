@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives import plan
+from collectives.library import LIBRARIES
+from collectives.machine import Machine
 from simulator.engine import Planner, Progress, simulate
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
@@ -36,23 +37,36 @@ class Scenario:
         """Build the part of the cluster that the job uses."""
         return build(self.cluster, self.ranks, self.nodes)
 
+    def machine(self) -> Machine:
+        """Say what the cluster's communication library finds where it runs."""
+        cluster = self.cluster
+        domains = np.empty(self.ranks, dtype=np.int32)
+        placement = place(cluster, self.ranks, self.nodes)
+        for domain, ranks in placement.domains(cluster).items():
+            domains[ranks] = domain
+        return Machine(
+            domains=domains,
+            generation=cluster.accelerator.generation or "",
+            cpu=cluster.host.cpu if cluster.host else "",
+            version=(cluster.library.version or "") if cluster.library else "",
+            in_network=cluster.scale_up.in_network_reduction,
+            overhead=cluster.collective_overhead,
+            net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
+        )
+
     def planner(self) -> Planner:
         """Say how the cluster's library carries out a call."""
-        domains = np.empty(self.ranks, dtype=np.int32)
-        placement = place(self.cluster, self.ranks, self.nodes)
-        for domain, ranks in placement.domains(self.cluster).items():
-            domains[ranks] = domain
-        overhead = self.cluster.collective_overhead
+        machine = self.machine()
+        carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
         forced = self.algorithm
 
         def planner(call: Call, topology: Topology) -> Plan:
-            return plan(
+            return carry_out(
                 call.kind,
                 call.group.ranks,
                 call.size,
                 topology,
-                domains=domains,
-                overhead=overhead,
+                machine=machine,
                 algorithm=forced.get(call.kind),
             )
 

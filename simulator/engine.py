@@ -212,7 +212,11 @@ def _analytic(run: _Run) -> Begin:
 
 
 def _transfer(run: _Run) -> Begin:
-    """Every transfer is a flow of its own; a call of unknown size is what it is to ``flow``."""
+    """Every transfer is a flow of its own.
+
+    A call that is no list of transfers is what it is to ``flow``: one of unknown size, and one
+    whose steps are all under way at once or added up by the switches.
+    """
     network = Network(run.env, run.topology)
     run.link_bytes = network.link_bytes
 
@@ -224,10 +228,10 @@ def _transfer(run: _Run) -> Begin:
             run.spent[index] = spent
             done()
 
-        if math.isnan(call.size):
-            unsized = network.start(run.costs.loads(call), factor, lambda: finish(unsized.spent))
+        plan = None if math.isnan(call.size) else run.costs.planner(call, run.topology)
+        if plan is None or plan.pipelined or any(step.in_network for step in plan.schedule.steps):
+            whole = network.start(run.costs.loads(call), factor, lambda: finish(whole.spent))
             return
-        plan = run.costs.planner(call, run.topology)
         positions = np.array(call.group.ranks, dtype=np.int32)
         steps = lay_transfers(plan, positions, call.size, run.topology)
         carry_out(network, steps, plan.overhead, factor, finish)

@@ -13,12 +13,17 @@ from topologies.fields import Bandwidth, Count, Dimensions, Fraction, Latency, P
 
 
 class _Nics(Part):
-    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction."""
+    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
+
+    ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
+    from what the communication library assumes.
+    """
 
     nics_per_node: Count
     bandwidth: Bandwidth
     latency: Latency
     efficiency: Fraction = 1.0
+    message_overhead: Latency | None = None
 
 
 class SwitchFabric(_Nics):

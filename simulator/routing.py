@@ -1,22 +1,24 @@
 """Which links a message takes.
 
 Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
-stays in its scale-up domain if it can, however many hops that takes. Among equal next hops one is
-chosen by a hash of source, target and place (static ECMP), so that equal-cost paths are all used
-and every run chooses the same.
+stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
+ranks, where that is shorter or the only way. Among equal next hops one is chosen by a hash of
+source, target and place (static ECMP), and so is, among equal paths, the switch from which the
+target is entered: equal-cost paths are all used and every run chooses the same.
 """
 
-import heapq
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from simulator import paths
 from simulator.errors import TopologyError
+from simulator.paths import Found, Graph, Messages, Near, Rows
 from simulator.topology import SCALE_OUT, Topology
 
 _SCALE_OUT_METRIC = 1000
 """More than the hops of any scale-up domain, so that leaving it never looks shorter."""
+_SMALL_DOMAIN = 16
+"""Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
 
 
 def routes(
@@ -29,140 +31,92 @@ def routes(
     TopologyError
         If two nodes have no path, naming them.
     """
-    order = np.argsort(target, kind="stable")
+    graph, hub = _graph(network), _hubs(network)
+    found = paths.nothing_found(len(network.nodes))
+    messages = _messages(source, target, len(network.nodes))
+    flat, used = paths.inside(messages, graph, hub, paths.cells(graph, hub), found)
+    if (messages.metric >= _least_by_hub(graph, hub)).any():
+        flat, used = _across(messages, graph, hub, (found, flat, used))
+    lost = np.flatnonzero(messages.metric == paths.UNKNOWN)
+    if len(lost):
+        ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
+        raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
+    offset, link = paths.gathered(messages, flat)
+    return offset, link
+
+
+def _graph(network: Topology) -> Graph:
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
         metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
-    into = np.argsort(network.target, kind="stable").astype(np.int32)
-    into_offset = np.zeros(len(network.nodes) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(network.target, minlength=len(network.nodes)), out=into_offset[1:])
-    hops, flat, lost = _walk(
-        (source[order].astype(np.int32), target[order].astype(np.int32)),
-        (network.source, network.target, metric),
-        network.out_links,
-        (into_offset, into),
+    into = paths.rows(network.target, len(network.nodes))
+    start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
+    return Graph(start, stop, metric, Rows(*network.out_links), into)
+
+
+def _hubs(network: Topology) -> NDArray[np.bool_]:
+    """Mark the switches to search from; which they are decides about speed, not about metrics.
+
+    They have several links in and out, so the ends of a NIC are none, and join more than the
+    ranks of one small domain: a search may as well pass through its switch.
+    """
+    nodes = len(network.nodes)
+    rank = np.arange(nodes) < network.ranks
+    out = np.bincount(network.source, minlength=nodes)
+    into = np.bincount(network.target, minlength=nodes)
+    from_ranks = np.bincount(network.target[rank[network.source]], minlength=nodes)
+    to_ranks = np.bincount(network.source[rank[network.target]], minlength=nodes)
+    domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
+    hub: NDArray[np.bool_] = ~rank & ~domain & (out > 1) & (into > 1)
+    return hub
+
+
+def _messages(source: NDArray[np.int32], target: NDArray[np.int32], nodes: int) -> Messages:
+    return Messages(
+        source=source.astype(np.int32),
+        to=paths.rows(target, nodes),
+        metric=np.full(len(source), paths.UNKNOWN, dtype=np.int64),
+        by=np.full(len(source), -1, dtype=np.int32),
+        lot=np.zeros(len(source), dtype=np.uint64),
+        first=np.zeros(len(source), dtype=np.int64),
+        length=np.zeros(len(source), dtype=np.int64),
     )
-    if lost >= 0:
-        message = int(order[lost])
-        ends = network.nodes[source[message]], network.nodes[target[message]]
-        raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
-    return _in_order(order, hops, flat)
 
 
-def _in_order(
-    order: NDArray[np.int64], hops: NDArray[np.int64], flat: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Put rows that were found in ``order`` back into the callers' order."""
-    begin = np.concatenate([[0], np.cumsum(hops)[:-1]]) if len(hops) else hops
-    length = np.empty_like(hops)
-    first = np.empty_like(hops)
-    length[order], first[order] = hops, begin
-    offset = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    place = np.arange(offset[-1]) - np.repeat(offset[:-1], length) + np.repeat(first, length)
-    return offset, flat[place]
+def _least_by_hub(graph: Graph, hub: NDArray[np.bool_]) -> int:
+    """Metric that no path through a hub between two other nodes can be below."""
+    enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
+    return int(enter.min() + leave.min()) if len(enter) else paths.UNKNOWN + 1
 
 
-@njit(cache=True)
-def _distances(goal, sources, links, into, found):  # type: ignore[no-untyped-def] # noqa: C901
-    """Dijkstra backwards from ``goal`` until every source has its final distance.
+def _across(
+    messages: Messages,
+    graph: Graph,
+    hub: NDArray[np.bool_],
+    so_far: tuple[Found, NDArray[np.int32], int],
+) -> tuple[NDArray[np.int32], int]:
+    found = so_far[0]
+    hubs = np.flatnonzero(hub)
+    towards = Near(*paths.near(hubs, graph, hub, found))
+    beyond = Near(*paths.near(hubs, paths.reverse(graph), hub, found))
+    before, after = _by_node(beyond, hubs, len(hub)), _by_node(towards, hubs, len(hub))
+    masks = hub, paths.between(graph, hub, before, after)
+    order = _farthest_first(beyond)
+    flat, used = paths.across(messages, graph, order, (beyond, after), masks, so_far)
+    return flat, used
 
-    ``found`` is, per node: the distance (-1: none), a link that comes nearer, and how many do.
+
+def _by_node(near: Near, hubs: NDArray[np.int64], nodes: int) -> Near:
+    """Turn a row per hub into a row per node."""
+    offset, order = paths.rows(near.item, nodes)
+    of = np.repeat(hubs, np.diff(near.offset)).astype(np.int32)
+    return Near(offset, of[order], near.metric[order])
+
+
+def _farthest_first(beyond: Near) -> NDArray[np.int64]:
+    """Order hubs: those of the fabric before those of domains.
+
+    What is found over the fabric bounds the search from a domain's switch, which few need.
     """
-    start, _, metric = links
-    offset, inward = into
-    distance, via, ways = found
-    distance[:] = -1
-    wanted = len(sources)
-    waiting = np.zeros(len(distance), dtype=np.int32)
-    for node in sources:
-        waiting[node] += 1
-    done = np.zeros(len(distance), dtype=np.bool_)
-    heap = [(np.int64(0), np.int64(goal))]
-    distance[goal] = 0
-    while heap and wanted > 0:
-        far, node = heapq.heappop(heap)
-        if done[node]:
-            continue
-        done[node] = True
-        wanted -= waiting[node]
-        for place in range(offset[node], offset[node + 1]):
-            link = inward[place]
-            before = np.int64(start[link])
-            step = far + metric[link]
-            if distance[before] < 0 or step < distance[before]:
-                distance[before] = step
-                via[before] = link
-                ways[before] = 1
-                heapq.heappush(heap, (step, before))
-            elif step == distance[before]:
-                ways[before] += 1
-    for node in range(len(distance)):
-        if not done[node]:
-            distance[node] = -1
-
-
-@njit(cache=True)
-def _hash(source, target, node):  # type: ignore[no-untyped-def]
-    """Mix 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
-    key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
-    key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
-    key ^= key >> np.uint64(33)
-    key *= np.uint64(0xFF51AFD7ED558CCD)
-    key ^= key >> np.uint64(33)
-    key *= np.uint64(0xC4CEB9FE1A85EC53)
-    return key ^ (key >> np.uint64(33))
-
-
-@njit(cache=True)
-def _next_link(node, ends, found, links, out):  # type: ignore[no-untyped-def]
-    """Choose by hash among the links that come nearer by just their metric."""
-    _, stop, metric = links
-    distance, via, ways = found
-    if ways[node] == 1:
-        return via[node]
-    offset, outward = out
-    left = np.int64(_hash(ends[0], ends[1], node) % np.uint64(ways[node]))
-    for place in range(offset[node], offset[node + 1]):
-        link = outward[place]
-        after = distance[stop[link]]
-        if after >= 0 and after + metric[link] == distance[node]:
-            if left == 0:
-                return link
-            left -= 1
-    return via[node]
-
-
-@njit(cache=True)
-def _walk(messages, links, out, into):  # type: ignore[no-untyped-def]
-    """Follow every message; messages are sorted by target.
-
-    Returns hops per message, the links one after the other, and the first message without a path
-    (-1: none).
-    """
-    source, target = messages
-    nodes = len(into[0]) - 1
-    distance = np.full(nodes, -1, dtype=np.int64)
-    found = (distance, np.zeros(nodes, dtype=np.int32), np.zeros(nodes, dtype=np.int32))
-    hops = np.zeros(len(source), dtype=np.int64)
-    flat = np.empty(max(2 * len(source), 16), dtype=np.int32)
-    used = 0
-    first = 0
-    while first < len(source):
-        last = first
-        while last < len(source) and target[last] == target[first]:
-            last += 1
-        _distances(target[first], source[first:last], links, into, found)
-        for message in range(first, last):
-            node = source[message]
-            if distance[node] < 0:
-                return hops, flat[:used], message
-            while node != target[first]:
-                link = _next_link(node, (source[message], target[first]), found, links, out)
-                if used == len(flat):
-                    flat = np.concatenate((flat, np.empty(len(flat), dtype=np.int32)))
-                flat[used] = link
-                used += 1
-                hops[message] += 1
-                node = links[1][link]
-        first = last
-    return hops, flat[:used], -1
+    farthest = np.maximum.reduceat(beyond.metric, beyond.offset[:-1])
+    return np.argsort(-farthest, kind="stable")

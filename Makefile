@@ -44,6 +44,8 @@ $(READY): pyproject.toml constraints.txt
 	fi
 	@echo "== setup: install into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]'
+	@echo "== setup: compile the hot passes, once"
+	@$(BIN)/python -m simulator.warm
 	@touch $@
 	@echo "== setup: done"
 

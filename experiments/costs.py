@@ -1,8 +1,9 @@
 """What a collective costs: what the model says, or what the trace shows.
 
 ``model`` times every call on the cluster's links. ``trace`` scales the model of each call so that
-on the cluster the trace was recorded on, alone on the network, it takes what was measured from
-the last member's arrival to the end; a what-if then scales from there.
+on the cluster the trace was recorded on it takes what was measured from the last member's arrival
+to the end; a what-if then scales from there. What was measured includes the contention of calls
+that overlapped, and so does the engine: the factors are found by replaying, not on an idle network.
 
 Members that were not traced cannot be seen to arrive. What a call took longer than it should have
 is taken to be their lateness, and is held at that in every what-if.
@@ -21,6 +22,13 @@ from simulator.workload import What, Workload
 
 Floats = NDArray[np.float64]
 
+_ROUNDS = 6
+"""Replays at most until the calls take what they should; without overlap one confirms it."""
+_CLOSE = 1e-3
+"""A call is timed right within this fraction of its measured time ..."""
+_CLOSE_TIME = 1e-7
+"""... or this many seconds, whichever is more: stamps are whole microseconds in older traces."""
+
 
 def with_costs(scenario: Scenario, mode: str) -> Scenario:
     """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
@@ -35,35 +43,85 @@ def with_costs(scenario: Scenario, mode: str) -> Scenario:
         raise WhatIfError(f"collective cost {mode!r} is not one of {known}")
     if not len(scenario.workload.calls):
         return scenario
-    costs = Costs(scenario.topology(), scenario.planner())
-    calls = range(len(scenario.workload.calls))
-    idle = np.array([costs.idle_time(scenario.workload.call_view(call)) for call in calls])
-    return replace(scenario, workload=COLLECTIVE_COSTS[mode](scenario.workload, idle))
+    return COLLECTIVE_COSTS[mode](scenario)
 
 
-def _by_model(workload: Workload, idle: Floats) -> Workload:
+def _by_model(scenario: Scenario) -> Scenario:
     """Cost calls by the model; it counts until the last rank is done, so nobody drains."""
-    late = np.where(_whole(workload), 0.0, _beyond(workload.calls.transfer, idle))
+    workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
-    return replace(workload.with_calls(late=late), duration=drained)
+    scenario = replace(scenario, workload=replace(workload, duration=drained))
+    if _whole(workload).all():
+        return scenario
+    return _settled(scenario, _with_late, _idle(scenario))
 
 
-def _by_trace(workload: Workload, idle: Floats) -> Workload:
+def _by_trace(scenario: Scenario) -> Scenario:
     """Cost calls by what was measured; where members are missing, by the least of like calls."""
-    measured = workload.calls.transfer
-    transfer = np.where(_whole(workload), measured, _least_alike(workload))
-    # A call of unknown size costs all that was measured: nothing of it is lateness besides.
-    sized = ~np.isnan(workload.calls.size)
-    late = np.where(sized, _beyond(measured, transfer), 0.0)
-    known = (idle > 0) & ~np.isnan(transfer) & sized
+    workload = scenario.workload
+    idle = _idle(scenario)
+    target = _target(workload)
+    known = (idle > 0) & (target > 0) & ~np.isnan(workload.calls.size)
     factor = np.ones(len(idle))
-    factor[known] = transfer[known] / idle[known]
-    return workload.with_calls(late=late, factor=factor)
+    factor[known] = target[known] / idle[known]
+    scenario = replace(scenario, workload=workload.with_calls(factor=factor))
+    return _settled(scenario, _with_factor, target)
 
 
-def _beyond(measured: Floats, expected: Floats) -> Floats:
-    """How much longer than expected (s); 0 where nothing was measured."""
-    return np.maximum(0.0, np.nan_to_num(measured - expected))
+def _settled(
+    scenario: Scenario, adjust: Callable[[Workload, Floats], Workload], first: Floats
+) -> Scenario:
+    """Adjust the calls to how long they take in a replay, until a replay confirms it.
+
+    ``first`` is what they are taken to need before the first replay (s).
+    """
+    moving = first
+    for _ in range(_ROUNDS):
+        scenario = replace(scenario, workload=adjust(scenario.workload, moving))
+        if scenario.engine == "analytic":
+            break
+        timeline = scenario.run()
+        took = timeline.call_end - timeline.call_start
+        if np.allclose(took, moving, rtol=_CLOSE, atol=_CLOSE_TIME):
+            break
+        moving = took
+    return scenario
+
+
+def _with_late(workload: Workload, moving: Floats) -> Workload:
+    """Let missing members be late by what a call took longer than it moves."""
+    longer = np.maximum(0.0, np.nan_to_num(workload.calls.transfer - moving))
+    return workload.with_calls(late=np.where(_whole(workload) | _unsized(workload), 0.0, longer))
+
+
+def _with_factor(workload: Workload, moving: Floats) -> Workload:
+    """Scale calls that move for longer or shorter than they should."""
+    calls = workload.calls
+    target = _target(workload)
+    sound = (moving > 0) & (target > 0) & ~_unsized(workload)
+    ratio = np.ones(len(calls))
+    ratio[sound] = target[sound] / moving[sound]
+    late = np.maximum(0.0, np.nan_to_num(calls.transfer - target))
+    late[_whole(workload) | _unsized(workload)] = 0.0
+    return workload.with_calls(factor=calls.factor * ratio, late=late)
+
+
+def _target(workload: Workload) -> Floats:
+    """How long each call should move (s): as measured, or the least of like calls."""
+    return np.where(_whole(workload), workload.calls.transfer, _least_alike(workload))
+
+
+def _idle(scenario: Scenario) -> Floats:
+    """Time of each call on an idle network (s)."""
+    costs = Costs(scenario.topology(), scenario.planner())
+    workload = scenario.workload
+    calls = range(len(workload.calls))
+    return np.array([costs.idle_time(workload.call_view(call)) for call in calls])
+
+
+def _unsized(workload: Workload) -> NDArray[np.bool_]:
+    """Which calls have no known size: they cost all that was measured, on any network."""
+    return np.isnan(workload.calls.size)
 
 
 def _whole(workload: Workload) -> NDArray[np.bool_]:
@@ -82,7 +140,7 @@ def _least_alike(workload: Workload) -> Floats:
     return least[which.ravel()]
 
 
-COLLECTIVE_COSTS: dict[str, Callable[[Workload, Floats], Workload]] = {
+COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
     "model": _by_model,
     "trace": _by_trace,
 }

@@ -1,12 +1,13 @@
 """A schedule laid on a topology: bytes on links, once per run of like steps.
 
-A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links.
-Exact where nothing else uses the links, and while the share of each link stays what it is during
-a run; what a load that is folded out of many steps cannot see is listed in MODEL.md.
+A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links, which
+remembers the steps it is folded out of: :mod:`simulator.network` takes them one by one while
+something else is on the links.
 """
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,14 @@ from simulator.topology import Topology
 Floats = NDArray[np.float64]
 
 
+class Run(NamedTuple):
+    """Like steps, one after the other: each waits ``latency`` (s), then moves ``amount`` (B)."""
+
+    repeats: int
+    latency: float
+    amount: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
     """Flows that start together and advance in step, each at the same rate.
@@ -27,6 +36,9 @@ class Load:
     (B/s) puts ``weight[i] * x`` on link ``link[i]``; alone it runs at ``alone`` = the least
     bandwidth / weight, found on link ``bottleneck``. ``latency`` (s) passes before bytes move;
     ``latency_of`` splits it by resource, shape ``(resources + 1,)``, the last for software.
+
+    ``runs`` are the steps it is folded out of, which add up to ``latency`` and ``amount``; empty
+    for a load that is one step.
     """
 
     latency: float
@@ -36,6 +48,7 @@ class Load:
     weight: Floats
     alone: float
     bottleneck: int
+    runs: tuple[Run, ...] = ()
 
     @property
     def time(self) -> float:
@@ -109,14 +122,16 @@ def _of_step(
     weight = on_link[used] / largest if largest else np.empty(0)
     rates = network.bandwidth[used] / weight if largest else np.empty(0)
     tightest = int(np.argmin(rates)) if len(rates) else -1
+    one = Run(step.repeats, float(latency_of.sum()), largest if len(rates) else 0.0)
     return Load(
-        latency=float(latency_of.sum()) * step.repeats,
+        latency=one.latency * step.repeats,
         latency_of=latency_of * step.repeats,
-        amount=largest * step.repeats if len(rates) else 0.0,
+        amount=one.amount * step.repeats,
         link=used,
         weight=weight,
         alone=float(rates[tightest]) if len(rates) else np.inf,
         bottleneck=int(used[tightest]) if len(rates) else -1,
+        runs=(one,) if step.repeats > 1 else (),
     )
 
 
@@ -180,4 +195,20 @@ def _joined(one: Load, other: Load) -> Load:
         latency=one.latency + other.latency,
         latency_of=one.latency_of + other.latency_of,
         amount=one.amount + other.amount,
+        runs=_runs_of(one, other),
     )
+
+
+def _runs_of(one: Load, other: Load) -> tuple[Run, ...]:
+    """List the runs of both; like steps are one run, and what only waits joins a single step."""
+    runs: list[Run] = []
+    for load in (one, other):
+        for run in load.runs or (Run(1, load.latency, load.amount),):
+            before = runs[-1] if runs else Run(1, 0.0, 0.0)
+            if before[1:] == run[1:]:
+                runs[-1:] = [run._replace(repeats=before.repeats + run.repeats)]
+            elif before.repeats == run.repeats == 1 and not before.amount:
+                runs[-1:] = [run._replace(latency=before.latency + run.latency)]
+            else:
+                runs.append(run)
+    return tuple(runs) if runs[1:] or runs[0].repeats > 1 else ()

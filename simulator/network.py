@@ -1,7 +1,12 @@
 """The network over simulated time: loads in, completions out.
 
 Loads that use the same links at the same time share them max-min fairly. Nothing happens between
-the instants at which a load joins or ends; all that happen at one instant are settled together.
+the instants at which a load waits, joins or ends; all that happen at one instant are settled
+together.
+
+A load that has its links to itself is folded: all its latencies, then all its bytes, two events
+for any number of steps. It is done when its steps are, and half-way its steps are where time says.
+As long as another load is on any of its links, waiting or moving, it is taken step by step.
 """
 
 from collections.abc import Callable
@@ -13,9 +18,10 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
 
-from simulator.load import Load
+from simulator.load import Load, Run
 from simulator.sharing import max_min_rates
 from simulator.topology import Topology
+from simulator.traffic import Done, Traffic, after, amount_of, latency_of, scaled, steps_of
 
 _SLACK = 1e-12
 """A load that would end within this many seconds is over.
@@ -26,36 +32,19 @@ too short to move the clock and the simulation stands still.
 _AFTER_ALL_OTHERS = 2
 """SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is settled once."""
 
-Done = Callable[[], None]
+_SEGMENTS = 256
+"""Segments in which a load is taken, at the most, while others are on its links.
 
-
-@dataclass(slots=True, eq=False)
-class Traffic:
-    """A call's loads under way, one after the other.
-
-    ``spent`` (s) adds up where the time went: shape ``(resources + 1,)``, the last for software.
-    """
-
-    loads: tuple[Load, ...]
-    factor: float
-    done: Done
-    spent: NDArray[np.float64]
-    phase: int = 0
-    remaining: float = 0.0
-    rate: float = 0.0
-    since: float = 0.0
-    end: float = np.inf
-    held_by: int = -1
-
-    @property
-    def load(self) -> Load:
-        """The load under way."""
-        return self.loads[self.phase]
+Enough for every step of a ring all-reduce on 129 ranks; of longer ones several steps are one.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Network:
-    """Links shared by the traffic on them; made, run and thrown away with its environment."""
+    """Links shared by the traffic on them; made, run and thrown away with its environment.
+
+    ``_present[link]`` counts the loads on a link, ``_users[link]`` those of them that move bytes.
+    """
 
     env: simpy.Environment
     topology: Topology
@@ -63,12 +52,17 @@ class Network:
     _moving: dict[int, Traffic] = field(default_factory=dict)
     _users: NDArray[np.int32] = field(init=False)
     _shared: bool = False
+    _changed: bool = False
+    _of_steps: dict[int, Traffic] = field(default_factory=dict)
+    _present: NDArray[np.int32] = field(init=False)
+    _recount: bool = False
     _settling: bool = False
     _next_wake: float = np.inf
 
     def __post_init__(self) -> None:
         self.link_bytes = np.zeros(len(self.topology))
         self._users = np.zeros(len(self.topology), dtype=np.int32)
+        self._present = np.zeros(len(self.topology), dtype=np.int32)
 
     def start(self, loads: tuple[Load, ...], factor: float, done: Done) -> Traffic:
         """Begin a call now; ``done`` is called when its last load has ended.
@@ -77,13 +71,62 @@ class Network:
         """
         spent = np.zeros(len(self.topology.resources) + 1)
         traffic = Traffic(loads, factor, done, spent)
-        self._begin_phase(traffic)
+        self._begin_load(traffic)
         return traffic
 
-    def _begin_phase(self, traffic: Traffic) -> None:
+    def _begin_load(self, traffic: Traffic) -> None:
         load = traffic.load
         traffic.spent += load.latency_of * traffic.factor
-        self._at(load.latency * traffic.factor, lambda _: self._join(traffic))
+        amount = load.amount * traffic.factor
+        self.link_bytes[load.link] += load.weight * amount
+        self._present[load.link] += 1
+        if load.runs and len(load.link):
+            self._of_steps[id(traffic)] = traffic
+        if self._meets_others(load, 1) and load.runs:
+            traffic.todo = scaled(load, traffic.factor)
+            self._unfolded(traffic)
+        else:
+            traffic.todo = []
+            self._folded(traffic, load.latency * traffic.factor, amount)
+
+    def _meets_others(self, load: Load, itself: int) -> bool:
+        """Say whether others are on the links of a load that comes or goes; see to it if so."""
+        if not self._of_steps or not (self._present[load.link] > itself).any():
+            return False
+        self._recount = True
+        self._settle_later()
+        return True
+
+    def _folded(self, traffic: Traffic, latency: float, amount: float) -> None:
+        """Take what is left of the load as one."""
+        traffic.folded = True
+        traffic.folded_at = self.env.now
+        self._segment(traffic, latency, amount)
+
+    def _unfolded(self, traffic: Traffic) -> None:
+        """Take what is left of the load step by step."""
+        traffic.folded = False
+        traffic.stride = -(-steps_of(traffic.todo) // _SEGMENTS)
+        self._next_segment(traffic)
+
+    def _next_segment(self, traffic: Traffic) -> None:
+        if not traffic.folded and traffic.todo:
+            self._segment(traffic, *traffic.take())
+            return
+        self._present[traffic.load.link] -= 1
+        self._of_steps.pop(id(traffic), None)
+        self._meets_others(traffic.load, 0)
+        traffic.phase += 1
+        if traffic.phase < len(traffic.loads):
+            self._begin_load(traffic)
+        else:
+            traffic.done()
+
+    def _segment(self, traffic: Traffic, latency: float, amount: float) -> None:
+        traffic.turn = turn = traffic.turn + 1
+        traffic.remaining = amount
+        traffic.wakes = self.env.now + latency
+        self._at(latency, lambda _: self._join(traffic, turn))
 
     def _at(self, delay: float, callback: Callable[[Any], None], priority: int = 1) -> None:
         event = self.env.event()
@@ -91,27 +134,26 @@ class Network:
         event.callbacks.append(callback)
         self.env.schedule(event, priority=EventPriority(priority), delay=delay)
 
-    def _join(self, traffic: Traffic) -> None:
-        load = traffic.load
-        amount = load.amount * traffic.factor
-        self.link_bytes[load.link] += load.weight * amount
-        if amount == 0.0:
-            self._next_phase(traffic)
+    def _join(self, traffic: Traffic, turn: int) -> None:
+        if turn != traffic.turn:
             return
-        traffic.remaining = amount
+        if traffic.remaining == 0.0:
+            self._next_segment(traffic)
+            return
+        link = traffic.load.link
         traffic.rate = 0.0
         traffic.since = self.env.now
-        self._users[load.link] += 1
-        self._shared |= bool((self._users[load.link] > 1).any())
+        self._users[link] += 1
+        self._shared |= bool((self._users[link] > 1).any())
         self._moving[id(traffic)] = traffic
+        self._changed = True
         self._settle_later()
 
-    def _next_phase(self, traffic: Traffic) -> None:
-        traffic.phase += 1
-        if traffic.phase < len(traffic.loads):
-            self._begin_phase(traffic)
-        else:
-            traffic.done()
+    def _leave(self, traffic: Traffic) -> None:
+        del self._moving[id(traffic)]
+        self._users[traffic.load.link] -= 1
+        traffic.end = np.inf
+        self._changed = True
 
     def _settle_later(self) -> None:
         if not self._settling:
@@ -124,28 +166,68 @@ class Network:
             self._settle_later()
 
     def _settle(self) -> None:
-        """End what is over, share what is left, and sleep until the next end."""
-        self._settling = False
+        """End what is over, fold and unfold, share what is left, and sleep until the next end.
+
+        What begins by that, or changes its mind, is settled at this instant once more, and only
+        then shared.
+        """
         now = self.env.now
+        self._settling = False
         over = [traffic for traffic in self._moving.values() if traffic.end <= now + _SLACK]
         for traffic in over:
-            del self._moving[id(traffic)]
-            self._users[traffic.load.link] -= 1
             self._account(traffic)
-        self._share()
-        self._sleep()
+            self._leave(traffic)
         for traffic in over:
-            traffic.end = np.inf
-            self._next_phase(traffic)
+            self._next_segment(traffic)
+        if self._recount and not self._settling:
+            self._fold_and_unfold()
+        if not self._settling:
+            if self._changed:
+                self._share()
+            self._sleep()
+
+    def _fold_and_unfold(self) -> None:
+        """Fold the loads that are alone on their links, unfold those that no longer are."""
+        self._recount = False
+        loads = list(self._of_steps.values())
+        for traffic, crowded in zip(loads, _crowded(loads, self._present), strict=True):
+            if crowded and traffic.folded:
+                self._unfold(traffic)
+            elif not (crowded or traffic.folded):
+                self._fold(traffic)
+
+    def _fold(self, traffic: Traffic) -> None:
+        """Put the segment under way back to what is to do, and fold it all."""
+        if id(traffic) in self._moving:
+            self._account(traffic)
+            self._leave(traffic)
+        waits = max(0.0, traffic.wakes - self.env.now)
+        traffic.todo.insert(0, Run(1, waits, traffic.remaining))
+        self._folded(traffic, latency_of(traffic.todo), amount_of(traffic.todo))
+
+    def _unfold(self, traffic: Traffic) -> None:
+        """Unfold what time has left of the load; so far it had its links to itself."""
+        if id(traffic) in self._moving:
+            self._leave(traffic)
+        load, passed = traffic.load, self.env.now - traffic.folded_at
+        todo = traffic.todo or scaled(load, traffic.factor)
+        traffic.todo = after(todo, passed, load.alone)
+        moved = passed - (latency_of(todo) - latency_of(traffic.todo))
+        traffic.spent[self.topology.resource[load.bottleneck]] += moved
+        self._unfolded(traffic)
 
     def _share(self) -> None:
         """Give every load its rate; only loads on shared links can hold each other back."""
-        crowd = []
-        for traffic in self._moving.values():
-            if self._shared and (self._users[traffic.load.link] > 1).any():
+        self._changed = False
+        moving = list(self._moving.values())
+        crowd: list[Traffic] = []
+        shared = _crowded(moving, self._users) if self._shared else [False] * len(moving)
+        for traffic, others in zip(moving, shared, strict=True):
+            if others:
                 crowd.append(traffic)
             else:
-                self._set_rate(traffic, traffic.load.alone, traffic.load.bottleneck)
+                load = traffic.load
+                self._set_rate(traffic, load.alone, load.bottleneck)
         self._shared = bool(crowd)
         if crowd:
             rates, holds = max_min_rates(
@@ -158,12 +240,13 @@ class Network:
 
     def _set_rate(self, traffic: Traffic, rate: float, link: int) -> None:
         """Change a rate; an end that does not change is not computed again, to the last bit."""
-        if rate == traffic.rate:
+        if rate == traffic.rate and link == traffic.held_by:
             return
         self._account(traffic)
-        traffic.rate = rate
         traffic.held_by = link
-        traffic.end = self.env.now + traffic.remaining / rate
+        if rate != traffic.rate:
+            traffic.rate = rate
+            traffic.end = self.env.now + traffic.remaining / rate
 
     def _account(self, traffic: Traffic) -> None:
         """Move what has flowed since the last change from ``remaining`` to the books."""
@@ -180,3 +263,14 @@ class Network:
         if due < self._next_wake:
             self._next_wake = due
             self._at(max(0.0, due - self.env.now), lambda _: self._wake(due))
+
+
+def _crowded(traffics: list[Traffic], count: NDArray[np.int32]) -> list[bool]:
+    """Say of each whether ``count`` of any of its load's links is more than one."""
+    if not traffics:
+        return []
+    links = [traffic.load.link for traffic in traffics]
+    begin = np.cumsum([0, *map(len, links[:-1])])
+    shared = np.logical_or.reduceat(count[np.concatenate(links)] > 1, begin)
+    crowded: list[bool] = shared.tolist()
+    return crowded

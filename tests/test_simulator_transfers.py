@@ -23,6 +23,7 @@ from strategies import (
     sizes,
     switch_network,
     two_tiers,
+    with_software,
 )
 
 UNIFORM = {
@@ -136,28 +137,64 @@ def test_the_reference_says_where_the_time_of_its_last_chain_went():
     assert timeline.call_spent.tolist() == [pytest.approx([4.0 + 1.0, 1.0 + 2.0, 0.0, 7.0 + 1.0])]
 
 
-@st.composite
-def overlaps(draw, shapes, kinds):
-    """Two calls of two groups, large against the latencies, the second one later or not."""
-    n = draw(st.integers(3, 7))
-    builder = WorkloadBuilder(job_ranks=n)
-    for sequence in range(2):
-        members = tuple(draw(st.permutations(range(n)))[: draw(st.integers(2, n))])
-        size = draw(st.sampled_from([1e7, 2.5e7, 6e7]))
-        row = CallRow(draw(st.sampled_from(kinds)), builder.group(members), sequence, size)
-        call, ready = builder.call(row), draw(st.sampled_from([0.0, 1e-3, 7e-3]))
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+GENERAL = (*RINGS, "all_to_all", "broadcast", "reduce")
+
+
+SIZES = (1e4, 5e4, 1e5, 4e5, 1e6, 1e7, 2.5e7, 6e7)
+READY = (0.0, 1.3e-5, 1.1e-4, 1e-3, 7e-3)
+
+
+def two_calls(ranks, *calls):
+    """A workload of calls ``(kind, members, size, ready)``."""
+    builder = WorkloadBuilder(job_ranks=ranks)
+    for sequence, (kind, members, size, ready) in enumerate(calls):
+        call = builder.call(CallRow(kind, builder.group(members), sequence, size))
         for rank in members:
-            lane = str(sequence)
             builder.op(
                 What.COLLECTIVE,
                 rank=rank,
-                lane=lane,
+                lane=str(sequence),
                 name="c",
                 duration=0.0,
                 call=call,
                 ready=ready,
             )
-    return builder.build(), draw(st.sampled_from(shapes))(n)
+    return builder.build()
+
+
+@st.composite
+def overlaps(draw, shapes, kinds, latencies=(1e-6, 1e-5), fewest=0.0):
+    """Two calls of two groups, from latency-bound to large, the second one later or not."""
+    n = draw(st.integers(3, 7))
+    sizes = [size for size in SIZES if size >= fewest]
+    calls = [
+        (
+            draw(st.sampled_from(kinds)),
+            tuple(draw(st.permutations(range(n)))[: draw(st.integers(2, n))]),
+            draw(st.sampled_from(sizes)),
+            draw(st.sampled_from(READY)),
+        )
+        for _ in range(2)
+    ]
+    latency = draw(st.sampled_from(latencies))
+    return two_calls(n, *calls), draw(st.sampled_from(shapes))(n, latency=latency)
+
+
+def pair(random, shapes, kinds):
+    """The same, drawn evenly: for statements about most of them."""
+    n = int(random.integers(3, 8))
+    calls = [
+        (
+            str(random.choice(kinds)),
+            tuple(random.permutation(n)[: random.integers(2, n + 1)].tolist()),
+            float(random.choice(SIZES)),
+            float(random.choice(READY[:3])),
+        )
+        for _ in range(2)
+    ]
+    shape = shapes[random.integers(len(shapes))]
+    return two_calls(n, *calls), shape(n, latency=float(random.choice([1e-6, 1e-5])))
 
 
 def deviation(case):
@@ -166,41 +203,60 @@ def deviation(case):
     return abs(flow.makespan / transfer.makespan - 1), abs(took[0] / took[1] - 1).max()
 
 
-@settings(max_examples=80)
-@given(overlaps(SYMMETRIC, ("all_reduce", "all_gather", "reduce_scatter")))
+@settings(max_examples=150)
+@given(overlaps(SYMMETRIC, RINGS))
 def test_overlapped_rings_agree_where_links_are_alike(case):
-    """Measured over 550 random cases: 0.06 % of the makespan, 0.1 % of a call.
+    """Latency-bound or not; measured over 3,000 random cases: 1e-13.
 
-    What differs is latency: a folded run pays all of it before its bytes, the reference step by
-    step, so that the other call has the links to itself at other times. At 1 us a step and
-    megabytes it is small; the bound is one step's latency in a step's time of a millisecond, and
-    some for the ends that shift.
+    Folded, a ring would pay all its latencies before its bytes, and the other call would have the
+    links to itself at other times. Step by step both engines do the same.
     """
     makespan, calls = deviation(case)
-    assert makespan < 0.002
-    assert calls < 0.005
+    assert makespan < 1e-6
+    assert calls < 1e-6
 
 
 @settings(max_examples=80)
-@given(overlaps(SHAPES, ("all_reduce", "all_gather", "reduce_scatter")))
+@given(overlaps(SHAPES, RINGS, latencies=(1e-6,), fewest=1e7))
 def test_overlapped_rings_stay_close_on_unlike_links(case):
-    """Measured over 1,200 random cases: 6 % of the makespan (0.04 % off the ring), 43 % of a call.
+    """Megabytes at 1 us; the call is off by more than the makespan.
 
-    A folded run moves at one rate on all its links, that of the fullest; in the reference a
-    transfer on a free link ends early and leaves its link to the other call. What one call is
-    denied the other gets, so the makespan moves less than the calls do; the bound on a call is
-    what lock-step can cost at the most here, a link shared by two that need not share it.
+    A step moves at one rate on all its links, that of the fullest; in the reference a transfer on
+    a free link ends early and leaves its link to the other call. What one call is denied the
+    other gets, so the makespan moves less than the calls do; the bound on a call is what
+    lock-step can cost at the most here, a link shared by two that need not share it.
     """
     makespan, calls = deviation(case)
     assert makespan < 0.10
     assert calls < 1.0
 
 
-def test_where_latency_rules_a_folded_run_misses_the_others_bytes():
-    """The worst case known: a ring beside a direct all-to-all, both latency-bound.
+@pytest.mark.parametrize(
+    ("shapes", "kinds", "most"),
+    [
+        (SHAPES, ("all_reduce",), 0.01),
+        (SHAPES, RINGS, 0.02),
+        (SYMMETRIC, GENERAL, 0.02),
+        (SHAPES, GENERAL, 0.04),
+    ],
+)
+def test_nearly_all_overlapped_pairs_agree_at_any_size(shapes, kinds, most):
+    """Of 400 random pairs half agree to rounding, 95 in 100 within ``most``.
 
-    The flow engine lets the ring pay its four latencies first, while the all-to-all drains; the
-    reference lets its first step share the links. MODEL.md states it.
+    The rest is lock-step, not folding: a step waits for its slowest path and its fullest link,
+    which need not belong to one transfer (up to a third of the time on a ring of nodes whose
+    ranks are out of order), and for ranks that the next step does not need (trees).
+    """
+    random = np.random.default_rng(5)
+    makespans = [deviation(pair(random, shapes, kinds))[0] for _ in range(400)]
+    assert np.median(makespans) < 1e-9
+    assert np.quantile(makespans, 0.95) < most
+
+
+def test_where_latency_rules_a_ring_shares_with_the_others_bytes():
+    """A ring beside a direct all-to-all, both latency-bound: 60 us a step while both are there.
+
+    Folded, the ring would pay its four latencies while the all-to-all drains, and end at 180 us.
     """
     builder = WorkloadBuilder(job_ranks=5)
     for sequence, kind in enumerate(("all_gather", "all_to_all")):
@@ -208,9 +264,22 @@ def test_where_latency_rules_a_folded_run_misses_the_others_bytes():
         for rank in range(5):
             builder.op(What.COLLECTIVE, rank=rank, lane=kind, name=kind, duration=0.0, call=call)
     case = builder.build(), switch_network(5, latency=1e-5)
-    flow, transfer = (simulate(*case, plan, engine=engine) for engine in ("flow", "transfer"))
-    assert flow.call_end == pytest.approx([180e-6, 105e-6])
-    assert transfer.call_end == pytest.approx([240e-6, 120e-6])
+    for engine in ("flow", "transfer"):
+        assert simulate(*case, plan, engine=engine).call_end == pytest.approx([240e-6, 120e-6])
+
+
+def test_overheads_and_calls_without_bytes_overlap_like_the_others():
+    """An overhead is waited for once, not step by step; a barrier's worth of steps is no load."""
+    calls = (
+        ("all_reduce", (1, 2), 1e5, 0.0),
+        ("all_reduce", (2, 3, 4), 3e5, 7e-6),
+        ("all_reduce", (0, 1, 2, 3, 4), 0.0, 2e-5),
+    )
+    case = two_calls(5, *calls), switch_network(5, latency=1e-5)
+    ends = [
+        simulate(*case, with_software, engine=engine).call_end for engine in ("flow", "transfer")
+    ]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 
 
 def test_one_ring_per_domain_does_not_feel_the_other():

@@ -13,6 +13,9 @@ _COUNTED = re.compile(
     re.IGNORECASE,
 )
 """A number of more than 7 digits was written by a clock and is no rank."""
+_HANDLER = re.compile(r"_\d+\.\d+\.pt\.trace\.json", re.IGNORECASE)
+"""torch.profiler.tensorboard_trace_handler writes ``<worker>.<ns>``, the worker being
+``<host>_<process id>`` unless it is named: neither number is a rank."""
 MOST_RANKS = 10**7
 ASSUMED = "assumed: the only file"
 
@@ -43,6 +46,8 @@ def unknown_rank(path: Path) -> TraceError:
 
 
 def _numbers(path: Path) -> set[int]:
+    if _HANDLER.search(path.name) and not _NAMED.search(path.name):
+        return set()
     for pattern in (_NAMED, _ALONE, _COUNTED):
         found = {int(number) for number in pattern.findall(_stem(path))}
         if found:

@@ -45,7 +45,11 @@ def load(path: Path | str, step: str = MEDIAN) -> Loaded:
     TraceError
         If a file cannot be read or used; names file, event and field, and says what to do.
     """
-    job = read_job(Path(path))
+    return linked(path, read_job(Path(path)), step)
+
+
+def linked(path: Path | str, job: Job, step: str = MEDIAN) -> Loaded:
+    """Make a workload of one step of a job that has been read; errors as :func:`load`."""
     chosen = choose_step(job.ranks, step)
     windows = [cut(rank, chosen) for rank in job.ranks]
     graphs = [rank_graph(rank, window) for rank, window in zip(job.ranks, windows, strict=True)]

@@ -1,6 +1,7 @@
 """Functions that return a schedule, and what is known about collectives."""
 
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
+from collectives.custom import load_schedule
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from collectives.order import placed
@@ -18,6 +19,7 @@ __all__ = [
     "busbw_factor",
     "check",
     "least_bytes",
+    "load_schedule",
     "names",
     "placed",
     "plan",

@@ -45,6 +45,17 @@ def ring_all_reduce(*, size: float, n: int, alpha: float, bandwidth: float) -> f
     return 2 * ring_half(size=size, n=n, alpha=alpha, bandwidth=bandwidth)
 
 
+def bruck(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
+    """``Σ_k (alpha + c_k S/(n B))``: c_k of the distances 1 … n-1 have bit k set."""
+    moved = sum(distance.bit_count() for distance in range(n))
+    return (n - 1).bit_length() * alpha + moved * size / n / bandwidth
+
+
+def around(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
+    """``(n-1) alpha + (n-1)/2 S/B``: all-to-all by neighbours only."""
+    return (n - 1) * (alpha + size / 2 / bandwidth)
+
+
 def chain(*, size: float, n: int, alpha: float, bandwidth: float, chunks: int = PIPELINE) -> float:
     """``(c+n-2)(alpha + S/(c B))``: a chain of n-1 hops, c chunks one behind the other."""
     return (chunks + n - 2) * (alpha + size / chunks / bandwidth) if n > 1 else 0.0
@@ -112,9 +123,19 @@ COSTS: dict[str, dict[str, Cost]] = {
         "recursive_doubling": doubling,
         "halving_doubling": halving_doubling,
     },
-    "all_gather": {"ring": ring_half, "direct": one_part, "recursive_doubling": halving},
-    "reduce_scatter": {"ring": ring_half, "direct": one_part, "recursive_halving": halving},
-    "all_to_all": {"direct": one_part, "pairwise": ring_half},
+    "all_gather": {
+        "ring": ring_half,
+        "direct": one_part,
+        "recursive_doubling": halving,
+        "pat": halving,
+    },
+    "reduce_scatter": {
+        "ring": ring_half,
+        "direct": one_part,
+        "recursive_halving": halving,
+        "pat": halving,
+    },
+    "all_to_all": {"direct": one_part, "pairwise": ring_half, "bruck": bruck, "ring": around},
     "broadcast": {"ring": chain, "tree": doubling},
     "reduce": {"ring": chain, "tree": doubling},
     "gather": {"direct": one_part},

@@ -39,6 +39,16 @@ def all_reduce(n: int) -> Schedule:
     return Schedule("all_reduce", "ring", ranks=n, chunks=n, parts=n, steps=steps)
 
 
+def all_to_all(n: int, *, bundled: bool = True) -> Schedule:
+    """Pass chunks on around the ring until they are home: n(n-1)/2 · S/n over every link.
+
+    ``bundled``: everything that is not home yet goes one hop further in each of n-1 steps. If
+    not, one chunk per step, the nearest targets first: n(n-1)/2 steps, as ASTRA-sim does.
+    """
+    steps = _bundled(n) if bundled else _one_by_one(n)
+    return Schedule("all_to_all", "ring", ranks=n, chunks=n * n, parts=n, steps=steps)
+
+
 def broadcast(n: int, chunks: int = PIPELINE) -> Schedule:
     """Send ``chunks`` chunks down the chain 0, 1, … n-1, one behind the other.
 
@@ -93,6 +103,40 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
             cycle=length * block,
         ),
     )
+
+
+def _one_by_one(n: int) -> tuple[Step, ...]:
+    rank = np.arange(n, dtype=np.int32)
+    one = np.ones_like(rank)
+    steps = []
+    for distance in range(1, n):
+        for hop in range(distance):
+            origin = (rank - np.int32(hop)) % np.int32(n)
+            chunk = origin * np.int32(n) + (origin + np.int32(distance)) % np.int32(n)
+            steps.append(Step(rank, (rank + one) % np.int32(n), chunk, one, reduce=False))
+    return tuple(steps)
+
+
+def _bundled(n: int) -> tuple[Step, ...]:
+    """After k hops, what came from ``origin`` is left for the n-1-k ranks that end before it.
+
+    These lie in one or two blocks of ``origin``'s row: up to its end, and from its beginning.
+    """
+    rank = np.arange(n, dtype=np.int32)
+    steps = []
+    for hop in range(n - 1):
+        origin = (rank - np.int32(hop)) % np.int32(n)
+        first = origin + np.int32(hop + 1)
+        up = np.maximum(np.int32(n) - first, np.int32(0))
+        from_start = np.maximum(first - np.int32(n), np.int32(0))
+        source = np.concatenate([rank, rank])
+        chunk = np.concatenate([origin * np.int32(n) + first, origin * np.int32(n) + from_start])
+        count = np.concatenate([up, origin - from_start])
+        used = count > 0
+        source = source[used]
+        target = (source + np.int32(1)) % np.int32(n)
+        steps.append(Step(source, target, chunk[used], count[used], reduce=False))
+    return tuple(steps)
 
 
 def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:

@@ -27,6 +27,30 @@ def orders(grid: Ranks) -> Ranks:
     return rings
 
 
+def both_ways(n: int) -> Ranks:
+    """Two rings, one up and one down: each carries half, over the other direction of the cables."""
+    up = np.arange(n, dtype=np.int32)
+    return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
+
+
+def disjoint(n: int) -> Ranks:
+    """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
+
+    Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
+    Walecki's zigzag: the last rank between the ends of i, i+1, i-1, i+2, … modulo n-1, which uses
+    the cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
+    Bull. Inst. Combin. Appl. 52 (2008)).
+    """
+    if n < 4:
+        return both_ways(n)
+    others = n - 1
+    step = np.arange(others)
+    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
+    paths = (np.arange(others // 2)[:, None] + zigzag) % others
+    cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
+    return np.concatenate([cycles, cycles[:, ::-1]])
+
+
 def reduce_scatter(rings: Ranks) -> Schedule:
     """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
     return _schedule("reduce_scatter", rings, (_pass_on(rings, offset=-1, reduce=True),))

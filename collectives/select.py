@@ -7,11 +7,12 @@ the signature of :func:`plan`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import direct, hierarchical, recursive, ring, rings, tree
+from collectives import direct, hierarchical, logarithmic, recursive, ring, rings, torus, tree
 from collectives.order import by_domain, from_root, grid, placed
 from simulator.errors import ScheduleError
 from simulator.load import cost, lay
@@ -33,13 +34,20 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
         "ring": ring.all_gather,
         "direct": direct.all_gather,
         "recursive_doubling": recursive.doubling_all_gather,
+        "pat": logarithmic.pat_all_gather,
     },
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
         "recursive_halving": recursive.halving_reduce_scatter,
+        "pat": logarithmic.pat_reduce_scatter,
     },
-    "all_to_all": {"direct": direct.all_to_all, "pairwise": direct.pairwise_all_to_all},
+    "all_to_all": {
+        "direct": direct.all_to_all,
+        "pairwise": direct.pairwise_all_to_all,
+        "bruck": logarithmic.bruck_all_to_all,
+        "ring": ring.all_to_all,
+    },
     "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
     "reduce": {"ring": ring.reduce, "tree": tree.reduce},
     "gather": {"direct": direct.gather},
@@ -65,13 +73,34 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
 }
 """Algorithms that need to know who shares a domain: functions of :func:`collectives.order.grid`."""
 
+_ON_RINGS = {
+    "all_reduce": rings.all_reduce,
+    "all_gather": rings.all_gather,
+    "reduce_scatter": rings.reduce_scatter,
+}
+BY_RINGS: dict[str, Callable[[int], Ranks]] = {
+    "bidirectional": rings.both_ways,
+    "multi_ring": rings.disjoint,
+}
+"""Several rings at once, for the kinds a ring serves: functions from n to the rings' orders."""
+
+BY_GRID: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+    "all_reduce": {"torus": torus.all_reduce, "torus_rotating": torus.rotating_all_reduce},
+    "all_gather": {"torus": torus.all_gather, "torus_rotating": torus.rotating_all_gather},
+    "reduce_scatter": {
+        "torus": torus.reduce_scatter,
+        "torus_rotating": torus.rotating_reduce_scatter,
+    },
+}
+"""Algorithms that need the group as the array of a torus; only where the links form one."""
+
 SLICE = 512 * 1024
 """Fewest bytes of a chunk on a pipelined chain: a slot of NCCL's buffer, 4 MiB in 8 slots
 (src/include/device.h)."""
 
 
-_NESTED = "by domain"
-"""Stands for the choice among ``BY_DOMAIN`` by time."""
+_NESTED, _GRID = "by domain", "by grid"
+"""Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
 ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
@@ -103,7 +132,9 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over all
     NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other, in
     2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
-    decides by a model of this kind. Domains of unequal size get one ring.
+    decides by a model of this kind. Domains of unequal size get one ring. Where the whole network
+    is a torus of two or more dimensions, rings run along these, one dimension after the other
+    (``torus``) or all at once (``torus_rotating``), whichever takes less time.
 
     Raises
     ------
@@ -115,14 +146,24 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     check_group(kind, positions, topology, domains)
     where = np.asarray(domains)[positions]
     name = algorithm or _default(kind, positions, where, topology)
-    if name == _NESTED:
+    if name in (_NESTED, _GRID):
         plans = (
-            Plan(build(grid(positions, where)), overhead=overhead)
-            for build in BY_DOMAIN[kind].values()
+            plan(
+                kind,
+                ranks,
+                size,
+                topology,
+                domains=domains,
+                overhead=overhead,
+                algorithm=one,
+            )
+            for one in (BY_DOMAIN if name == _NESTED else BY_GRID)[kind]
         )
         return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
     if name in BY_DOMAIN.get(kind, {}):
         return Plan(BY_DOMAIN[kind][name](grid(positions, where)), overhead=overhead)
+    if name in (*BY_GRID.get(kind, {}), *BY_RINGS) and kind in BY_GRID:
+        return Plan(_shaped(kind, name, positions, (where, topology)), overhead=overhead)
     if name not in ALGORITHMS[kind]:
         raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
     if name == "ring" and kind in _CHAINS:
@@ -135,7 +176,24 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
 
 def names(kind: str) -> tuple[str, ...]:
     """Names of all algorithms of a kind."""
-    return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}))
+    several = BY_RINGS if kind in _ON_RINGS else ()
+    return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}), *several, *BY_GRID.get(kind, {}))
+
+
+def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology]) -> Schedule:
+    """Lay rings over the group in the order of its domains, or along the axes of its torus."""
+    where, topology = there
+    if name in BY_RINGS:
+        order = by_domain(positions, where)
+        return replace(_ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
+    shape = torus.shape_of(positions, topology)
+    if shape is None:
+        raise ScheduleError(
+            f"{kind}: {name} needs a torus of two or more dimensions, which the links between "
+            f"these {len(positions)} ranks of {topology.name} do not form"
+        )
+    grid_of_ranks = np.argsort(positions).astype(np.int32).reshape(shape)
+    return BY_GRID[kind][name](grid_of_ranks)
 
 
 def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) -> str:
@@ -144,6 +202,9 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
         return _NESTED
     if kind in ON_A_MESH and is_mesh(positions, topology):
         return ON_A_MESH[kind]
+    alone = len(positions) == len(topology.nodes)
+    if kind in BY_GRID and alone and torus.shape_of(positions, topology) is not None:
+        return _GRID
     return next(iter(ALGORITHMS[kind]))
 
 

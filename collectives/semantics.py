@@ -69,14 +69,15 @@ COLLECTIVES: dict[str, Collective] = {
 """What must hold, per kind. The root is rank 0; a message goes from rank 0 to the last (1)."""
 
 
-def check(schedule: Schedule, owner: Ranks | None = None) -> None:
+def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None = None) -> None:
     """Run a schedule on sets of contributions.
 
     ``owner`` gives, per chunk, the rank that contributes it (all-gather, gather, all-to-all) or
     must end with it (reduce-scatter, scatter). By default the chunks are dealt out in blocks of
     one length: chunk r belongs to rank r where there are as many chunks as ranks, and chunk
     ``source * n + target`` is what ``source`` has for ``target`` in an all-to-all. Other owners
-    are for schedules whose ranks were renumbered (:func:`collectives.order.placed`).
+    are for schedules whose ranks were renumbered (:func:`collectives.order.placed`). ``receiver``
+    gives, per chunk of an all-to-all with unequal sizes, the rank that must end with it.
 
     Within a step all transfers read the state before the step.
 
@@ -87,7 +88,7 @@ def check(schedule: Schedule, owner: Ranks | None = None) -> None:
         second time, overwrites one it does not get back, gets two different copies in one step,
         or does not have in the end what it should.
     """
-    collective = _collective(schedule)
+    collective = _collective(schedule, even=receiver is None)
     owner = _dealt_out(schedule) if owner is None else owner
     if len(owner) != schedule.chunks:
         raise ScheduleError(f"{schedule}: {len(owner)} owners for {schedule.chunks} chunks")
@@ -96,14 +97,19 @@ def check(schedule: Schedule, owner: Ranks | None = None) -> None:
         for repetition, source, target, chunk in _transfers(schedule, number, step):
             where = f"{schedule}, step {number}, repetition {repetition}"
             state.carry_out(where, source, target, chunk, reduce=step.reduce)
-    state.compare(collective.ends(schedule, owner))
+    if receiver is None:
+        state.compare(collective.ends(schedule, owner))
+    elif len(receiver) != schedule.chunks:
+        raise ScheduleError(f"{schedule}: {len(receiver)} receivers for {schedule.chunks} chunks")
+    else:
+        state.compare(_owner(schedule, receiver))
 
 
-def _collective(schedule: Schedule) -> Collective:
+def _collective(schedule: Schedule, *, even: bool) -> Collective:
     if schedule.kind not in COLLECTIVES:
         raise ScheduleError(f"{schedule}: kind is not one of {', '.join(COLLECTIVES)}")
     buffers = schedule.ranks if schedule.kind == "all_to_all" else 1
-    if schedule.chunks != buffers * schedule.parts:
+    if even and schedule.chunks != buffers * schedule.parts:
         raise ScheduleError(
             f"{schedule}: {buffers} buffers of {schedule.parts} parts are not "
             f"{schedule.chunks} chunks"

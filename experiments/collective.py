@@ -61,7 +61,8 @@ def collective(  # noqa: PLR0913 - the options of the command
 ) -> CollectiveReport:
     """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
 
-    On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them.
+    On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them. A
+    barrier has no size.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         raise WhatIfError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
     where, topology, planner = _network(network, ranks, nodes, (kind, algorithm))
     points = []
-    for size in sorted(sizes):
+    for size in sorted(sizes) if kind != "barrier" else [0.0]:
         workload = one_call(kind, ranks, size)
         chosen = planner(workload.call_view(0), topology)
         time = simulate(workload, topology, planner, engine=engine).makespan

@@ -13,10 +13,11 @@ class TopologyReport:
 
     network: Topology
     rows: tuple[Summary, ...]
+    cables: str
 
     def record(self) -> dict[str, object]:
         """Return the JSON answer."""
-        return asdict(self.rows[0])
+        return asdict(self.rows[0]) | {"cables": self.cables}
 
 
 def topology(
@@ -30,7 +31,8 @@ def topology(
         If the spec names none; QuantityError for a bandwidth or latency without its unit.
     """
     network = bare(spec, bandwidth, latency)
-    return TopologyReport(network, (summary(network),))
+    cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
+    return TopologyReport(network, (summary(network),), cables)
 
 
 def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:

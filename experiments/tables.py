@@ -60,7 +60,9 @@ def _print_utility(console: Console, report: UtilityReport) -> None:
         if row.step_s is None or row.utility_pct is None:
             unused.add_row(*cells, row.note)
         else:
-            table.add_row(*cells, _time(row.step_s), _percent(row.utility_pct), draw(row))
+            bar = draw(row)
+            told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
+            table.add_row(*cells, _time(row.step_s), _percent(row.utility_pct), told)
     _print_aligned(console, [one for one in (table, unused) if one.row_count])
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
     _print_foot(
@@ -277,6 +279,7 @@ def _print_topology(console: Console, report: TopologyReport) -> None:
             "ranks": str(summary.ranks),
             "nodes": str(summary.nodes),
             "links": f"{summary.links}, one way each",
+            "each cable": report.cables,
             "diameter": f"{summary.diameter} links between ranks",
             "bisection": f"{bisection} ({summary.bisection_from})",
         },

@@ -9,10 +9,15 @@ from pathlib import Path
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.what_if import RESOURCES, improve, not_used, value_of
 from simulator.errors import WhatIfError
+from simulator.timeline import Timeline
 from topologies import Cluster
 
 MOST = 1e6
 """The greatest factor: beyond it floats, not the cluster, make the answer."""
+
+
+_SHIFTED = 0.25
+"""Another tier holds back if it takes up this share of the time that a better one freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +118,28 @@ def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
         scenario = improve(base.scenario, resource, factor)
     except WhatIfError as error:
         return Utility(resource, now, "", None, None, str(error))
-    step = scenario.run(watch(resource)).makespan
-    gain = utility_pct(base.timeline.makespan, step)
-    return Utility(resource, now, value_of(base.scenario, resource, factor), step, gain)
+    timeline = scenario.run(watch(resource))
+    gain = utility_pct(base.timeline.makespan, timeline.makespan)
+    changed = value_of(base.scenario, resource, factor)
+    note = _held_by(base.timeline, timeline, resource)
+    return Utility(resource, now, changed, timeline.makespan, gain, note)
+
+
+def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
+    """Say which other tier now holds the calls back that the changed one held before, if one does.
+
+    Twice the NICs' bandwidth buys less where PCIe cannot feed them.
+    """
+    tiers = before.topology.resources
+    held = dict(zip(tiers, before.call_spent.sum(axis=0).tolist(), strict=False))
+    now = dict(zip(after.topology.resources, after.call_spent.sum(axis=0).tolist(), strict=False))
+    tier = resource.partition(".")[0]
+    freed = held.get(tier, 0.0) - now.get(tier, 0.0)
+    others = {one: now[one] - held.get(one, 0.0) for one in now if one != tier}
+    if tier not in held or freed <= 0 or not others:
+        return ""
+    most = max(others, key=lambda one: others[one])
+    return f"{most} holds back now" if others[most] > _SHIFTED * freed else ""
 
 
 def without_effect(base: Baseline, resource: str, factor: float) -> str:

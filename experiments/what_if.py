@@ -12,7 +12,7 @@ import numpy as np
 from experiments.scenario import Scenario
 from simulator.errors import WhatIfError
 from simulator.timeline import Timeline
-from simulator.topology import SCALE_OUT, SCALE_UP
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.units import format_quantity
 from simulator.workload import What
 from topologies import changed, resource_values
@@ -24,6 +24,7 @@ _CLUSTER = {
     "scale_out.latency": "s",
     "scale_up.size": "ranks",
     "scale_out.nics_per_node": "NICs",
+    "pcie.bandwidth": "B/s",
 }
 """Resources of the cluster and their units."""
 
@@ -111,6 +112,8 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
         return ""
     if tier == SCALE_UP:
         return "no traffic inside a scale-up domain"
+    if tier == PCIE and scenario.cluster.pcie is None:
+        return "the cluster gives no PCIe: ranks reach their NICs unhindered"
     return _one_domain(scenario)
 
 

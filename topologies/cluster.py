@@ -118,7 +118,7 @@ class Host(Part):
 class Library(Part):
     """The communication library that is usual on the machine."""
 
-    name: Literal["nccl", "rccl", "xla"]
+    name: Literal["nccl", "rccl", "xla", "none"]
     version: str | None = None
 
 

@@ -93,12 +93,26 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
 
 
 def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:
-    """Between a rank and its NIC, both ways; without PCIe in the file nothing limits them."""
+    """Between a rank and its NIC, both ways; without PCIe in the file nothing limits them.
+
+    Where the scale-up fabric is PCIe itself a rank has one slot for both: the NIC is plugged into
+    the switch of the domain.
+    """
     bandwidth = math.inf if cluster.pcie is None else cluster.pcie.bandwidth
     resource = SCALE_OUT if cluster.pcie is None else PCIE
     per_node = len(nics) // placement.nodes
+    plugs: dict[tuple[Node, str], Nic] = {}
     for rank in range(placement.ranks):
         node, slot = placement.place(rank)
         nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
-        yield Link(rank, nic.out, bandwidth, 0.0, resource)
-        yield Link(nic.into, rank, bandwidth, 0.0, resource)
+        domain = placement.domain(cluster, rank)
+        plug: Node = f"scale_up:{domain}" if _one_slot(cluster.scale_up) else rank
+        plugs.setdefault((plug, nic.out), nic)
+    for (plug, _), nic in plugs.items():
+        yield Link(plug, nic.out, bandwidth, 0.0, resource)
+        yield Link(nic.into, plug, bandwidth, 0.0, resource)
+
+
+def _one_slot(scale_up: ScaleUp) -> bool:
+    """Whether a rank reaches its peers and its NIC over the same PCIe slot."""
+    return scale_up.topology == "switch" and (scale_up.link or "").startswith("pcie")

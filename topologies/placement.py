@@ -29,10 +29,13 @@ class Placement:
         """Ranks of each scale-up domain in use."""
         domains: dict[int, list[int]] = {}
         for rank in range(self.ranks):
-            node, slot = self.place(rank)
-            domain = (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
-            domains.setdefault(domain, []).append(rank)
+            domains.setdefault(self.domain(cluster, rank), []).append(rank)
         return domains
+
+    def domain(self, cluster: Cluster, rank: int) -> int:
+        """Scale-up domain of a rank."""
+        node, slot = self.place(rank)
+        return (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
 
 
 def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:

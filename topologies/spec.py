@@ -73,7 +73,7 @@ def parse_topology(
     if family is None:
         near = get_close_matches(name, FAMILIES, n=1)
         hint = f"did you mean {FAMILIES[near[0]].form}? " if near else ""
-        raise TopologyError(f"{spec!r} is not a topology; {hint}Accepted: {accepted()}")
+        raise TopologyError(f"{spec!r} is not a topology; {hint}accepted: {accepted()}")
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts) or (

@@ -11,6 +11,7 @@ from topologies.load import complaints
 
 _SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", "scale_up.size")
 _SCALE_OUT = ("scale_out.bandwidth", "scale_out.latency", "scale_out.nics_per_node")
+_PCIE = "pcie.bandwidth"
 _WITH_IT = {
     "scale_out.bandwidth": ("local_bandwidth", "global_bandwidth"),
     "scale_out.latency": ("hop_latency",),
@@ -19,7 +20,7 @@ _WITH_IT = {
 
 
 def resource_values(cluster: Cluster) -> dict[str, float | int]:
-    """Values that can be multiplied, in base units; no ``scale_out`` where the cluster has none.
+    """Values that can be multiplied, in base units; no ``scale_out`` or ``pcie`` where it has none.
 
     Examples
     --------
@@ -33,6 +34,8 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     if cluster.scale_out is not None:
         fabric = cluster.scale_out
         values |= {name: getattr(fabric, name.partition(".")[2]) for name in _SCALE_OUT}
+    if cluster.pcie is not None:
+        values[_PCIE] = cluster.pcie.bandwidth
     return values
 
 
@@ -106,8 +109,9 @@ def _grown(dimensions: tuple[int, ...], factor: float) -> tuple[int, ...]:
 
 
 def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
-    if resource in _SCALE_OUT:
-        return f"{cluster.name} has no scale_out, so nothing of {resource} to change"
+    if resource in (*_SCALE_OUT, _PCIE):
+        tier = resource.partition(".")[0]
+        return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
     near = get_close_matches(resource, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{resource!r} is not a resource of {cluster.name}; {hint}It has {', '.join(known)}"

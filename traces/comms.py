@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import UNKNOWN
-from traces.events import CommRecord, RankTrace
+from traces.events import CommRecord, ProcessGroup, RankTrace
 
 _KINDS = (
     (r"all_?reduce", "all_reduce"),
@@ -29,6 +29,9 @@ _KINDS = (
 )
 """Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
 
+UNKNOWN_GROUP = "unknown group"
+"""Label of a call of one of several groups, the trace not telling which: nobody joins this rank,
+and the call costs what was measured."""
 _COLLECTIVE_KERNEL = re.compile(r"nccl(dev)?kernel|rccl", re.IGNORECASE)
 
 
@@ -105,26 +108,35 @@ def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where
     kind = next((kind_of(word) for word in [*words, name] if kind_of(word)), None)
     kind = kind or UNKNOWN
     record = join(records) if records else CommRecord(collective=name)
-    listed = trace.groups.get(record.group_key)
-    if listed is None and not record.group_key and len(trace.groups) == 1:
-        listed = next(iter(trace.groups.values()))
+    listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
     size = _group_size(record, ranks, listed.size if listed else None, trace)
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
+    lost = ranks is None and size is None and len(trace.groups) > 1
     return LocalCall(
         kind=kind,
-        size=_bytes(record, kind, size, where),
+        size=math.nan if lost else _bytes(record, kind, size, where),
         dtype=record.dtype,
         key=record.group_key,
-        label=record.group_label or (listed.label if listed else ""),
-        ranks=ranks,
+        label=UNKNOWN_GROUP if lost else record.group_label or (listed.label if listed else ""),
+        ranks=(trace.rank,) if lost else ranks,
         group_size=size,
         sequence=record.sequence,
         peer=_peer(record, kind, ranks),
         where=where,
         direction=_direction(words) if kind == "send_receive" else "",
     )
+
+
+def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
+    """Find a call's group in ``pg_config``: by its name, else the only one there can be."""
+    named = trace.groups.get(record.group_key)
+    if named is not None:
+        return named
+    size = record.group_size
+    fitting = [one for one in trace.groups.values() if size in (None, one.size)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _direction(words: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.workload import Workload
 from traces.assemble import Clock, align, assemble
+from traces.comms import UNKNOWN_GROUP
 from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.job import Job, read_job
@@ -105,7 +106,8 @@ def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
 
 
 def _complete(call: MatchedCall, job: Job) -> bool:
-    return len(call.ops) == sum(1 for rank in job.ranks if rank.rank in call.ranks)
+    here = sum(1 for rank in job.ranks if rank.rank in call.ranks)
+    return call.label != UNKNOWN_GROUP and len(call.ops) == here
 
 
 def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
@@ -117,6 +119,12 @@ def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[st
         notes.append(
             f"{matching.assumed_groups} calls without a process group: "
             f"taken as the whole job of {job.job_ranks} ranks"
+        )
+    lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
+    if lost:
+        notes.append(
+            f"{lost} collectives of which the trace does not tell the group, though it lists "
+            "several: not matched between ranks, each costs what was measured"
         )
     unsized = sum(1 for call in matching.calls if np.isnan(call.size))
     if unsized:

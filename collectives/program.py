@@ -1,0 +1,281 @@
+"""Programs of thread blocks, run on what the buffers hold, and written down as a schedule.
+
+A place in a buffer holds a chunk with the set of ranks whose data are in it.
+"""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Step
+
+Place = tuple[int, str, int]
+"""Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""
+Value = tuple[int, frozenset[int]]
+"""A chunk and who has contributed to it."""
+Transfer = tuple[int, int, int]
+"""Source, target, chunk."""
+Connection = tuple[int, int, int]
+"""Sender, receiver, channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One step of a thread block; ``after`` is the (block, step) of its rank it waits for."""
+
+    where: str
+    what: str
+    source: tuple[str, int]
+    target: tuple[str, int]
+    count: int
+    after: tuple[int, int] | None
+
+    @property
+    def receives(self) -> bool:
+        """Whether it takes a message."""
+        return self.what.startswith("r")
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it adds what it takes to what lies at its source."""
+        return self.what.startswith("rr")
+
+    @property
+    def sends(self) -> bool:
+        """Whether it sends on."""
+        return self.what.endswith("s")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A thread block: instructions in order, a peer each way (-1: none), a channel."""
+
+    rank: int
+    number: int
+    send: int
+    receive: int
+    channel: int
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A collective of ``parts`` chunks per buffer; ``in_place``: input and output are one."""
+
+    kind: str
+    name: str
+    ranks: int
+    parts: int
+    in_place: bool
+    blocks: tuple[Block, ...]
+
+
+def resolve(program: Program) -> Schedule:
+    """Run a program and write down what was sent in which step.
+
+    Raises
+    ------
+    ScheduleError
+        Naming rank, thread block and step: where it is stuck, reads what is not there, adds a
+        contribution twice, or in the end does not hold what it should.
+    """
+    share, rest = divmod(program.parts, program.ranks)
+    if not program.parts or (rest and program.kind != "all_reduce"):
+        raise ScheduleError(
+            f"algo: nchunksperloop {program.parts} cannot be dealt out to {program.ranks} gpus"
+        )
+    machine = _Machine(program, share)
+    steps: list[Step] = []
+    while not machine.finished():
+        steps += machine.level()
+    machine.compare()
+    chunks = program.parts * (program.ranks if program.kind == "all_to_all" else 1)
+    return Schedule(program.kind, program.name, program.ranks, chunks, program.parts, tuple(steps))
+
+
+@dataclass(slots=True)
+class _Machine:
+    """All thread blocks, as far as they have come. A level is what can happen at once.
+
+    ``started`` counts each block's instructions that have begun, ``over`` those that others may
+    build on: what is received counts when the level ends.
+    """
+
+    program: Program
+    share: int
+    at: dict[Place, Value] = field(default_factory=dict)
+    messages: dict[Connection, deque[list[Value]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    started: dict[tuple[int, int], int] = field(default_factory=dict)
+    over: dict[tuple[int, int], int] = field(default_factory=dict)
+    _arriving: dict[Place, Value] = field(default_factory=dict)
+    _passed_on: list[tuple[Connection, list[Value]]] = field(default_factory=list)
+    _moved: dict[bool, list[Transfer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parts, kind = self.program.parts, self.program.kind
+        stride = {"all_gather": self.share, "all_to_all": parts}.get(kind, 0)
+        for rank in range(self.program.ranks):
+            for offset in range(self.share if kind == "all_gather" else parts):
+                place = self._place(rank, ("i", offset))
+                self.at[place] = (rank * stride + offset, frozenset([rank]))
+        self.started = {(block.rank, block.number): 0 for block in self.program.blocks}
+
+    def finished(self) -> bool:
+        """Whether every thread block has come to its end."""
+        return not any(self._left(block) for block in self.program.blocks)
+
+    def level(self) -> list[Step]:
+        """Let every block go on until it has received something, and write down what moved."""
+        before = dict(self.started)
+        self.over = dict(self.started)
+        self._moved = {True: [], False: []}
+        while any(self._go_on(block) for block in self.program.blocks):
+            pass
+        if self.started == before:
+            stuck = next(block for block in self.program.blocks if self._left(block))
+            raise ScheduleError(f"{self._next(stuck).where}: waits for ever")
+        self.at |= self._arriving
+        for connection, values in self._passed_on:
+            self.messages[connection].append(values)
+        self._arriving, self._passed_on = {}, []
+        return [_step(rows, reduce=reduce) for reduce, rows in self._moved.items() if rows]
+
+    def compare(self) -> None:
+        """Raise unless every output holds what the collective says, and all sent was received."""
+        for (source, target, channel), queue in self.messages.items():
+            if queue:
+                raise ScheduleError(
+                    f"gpu {source} sends more to gpu {target} on channel {channel} than it takes"
+                )
+        for rank in range(self.program.ranks):
+            for offset, expected in enumerate(self._outputs(rank)):
+                if self.at.get(self._place(rank, ("o", offset))) != expected:
+                    raise ScheduleError(
+                        f"gpu {rank}: in the end o[{offset}] is not chunk {expected[0]}, whole"
+                    )
+
+    def _outputs(self, rank: int) -> list[Value]:
+        """List what must lie at each offset of the output."""
+        parts, share, ranks = self.program.parts, self.share, range(self.program.ranks)
+        if self.program.kind == "all_gather":
+            return [(chunk, frozenset([chunk // share])) for chunk in range(parts)]
+        if self.program.kind == "all_to_all":
+            first = rank * share
+            return [
+                (source * parts + first + one, frozenset([source]))
+                for source in ranks
+                for one in range(share)
+            ]
+        own = range(rank * share, (rank + 1) * share)
+        chunks = own if self.program.kind == "reduce_scatter" else range(parts)
+        return [(chunk, frozenset(ranks)) for chunk in chunks]
+
+    def _place(self, rank: int, where: tuple[str, int]) -> Place:
+        """Find a place; in place, the smaller of input and output is a share of the larger."""
+        buffer, offset = where
+        if self.program.in_place and buffer != "s":
+            shared = {"all_gather": "i", "reduce_scatter": "o"}.get(self.program.kind)
+            return rank, "i", offset + (rank * self.share if buffer == shared else 0)
+        return rank, buffer, offset
+
+    def _left(self, block: Block) -> int:
+        return len(block.instructions) - self.started[block.rank, block.number]
+
+    def _next(self, block: Block) -> Instruction:
+        return block.instructions[self.started[block.rank, block.number]]
+
+    def _go_on(self, block: Block) -> bool:
+        """Carry out what the block can do now; nothing after it has received in this level."""
+        key = block.rank, block.number
+        begun = self.started[key]
+        while self._left(block) and self.started[key] == self.over[key] and self._may(block):
+            one = self._next(block)
+            self._execute(block, one)
+            self.started[key] += 1
+            self.over[key] += not one.receives
+        return self.started[key] > begun
+
+    def _may(self, block: Block) -> bool:
+        """Whether what it waits for is over, and the message it receives has been sent."""
+        one = self._next(block)
+        if one.after is not None:
+            number, step = one.after
+            if (block.rank, number) not in self.over:
+                raise ScheduleError(f"{one.where}: depid {number} is no tb of its gpu")
+            if self.over[block.rank, number] <= step:
+                return False
+        return not one.receives or bool(self.messages[block.receive, block.rank, block.channel])
+
+    def _execute(self, block: Block, one: Instruction) -> None:
+        if one.receives:
+            values = self._received(block, one)
+            if one.what != "rrs":
+                self._arriving |= self._written(block.rank, one, values)
+            if one.sends:
+                self._passed_on.append((_outward(block, one), values))
+        elif one.what != "nop":
+            values = self._read(block.rank, one)
+            if one.sends:
+                self.messages[_outward(block, one)].append(values)
+            else:
+                self.at |= self._written(block.rank, one, values)
+
+    def _received(self, block: Block, one: Instruction) -> list[Value]:
+        """Take a message, and add what lies at the source if the instruction reduces."""
+        values = self.messages[block.receive, block.rank, block.channel].popleft()
+        if len(values) != one.count:
+            raise ScheduleError(f"{one.where}: cnt {one.count}, but {len(values)} chunks were sent")
+        for chunk, _ in values:
+            self._moved[one.reduces].append((block.receive, block.rank, chunk))
+        if not one.reduces:
+            return values
+        local = self._read(block.rank, one)
+        return [_added(one.where, *pair) for pair in zip(values, local, strict=True)]
+
+    def _read(self, rank: int, one: Instruction) -> list[Value]:
+        buffer, first = one.source
+        places = [self._place(rank, (buffer, first + place)) for place in range(one.count)]
+        for offset, place in enumerate(places):
+            if place not in self.at:
+                raise ScheduleError(f"{one.where}: {buffer}[{first + offset}] holds nothing yet")
+        return [self.at[place] for place in places]
+
+    def _written(self, rank: int, one: Instruction, values: list[Value]) -> dict[Place, Value]:
+        buffer, first = one.target
+        return {
+            self._place(rank, (buffer, first + offset)): value
+            for offset, value in enumerate(values)
+        }
+
+
+def _outward(block: Block, one: Instruction) -> Connection:
+    if block.send < 0 or block.send == block.rank:
+        raise ScheduleError(f"{one.where}: sends, but its tb's send is {block.send}")
+    return block.rank, block.send, block.channel
+
+
+def _added(where: str, one: Value, other: Value) -> Value:
+    if one[0] != other[0]:
+        raise ScheduleError(f"{where}: adds chunk {one[0]} to chunk {other[0]}")
+    if one[1] & other[1]:
+        raise ScheduleError(
+            f"{where}: adds the contribution of rank {min(one[1] & other[1])} to chunk {one[0]} "
+            "a second time"
+        )
+    return one[0], one[1] | other[1]
+
+
+def _step(rows: list[Transfer], *, reduce: bool) -> Step:
+    """One step of rows of one chunk; neighbouring chunks between the same ends are one row."""
+    joined: list[list[int]] = []
+    for source, target, chunk in sorted(rows):
+        if joined and joined[-1][:2] == [source, target] and sum(joined[-1][2:]) == chunk:
+            joined[-1][3] += 1
+        else:
+            joined.append([source, target, chunk, 1])
+    source, target, first, count = np.array(joined, dtype=np.int32).T
+    return Step(source, target, first, count, reduce=reduce)

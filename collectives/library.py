@@ -1,10 +1,14 @@
 """How each communication library carries out a call: a dict from name to planner."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from collectives import nccl, select
+import numpy as np
+
+from collectives import nccl, select, snake, torus
 from collectives.machine import Machine, Ranks
+from simulator.load import cost, lay
 from simulator.schedule import Plan
 from simulator.topology import Topology
 
@@ -36,8 +40,8 @@ def bare(
 ) -> Plan:
     """Do without a library's model: the faster schedule, its links' latency, one overhead.
 
-    RCCL (which kept NCCL's tuner with constants of its own) and XLA over ICI are planned like
-    this too, with the latencies and the overhead of their cluster: nothing better is published.
+    RCCL (which kept NCCL's tuner with constants of its own) is planned like this too, with the
+    latencies and the overhead of its cluster: nothing better is published.
     """
     return select.plan(
         kind,
@@ -50,5 +54,36 @@ def bare(
     )
 
 
-LIBRARIES: dict[str, Planner] = {"nccl": nccl.plan, "rccl": bare, "xla": bare, "none": bare}
+def xla(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    topology: Topology,
+    *,
+    machine: Machine,
+    algorithm: str | None = None,
+) -> Plan:
+    """Choose the fastest that the grid of a slice allows, as XLA's compiler knows the ICI.
+
+    Rings along the dimensions where all of them close, one ring to and fro through the slice in
+    both directions where they do not (:mod:`collectives.snake`), else as :func:`bare`.
+    """
+    plain = bare(kind, ranks, size, topology, machine=machine, algorithm=algorithm)
+    positions = np.asarray(ranks, dtype=np.int32)
+    if algorithm is not None or kind not in select.ON_RINGS:
+        return plain
+    plans = [plain]
+    order = snake.cycle(positions, topology)
+    if order is not None:
+        both = select.ON_RINGS[kind](np.stack([order, order[::-1]]))
+        plans.append(replace(plain, schedule=replace(both, algorithm="bidirectional")))
+    if torus.shape_of(positions, topology) is not None:
+        plans += [
+            bare(kind, ranks, size, topology, machine=machine, algorithm=name)
+            for name in select.BY_GRID[kind]
+        ]
+    return min(plans, key=lambda plan: cost(lay(plan, positions, size, topology)))
+
+
+LIBRARIES: dict[str, Planner] = {"nccl": nccl.plan, "rccl": bare, "xla": xla, "none": bare}
 """Planners by the name a cluster file gives its library."""

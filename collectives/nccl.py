@@ -166,6 +166,8 @@ def _ringed(case: Case) -> Plan:
 def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.even and case.local > 1:
         return _RINGS[case.kind](rings.orders(case.grid))
+    if case.domains > 1 and case.local > 1:
+        return _RINGS[case.kind](rings.uneven_orders(case.positions, case.where))
     if case.domains == 1 and select.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
             return _RINGS[case.kind](_all_orders(case.n))

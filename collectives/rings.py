@@ -51,6 +51,20 @@ def disjoint(n: int) -> Ranks:
     return np.concatenate([cycles, cycles[:, ::-1]])
 
 
+def uneven_orders(positions: Ranks, domains: Ranks) -> Ranks:
+    """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
+
+    ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
+    enters each domain at its member c (counted round) and goes through all of it, so that the
+    rings use different NICs of every domain.
+    """
+    order = np.argsort(positions)
+    members = [order[domains[order] == domain] for domain in np.unique(domains)]
+    count = min(len(inside) for inside in members)
+    rings = [np.concatenate([np.roll(one, -ring) for one in members]) for ring in range(count)]
+    return np.array(rings, dtype=np.int32)
+
+
 def reduce_scatter(rings: Ranks) -> Schedule:
     """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
     return _schedule("reduce_scatter", rings, (_pass_on(rings, offset=-1, reduce=True),))

@@ -73,7 +73,7 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
 }
 """Algorithms that need to know who shares a domain: functions of :func:`collectives.order.grid`."""
 
-_ON_RINGS = {
+ON_RINGS = {
     "all_reduce": rings.all_reduce,
     "all_gather": rings.all_gather,
     "reduce_scatter": rings.reduce_scatter,
@@ -101,6 +101,8 @@ SLICE = 512 * 1024
 
 _NESTED, _GRID = "by domain", "by grid"
 """Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
+_UNEVEN = "uneven rings"
+"""Stands for a ring per place of the smallest of unequal domains."""
 ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
@@ -132,7 +134,8 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over all
     NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other, in
     2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
-    decides by a model of this kind. Domains of unequal size get one ring. Where the whole network
+    decides by a model of this kind. Domains of unequal size get as many rings (``multi_ring``) as
+    the smallest has ranks. Where the whole network
     is a torus of two or more dimensions, rings run along these, one dimension after the other
     (``torus``) or all at once (``torus_rotating``), whichever takes less time.
 
@@ -162,7 +165,7 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
         return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
     if name in BY_DOMAIN.get(kind, {}):
         return Plan(BY_DOMAIN[kind][name](grid(positions, where)), overhead=overhead)
-    if name in (*BY_GRID.get(kind, {}), *BY_RINGS) and kind in BY_GRID:
+    if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
         return Plan(_shaped(kind, name, positions, (where, topology)), overhead=overhead)
     if name not in ALGORITHMS[kind]:
         raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
@@ -176,16 +179,20 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
 
 def names(kind: str) -> tuple[str, ...]:
     """Names of all algorithms of a kind."""
-    several = BY_RINGS if kind in _ON_RINGS else ()
+    several = BY_RINGS if kind in ON_RINGS else ()
     return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}), *several, *BY_GRID.get(kind, {}))
 
 
 def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology]) -> Schedule:
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
     where, topology = there
+    if name == _UNEVEN:
+        return replace(
+            ON_RINGS[kind](rings.uneven_orders(positions, where)), algorithm="multi_ring"
+        )
     if name in BY_RINGS:
         order = by_domain(positions, where)
-        return replace(_ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
+        return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
     shape = torus.shape_of(positions, topology)
     if shape is None:
         raise ScheduleError(
@@ -200,6 +207,8 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     members = np.unique(domains, return_counts=True)[1]
     if kind in BY_DOMAIN and len(members) > 1 and members.min() == members.max() > 1:
         return _NESTED
+    if kind in BY_DOMAIN and len(members) > 1 and members.min() > 1:
+        return _UNEVEN
     if kind in ON_A_MESH and is_mesh(positions, topology):
         return ON_A_MESH[kind]
     alone = len(positions) == len(topology.nodes)

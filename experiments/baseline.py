@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectives.force import parse
 from experiments.costs import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
@@ -21,13 +22,15 @@ class Settings:
     """How to simulate: the options that every command shares.
 
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
-    or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes.
+    or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
+    algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
     """
 
     engine: str = "flow"
     collective_cost: str = "model"
     step: str = "median"
     nodes: int | None = None
+    algorithms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +79,9 @@ def baseline(
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    forced = tuple(parse(rule) for rule in settings.algorithms)
     loaded = load(trace, settings.step)
-    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes)
+    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
     scenario = with_costs(scenario, settings.collective_cost)
     return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
 

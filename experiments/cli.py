@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 import typer
 
 from experiments.options import (
+    Algorithms,
     Bandwidth,
     ClusterOption,
     Cost,
@@ -79,10 +80,12 @@ def _command(ask: Callable[Parameters, None]) -> Callable[Parameters, None]:
     return command
 
 
-def _settings(engine: str, cost: str, step: str, nodes: int | None) -> "Settings":
+def _settings(
+    engine: str, cost: str, step: str, nodes: int | None, algorithm: list[str] | None
+) -> "Settings":
     from experiments.baseline import Settings
 
-    return Settings(engine=engine, collective_cost=cost, step=step, nodes=nodes)
+    return Settings(engine, cost, step, nodes, tuple(algorithm or ()))
 
 
 def _stop(message: str, status: int) -> typer.Exit:
@@ -107,13 +110,14 @@ def utility(  # noqa: PLR0913 - one parameter per option
     collective_cost: Cost = "model",
     step: Step = "median",
     nodes: Nodes = None,
+    algorithm: Algorithms = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what twice of each resource would buy: the main job."""
     from experiments.progress import watching
     from experiments.utility import utility as ask
 
-    settings = _settings(engine, collective_cost, step, nodes)
+    settings = _settings(engine, collective_cost, step, nodes, algorithm)
     with watching() as watch:
         report = ask(
             trace, cluster, factor=factor, resources=resource or (), settings=settings, watch=watch
@@ -133,6 +137,7 @@ def replay(  # noqa: PLR0913 - one parameter per option
     collective_cost: Cost = "model",
     step: Step = "median",
     nodes: Nodes = None,
+    algorithm: Algorithms = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
@@ -144,7 +149,10 @@ def replay(  # noqa: PLR0913 - one parameter per option
         check_output(perfetto)
     with watching() as watch:
         report = ask(
-            trace, cluster, settings=_settings(engine, collective_cost, step, nodes), watch=watch
+            trace,
+            cluster,
+            settings=_settings(engine, collective_cost, step, nodes, algorithm),
+            watch=watch,
         )
     if perfetto is not None:
         from experiments.perfetto import write
@@ -176,6 +184,7 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     collective_cost: Cost = "model",
     step: Step = "median",
     nodes: Nodes = None,
+    algorithm: Algorithms = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sweep one resource: the step time from a quarter of it to eight times."""
@@ -183,7 +192,7 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     from experiments.sweep import sweep as ask
 
     _check_figure(figure)
-    settings = _settings(engine, collective_cost, step, nodes)
+    settings = _settings(engine, collective_cost, step, nodes, algorithm)
     numbers = [float(number) for number in factors.split(",")]
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
@@ -213,6 +222,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     collective_cost: Cost = "model",
     step: Step = "median",
     nodes: Nodes = None,
+    algorithm: Algorithms = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the networks of several clusters and topologies on one step."""
@@ -220,7 +230,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     from experiments.progress import watching
 
     _check_figure(figure)
-    settings = _settings(engine, collective_cost, step, nodes)
+    settings = _settings(engine, collective_cost, step, nodes, algorithm)
     with watching() as watch:
         report = ask(trace, cluster, topologies=topology or (), settings=settings, watch=watch)
     if figure is not None:
@@ -271,7 +281,7 @@ def collective(  # noqa: PLR0913 - one parameter per option
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="Force one: ring, tree, hierarchical, …")
+        str | None, typer.Option(help="Force one: ring, tree, …, or a file: .json, MSCCL .xml.")
     ] = None,
     engine: Engine = "flow",
     figure: Figure = None,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from collectives import plan
+from collectives import load_schedule, plan
 from collectives.bandwidth import algbw, busbw
+from collectives.force import parse
 from experiments.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine import Planner, simulate
-from simulator.errors import WhatIfError
+from simulator.errors import ScheduleError, WhatIfError
 from simulator.schedule import Plan
 from simulator.topology import Topology
 from simulator.units import parse_quantity
@@ -61,7 +62,8 @@ def collective(  # noqa: PLR0913 - the options of the command
 ) -> CollectiveReport:
     """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
 
-    On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them. A
+    ``algorithm`` is a name, or a file with a schedule (:mod:`collectives.custom`: JSON or MSCCL
+    XML). On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them. A
     barrier has no size.
 
     Raises
@@ -71,7 +73,9 @@ def collective(  # noqa: PLR0913 - the options of the command
     """
     if kind not in KINDS:
         raise WhatIfError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
-    where, topology, planner = _network(network, ranks, nodes, (kind, algorithm))
+    own = _own_schedule(kind, ranks, algorithm)
+    where, topology, planner = _network(network, ranks, nodes, (kind, None if own else algorithm))
+    planner = own or planner
     points = []
     for size in sorted(sizes) if kind != "barrier" else [0.0]:
         workload = one_call(kind, ranks, size)
@@ -126,6 +130,16 @@ def parse_sizes(text: str) -> list[float]:
     return [low * 2.0**power for power in range(int(math.log2(high / low) + 1e-9) + 1)]
 
 
+def _own_schedule(kind: str, ranks: int, algorithm: str | None) -> Planner | None:
+    """Return a planner for a schedule from a file, None where ``algorithm`` is a name."""
+    if algorithm is None or Path(algorithm).suffix not in (".json", ".xml"):
+        return None
+    schedule = load_schedule(Path(algorithm))
+    if (schedule.kind, schedule.ranks) != (kind, ranks):
+        raise ScheduleError(f"{algorithm}: {schedule}, and {kind} of {ranks} ranks was asked for")
+    return lambda call, topology: Plan(schedule)
+
+
 def _network(
     network: Cluster | Topology | Path | str,
     ranks: int,
@@ -136,9 +150,9 @@ def _network(
     if isinstance(network, Topology):
         return network.name, network, _bare_planner(network, algorithm)
     cluster = network if isinstance(network, Cluster) else load_cluster(network)
-    forced = {kind: algorithm} if algorithm else {}
+    forced = (parse(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
-    scenario = Scenario(empty, cluster, nodes=nodes, algorithm=forced)
+    scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
     return cluster.name, scenario.topology(), scenario.planner()
 
 

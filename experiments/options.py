@@ -118,6 +118,13 @@ Nodes = Annotated[
     typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+Algorithms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        help="Force one: all_reduce=ring, all_reduce[1MiB..]@tp=tree; may be repeated.",
+    ),
+]
 TopologyOption = Annotated[
     str | None,
     typer.Option(help="A bare topology instead: torus:4x4, ring:8, … or a graph's file."),

@@ -1,9 +1,10 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from simulator.engine import Planner, Progress, simulate
@@ -19,14 +20,15 @@ class Scenario:
     """What one simulation needs. A what-if is a function from a scenario to a scenario.
 
     ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order.
-    ``algorithm`` forces one per kind; kinds that are not named get the default.
+    ``forced`` are rules that choose an algorithm by kind, size and group; what none of them names
+    is the library's to choose.
     """
 
     workload: Workload
     cluster: Cluster
     engine: str = "flow"
     nodes: int | None = None
-    algorithm: dict[str, str] = field(default_factory=dict)
+    forced: tuple[Rule, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -58,7 +60,7 @@ class Scenario:
         """Say how the cluster's library carries out a call."""
         machine = self.machine()
         carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced = self.algorithm
+        forced = self.forced
 
         def planner(call: Call, topology: Topology) -> Plan:
             return carry_out(
@@ -67,7 +69,7 @@ class Scenario:
                 call.size,
                 topology,
                 machine=machine,
-                algorithm=forced.get(call.kind),
+                algorithm=choose(forced, call.kind, call.size, call.group.label),
             )
 
         return planner

@@ -126,7 +126,7 @@ def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
 
 
 def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
-    """Say which other tier now holds the calls back that the changed one held before, if one does.
+    """Say which tier that was no limit before holds calls back now; "" if none does.
 
     Twice the NICs' bandwidth buys less where PCIe cannot feed them.
     """
@@ -135,7 +135,7 @@ def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
     now = dict(zip(after.topology.resources, after.call_spent.sum(axis=0).tolist(), strict=False))
     tier = resource.partition(".")[0]
     freed = held.get(tier, 0.0) - now.get(tier, 0.0)
-    others = {one: now[one] - held.get(one, 0.0) for one in now if one != tier}
+    others = {one: now[one] for one in now if one != tier and not held.get(one, 0.0)}
     if tier not in held or freed <= 0 or not others:
         return ""
     most = max(others, key=lambda one: others[one])

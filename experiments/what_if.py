@@ -108,8 +108,10 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     if resource == "scale_up.size":
         return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
-    if moved.get(tier):
-        return ""
+    return "" if moved.get(tier) else _no_traffic(scenario, tier)
+
+
+def _no_traffic(scenario: Scenario, tier: str) -> str:
     if tier == SCALE_UP:
         return "no traffic inside a scale-up domain"
     if tier == PCIE and scenario.cluster.pcie is None:

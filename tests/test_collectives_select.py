@@ -92,11 +92,18 @@ def crossings(schedule, domains):
     return int(np.sum(domains[step.source] != domains[step.target]))
 
 
-def test_unequal_domains_get_a_ring_that_enters_each_domain_once():
+def test_unequal_domains_get_as_many_rings_as_the_smallest_has_ranks():
     ranks = [5, 0, 6, 1, 2]
     schedule = chosen("all_reduce", ranks, FOURS).schedule
-    assert schedule.algorithm == "ring"
+    assert schedule.algorithm == "multi_ring"
     check(schedule)
+    assert crossings(schedule, np.array(FOURS)[ranks]) == 2 * 2
+
+
+def test_with_one_rank_in_the_smallest_of_unequal_domains_it_is_a_ring():
+    ranks = [5, 0, 1, 2]
+    schedule = chosen("all_reduce", ranks, FOURS).schedule
+    assert schedule.algorithm == "ring"
     assert crossings(schedule, np.array(FOURS)[ranks]) == 2
 
 
@@ -146,12 +153,15 @@ def test_whatever_is_chosen_computes_its_collective(seed, members):
             order = grid(ranks, domains[ranks]).ravel()
         if schedule.algorithm == "rings":
             order = rings.orders(grid(ranks, domains[ranks])).ravel()
+        if schedule.algorithm == "multi_ring":
+            order = rings.uneven_orders(ranks, domains[ranks]).ravel()
         fixed = kind in ("all_gather", "reduce_scatter", "gather", "scatter")
         check(schedule, owner=_owner(schedule, order) if fixed else None)
 
 
 def _owner(schedule, order):
-    return order if schedule.algorithm == "rings" else owners(schedule, order)
+    several = schedule.algorithm in ("rings", "multi_ring")
+    return order if several else owners(schedule, order)
 
 
 def traffic(schedule, ranks):

@@ -15,7 +15,7 @@ from experiments.utility import utility, utility_pct
 from experiments.what_if import RESOURCES, improve
 from experiments_jobs import SAMPLE, write_job
 from simulator.engine import ENGINES
-from simulator.errors import ClusterError, WhatIfError
+from simulator.errors import ClusterError, ScheduleError, WhatIfError
 from simulator.workload import What
 from topologies import load_cluster, resource_values
 
@@ -188,10 +188,11 @@ def test_a_job_in_one_node_says_so_for_scale_out(one_node):
             "scale_out.latency",
             "scale_up.size",
             "scale_out.nics_per_node",
+            "pcie.bandwidth",
         ],
         "one node: no scale-out traffic",
     )
-    assert [row.step_s for row in report.utilities[-4:]] == [None] * 4
+    assert [row.step_s for row in report.utilities[-5:]] == [None] * 5
 
 
 def test_but_a_smaller_domain_makes_scale_out_traffic(one_node):
@@ -274,3 +275,18 @@ def test_a_scenario_is_not_changed_by_what_is_asked_of_it(base):
     for resource in RESOURCES:
         improve(base.scenario, resource, 2).run()
     assert base.scenario.run().makespan == base.timeline.makespan
+
+
+def test_an_algorithm_may_be_forced_by_size_and_group():
+    """A rule that no call meets changes nothing; one that all meet is what they get."""
+    sample = Path(__file__).parents[1] / "traces" / "samples" / "gpu-dp2-tp4"
+
+    def step(*rules):
+        settings = Settings(nodes=2, algorithms=rules)
+        return baseline(sample, "dgx-a100", settings).timeline.makespan
+
+    free = step()
+    assert step("all_reduce[1TB..]=tree", "all_gather=ring", "all_reduce@nobody=tree") == free
+    assert step("all_reduce@tp=two_shot") != free
+    with pytest.raises(ScheduleError, match="no algorithm 'rign'"):
+        step("all_reduce=rign")

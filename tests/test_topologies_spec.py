@@ -123,8 +123,8 @@ def test_a_thousand_ranks_are_summed_up():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("tours:4x4", "did you mean torus:4x4.*Accepted: ring:8, line:8, .*or the path of a graph"),
-        ("", "is not a topology; Accepted"),
+        ("tours:4x4", "did you mean torus:4x4.*accepted: ring:8, line:8, .*or the path of a graph"),
+        ("", "is not a topology; accepted"),
         ("torus", "write torus:4x4"),
         ("torus:", "write torus:4x4"),
         ("torus:4*4", "write torus:4x4"),

@@ -17,6 +17,8 @@ from simulator.topology import SCALE_OUT, Topology
 
 _SCALE_OUT_METRIC = 1000
 """More than the hops of any scale-up domain, so that leaving it never looks shorter."""
+_KEPT = 8
+"""Answers kept per topology: steps of the schedules that a planner compares."""
 _SMALL_DOMAIN = 16
 """Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
 
@@ -26,11 +28,25 @@ def routes(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Links of each message from node ``source[i]`` to ``target[i]``, as rows ``(offset, link)``.
 
+    The last few answers are kept with the topology: a call is laid on it once to choose how it is
+    carried out and once to be carried out.
+
     Raises
     ------
     TopologyError
         If two nodes have no path, naming them.
     """
+    known, messages = network.known_routes, (source.tobytes(), target.tobytes())
+    if messages not in known:
+        if len(known) >= _KEPT:
+            del known[next(iter(known))]
+        known[messages] = _search(network, source, target)
+    return known[messages]
+
+
+def _search(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     graph, hub = _graph(network), _hubs(network)
     found = paths.nothing_found(len(network.nodes))
     messages = _messages(source, target, len(network.nodes))
@@ -42,6 +58,7 @@ def routes(
         ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
         raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
     offset, link = paths.gathered(messages, flat)
+    offset.flags.writeable = link.flags.writeable = False
     return offset, link
 
 

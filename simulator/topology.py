@@ -75,6 +75,13 @@ class Topology:
         np.cumsum(np.bincount(self.source, minlength=len(self.nodes)), out=offset[1:])
         return offset, order
 
+    @cached_property
+    def known_routes(
+        self,
+    ) -> dict[tuple[bytes, bytes], tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """What :func:`simulator.routing.routes` found last, by sources and targets."""
+        return {}
+
     def link(self, index: int) -> Link:
         """Return a view of one link."""
         return Link(

@@ -7,6 +7,8 @@ source, target and place (static ECMP), and so is, among equal paths, the switch
 target is entered: equal-cost paths are all used and every run chooses the same.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,8 +42,29 @@ def routes(
     if messages not in known:
         if len(known) >= _KEPT:
             del known[next(iter(known))]
-        known[messages] = _search(network, source, target)
+        search = _search if network.route is None else _follow
+        known[messages] = search(network, source, target)
     return known[messages]
+
+
+def _follow(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Take the paths that the topology's own ``route`` gives."""
+    index = {node: number for number, node in enumerate(network.nodes)}
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    number_of = {pair: number for number, pair in enumerate(ends)}
+    offset, links = [0], []
+    route = network.route or (lambda one, other: (one, other))
+    for one, other in zip(source.tolist(), target.tolist(), strict=True):
+        path = route(one, other)
+        try:
+            links += [number_of[index[a], index[b]] for a, b in pairwise(path)]
+        except KeyError:
+            way = " - ".join(map(str, path))
+            raise TopologyError(f"{network.name}: no path {way}: a link is missing") from None
+        offset.append(len(links))
+    return np.array(offset, dtype=np.int64), np.array(links, dtype=np.int32)
 
 
 def _search(

@@ -4,7 +4,7 @@ A resource (``scale_up``, ``scale_out``, ``pcie``, or a name of the user's) is w
 a what-if on the network scales the links of one resource and touches nothing else.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from simulator.errors import TopologyError
 
 Node = Hashable
+Route = Callable[[int, int], Sequence[Node]]
+"""Nodes from a rank to another, both included."""
 SCALE_UP, SCALE_OUT, PCIE = "scale_up", "scale_out", "pcie"
 
 
@@ -51,7 +53,8 @@ class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
 
     Columns have shape ``(links,)``; ``source`` and ``target`` are indices into ``nodes``, of
-    which the ranks come first. Build one with :func:`topology`.
+    which the ranks come first. ``route`` says which nodes a message passes, both ends included;
+    without it :mod:`simulator.routing` finds the shortest path. Build one with :func:`topology`.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Topology:
     latency: NDArray[np.float64]
     resource: NDArray[np.int16]
     resources: tuple[str, ...]
+    route: Route | None = None
 
     def __len__(self) -> int:
         return len(self.source)

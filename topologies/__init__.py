@@ -14,6 +14,7 @@ from topologies.placement import Placement, place
 from topologies.properties import bisection_bandwidth, diameter
 from topologies.rail import RailShape, rail
 from topologies.ring import line, ring
+from topologies.routed import by_valiant, dimension_ordered, minimally
 from topologies.spec import FAMILIES, Summary, parse_topology, summary
 from topologies.switch import fully_connected, switch
 from topologies.twisted import twisted_torus
@@ -29,6 +30,7 @@ __all__ = [
     "Summary",
     "bisection_bandwidth",
     "build",
+    "by_valiant",
     "catalog",
     "changed",
     "closed_form",
@@ -36,6 +38,7 @@ __all__ = [
     "cut",
     "diameter",
     "dimension_order",
+    "dimension_ordered",
     "double",
     "dragonfly",
     "fat_tree",
@@ -46,6 +49,7 @@ __all__ = [
     "load_cluster",
     "mesh",
     "minimal",
+    "minimally",
     "parse_cluster",
     "parse_topology",
     "path_links",

@@ -1,8 +1,7 @@
 """Paths that are not shortest: dimension order on a grid, Valiant's detour on a dragonfly.
 
-A path is the nodes a message passes, both ends included. The engines route by shortest path
-(:mod:`simulator.routing`); these are for whoever wants to compare, and :func:`path_links` gives
-the links of a path.
+A path is the nodes a message passes, both ends included. :mod:`topologies.routed` makes a topology
+route by these instead of the shortest path, and :func:`path_links` gives the links of a path.
 """
 
 from collections.abc import Sequence

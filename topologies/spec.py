@@ -16,6 +16,7 @@ from topologies.mesh import hypercube, mesh, torus
 from topologies.properties import MOST_RANKS, bisection_bandwidth, diameter
 from topologies.rail import RailShape, rail
 from topologies.ring import line, ring
+from topologies.routed import by_valiant, dimension_ordered, minimally
 from topologies.switch import fully_connected, switch
 from topologies.twisted import twisted_torus
 
@@ -48,10 +49,12 @@ def parse_topology(
 ) -> Topology:
     """Build the topology that a spec names, every cable with this bandwidth and latency.
 
-    ``FAMILY:NUMBERS[:OPTION]`` or the path of a graph (:mod:`topologies.custom`), whose edges may
-    then say both themselves. ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn``
+    ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph (:mod:`topologies.custom`), whose
+    edges may then say both themselves. ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn``
     closes the first dimension. ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per
-    router as join all groups, unless a fourth number says how many.
+    router as join all groups, unless a fourth number says how many. A torus or mesh may be routed
+    ``@dimension_order``, a dragonfly ``@minimal`` or ``@valiant``; else messages take the shortest
+    path.
 
     Raises
     ------
@@ -68,6 +71,7 @@ def parse_topology(
     """
     if Path(spec).suffix in (".graphml", ".json"):
         return custom(spec, bandwidth=bandwidth, latency=latency)
+    spec, _, routing = spec.partition("@")
     name, _, rest = spec.partition(":")
     family = FAMILIES.get(name)
     if family is None:
@@ -85,7 +89,7 @@ def parse_topology(
     try:
         words = _Words(tuple(int(part) for part in parts), option, bandwidth, latency)
         _refuse_huge(name, words.numbers)
-        return family.build(words)
+        return _routed(family.build(words), name, words, routing)
     except ValueError as error:
         raise TopologyError(f"{spec!r}: write {family.form}{family.option}: {error}") from error
 
@@ -135,15 +139,49 @@ def _mesh(words: _Words) -> Topology:
 
 
 def _dragonfly(words: _Words) -> Topology:
+    return dragonfly(_dragonfly_shape(words), **_cable(words))
+
+
+def _dragonfly_shape(words: _Words) -> DragonflyShape:
     groups, routers, ranks, *given = words.numbers
     fewest = -(-(groups - 1) // routers) if routers else 0
-    shape = DragonflyShape(
+    return DragonflyShape(
         groups=groups,
         routers=routers,
         ranks_per_router=ranks,
         global_links=given[0] if given else fewest,
     )
-    return dragonfly(shape, **_cable(words))
+
+
+def _routed(network: Topology, name: str, words: _Words, routing: str) -> Topology:
+    """Give the topology the routing that stands behind the ``@``."""
+    if not routing:
+        return network
+    choices = ROUTINGS.get(name, {})
+    if routing not in choices:
+        has = ", ".join(choices) or "none but the shortest path"
+        raise TopologyError(f"{name} has no routing {routing!r}; it has {has}")
+    return choices[routing](network, words)
+
+
+def _grid_routed(network: Topology, words: _Words) -> Topology:
+    return dimension_ordered(network, words.numbers)
+
+
+def _mesh_routed(network: Topology, words: _Words) -> Topology:
+    closes = [letter == "y" for letter in words.option] or [False] * len(words.numbers)
+    return dimension_ordered(network, words.numbers, wrap=closes)
+
+
+ROUTINGS: dict[str, dict[str, Callable[[Topology, _Words], Topology]]] = {
+    "torus": {"dimension_order": _grid_routed},
+    "mesh": {"dimension_order": _mesh_routed},
+    "dragonfly": {
+        "minimal": lambda network, words: minimally(network, _dragonfly_shape(words)),
+        "valiant": lambda network, words: by_valiant(network, _dragonfly_shape(words)),
+    },
+}
+"""Ways to route a family besides the shortest path, by their name in a spec."""
 
 
 def _leaf_spine(words: _Words) -> Topology:

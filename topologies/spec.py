@@ -51,10 +51,10 @@ def parse_topology(
 
     ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph (:mod:`topologies.custom`), whose
     edges may then say both themselves. ``leaf_spine:4x2x8:2`` is oversubscribed twofold,
-    ``mesh:4x4:yn`` closes the first dimension. ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per
-    router as join all groups, unless a fourth number says how many. A torus or mesh may be routed
-    ``@dimension_order``, a dragonfly ``@minimal`` or ``@valiant``; else messages take the shortest
-    path.
+    ``mesh:4x4:yn`` closes the first dimension. ``dragonfly:GROUPSxROUTERSxRANKS`` has as few
+    global links per router as join all groups, unless a fourth number says how many. A torus or
+    mesh may be routed ``@dimension_order``, a dragonfly ``@minimal`` or ``@valiant``; else
+    messages take the shortest path.
 
     Raises
     ------

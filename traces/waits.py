@@ -2,7 +2,8 @@
 
 With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
 that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
-trace. What the calls around it and the measured times say decides.
+trace. What the calls around it and the measured times say decides. Where one wait's times say
+nothing (its op was held up by something else), those of like waits do: see ``wait_votes``.
 """
 
 from collections.abc import Iterator
@@ -10,21 +11,26 @@ from dataclasses import dataclass
 
 from simulator.workload import What
 from traces.device import DeviceOps
-from traces.enclosing import Enclosing, Span
+from traces.enclosing import Enclosing
 from traces.events import HostKind, RankTrace
-from traces.launches import Launches
+from traces.launches import Launches, typical_latency
+from traces.stream_calls import Call, stream_calls
+from traces.wait_votes import Site, Votes
 from traces.window import Window
 
 CONTRADICTED = 5e-6
 """A wait is refused if its source ended later than this after the waiter's start (s).
 
-Profilers stamp neighbouring events of one device within 1-2 us of each other.
+More than twice ``STAMPS``: no profiler errs by so much.
 """
 EXPLAINED = 20e-6
 """A start is explained if it came at most this long after what released it (s).
 
 Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
 """
+
+STAMPS = 2e-6
+"""How far apart profilers stamp two events of one device that happened together (s)."""
 
 Pair = tuple[int, int]
 Waits = dict[int, set[int]]
@@ -91,92 +97,154 @@ def _without_ids(
     span of a communication call that launches a kernel is the first kind (NCCL's own waits, after
     the launch, concern its internal streams); any other is the second.
     """
-    host = trace.host
-    rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
-    launched_by: dict[int, list[int]] = {}
-    for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True):
-        launched_by.setdefault(launch, []).append(ops.op_of[device])
-    scan = _Scan(ops)
-    for row in rows.tolist():
-        thread, time = int(host.thread[row]), float(host.start[row])
-        name = trace.names[host.name[row]]
-        if row in launched_by:
-            yield from scan.launch(thread, launched_by[row], enclosing.span(thread, time))
-        elif "EventRecord" in name:
-            scan.record(thread, enclosing.span(thread, time))
-        elif "StreamWaitEvent" in name:
-            scan.wait(thread, enclosing.span(thread, time), enclosing.waits_for(row))
-        elif "DeviceSynchronize" in name:
-            scan.synchronize()
+    calls = list(stream_calls(trace, window, launches, enclosing, ops))
+    latency = typical_latency(trace, launches)
+    votes = Votes()
+    for _ in _Scan(ops, latency, votes).run(calls):
+        pass
+    votes.closed = True
+    yield from _Scan(ops, latency, votes).run(calls)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A ``StreamWaitEvent``: in which communication call, for which collective's number if told.
+    """A ``StreamWaitEvent``: when (s), and in which communication call.
 
+    ``sequence`` is the number of the collective that it is for, if told;
     ``recorded`` says that the event was recorded just before, as ``wait_stream`` does;
-    ``follows`` is the collective that this thread launched last, nothing else since.
+    ``follows`` is the collective that this thread launched last, nothing else since;
+    ``newest`` is the collective launched last to each stream.
     """
 
-    span: Span | None
+    called: float
+    around: int | None
     sequence: int | None
     recorded: bool
     follows: int | None
+    newest: dict[int, int]
 
 
 class _Scan:
     """Walks along the host's calls in order of time and remembers who waits for what."""
 
-    def __init__(self, ops: DeviceOps) -> None:
+    def __init__(self, ops: DeviceOps, latency: float, votes: Votes) -> None:
         self._ops = ops
+        self._latency = latency
+        self._votes = votes
         self._last_compute: int | None = None
         self._waiting: dict[int, list[_Wait]] = {}
         self._behind: dict[int, list[int]] = {}
         self._launched_in: set[int] = set()
         self._pending: list[int] = []
+        self._newest: dict[int, int] = {}
         self._follows: dict[int, int] = {}
         self._stream_of: dict[int, int] = {}
         self._just_recorded: set[int] = set()
         self._records = False
 
-    def record(self, thread: int, span: Span | None) -> None:
+    def run(self, calls: list[Call]) -> Iterator[Pair]:
+        """Walk along all calls and yield ``(source, op)`` for the waits that ops have to obey."""
+        for call in calls:
+            if call.launched:
+                yield from self._launch(call)
+            elif "EventRecord" in call.name:
+                self._record(call)
+            elif "StreamWaitEvent" in call.name:
+                self._wait(call)
+            elif "DeviceSynchronize" in call.name:
+                self._pending.clear()
+
+    def _record(self, call: Call) -> None:
         """Note an event recorded on some stream; the library's own are for its own use."""
         self._records = True
-        if span is None:
-            self._just_recorded.add(thread)
+        if call.around is None:
+            self._just_recorded.add(call.thread)
 
-    def wait(self, thread: int, span: Span | None, sequence: int | None) -> None:
+    def _wait(self, call: Call) -> None:
         """Note a wait; NCCL's own, after its launch, concern its internal streams only."""
-        recorded = thread in self._just_recorded and sequence is None
-        self._just_recorded.discard(thread)
-        if span is None or id(span) not in self._launched_in:
-            one = _Wait(span, sequence, recorded, self._follows.get(thread))
-            self._waiting.setdefault(thread, []).append(one)
+        recorded = call.thread in self._just_recorded and call.sequence is None
+        self._just_recorded.discard(call.thread)
+        if call.around not in self._launched_in:
+            follows = self._follows.get(call.thread)
+            newest = dict(self._newest)
+            one = _Wait(call.start, call.around, call.sequence, recorded, follows, newest)
+            self._waiting.setdefault(call.thread, []).append(one)
 
-    def synchronize(self) -> None:
-        """Forget what the host has waited for."""
-        self._pending.clear()
-
-    def launch(self, thread: int, launched: list[int], span: Span | None) -> Iterator[Pair]:
-        """Note a launch and yield ``(source, op)`` for the waits it has to obey."""
-        op = launched[0]
+    def _launch(self, call: Call) -> Iterator[Pair]:
+        op, thread = call.launched[0], call.thread
         self._just_recorded.discard(thread)
         waiting = self._waiting.pop(thread, [])
         if self._ops.graph.ops[op].what == What.COLLECTIVE:
-            own = [wait for wait in waiting if wait.span is span]
-            if self._last_compute is not None and own:
-                yield self._last_compute, op
-            self._issue(thread, launched, span)
-            self._waiting[thread] = [wait for wait in waiting if wait not in own]
+            yield from self._collective(call, waiting)
             return
         waiting = [*self._left_by_others(op), *waiting]
-        for source in self._joins(op, waiting):
+        self._vote(op, waiting)
+        for source, wait in self._joins(op, waiting):
             yield source, op
-            yield from ((source, collective) for collective in self._behind.get(thread, []))
+            for collective in self._behind.get(thread, []):
+                if wait.called < (self._ops.launched[collective] or 0.0):
+                    yield source, collective
         self._behind.pop(thread, None)
         self._follows.pop(thread, None)
-        self._last_compute = launched[-1]
+        self._last_compute = call.launched[-1]
         self._stream_of[thread] = self._ops.stream[op]
+
+    def _collective(self, call: Call, waiting: list[_Wait]) -> Iterator[Pair]:
+        """Spend a collective's own wait on compute, or on the collective launched before it.
+
+        In the second case the current stream is none of compute's but one that was made to wait
+        for the collective before (FSDP's all-reduce of what was reduce-scattered), so the waits
+        called between the two are for that stream.
+        """
+        op = call.launched[0]
+        own = [wait for wait in waiting if wait.around == call.around]
+        left = [wait for wait in waiting if wait not in own]
+        before = self._follows.get(call.thread)
+        if own and before is not None and self._is_behind(op, before):
+            yield before, op
+            left = [wait for wait in left if wait.follows != before]
+        elif own and self._last_compute is not None and self._is_after(op, self._last_compute):
+            yield self._last_compute, op
+        self._issue(call)
+        self._waiting[call.thread] = left
+
+    def _is_behind(self, op: int, before: int) -> bool:
+        ops = self._ops
+        site = ops.stream[before], ops.stream[op]
+        if site[0] == site[1]:
+            return False
+        if not self._votes.closed:
+            self._votes.not_behind[site] += _contradicted(ops, before, op)
+            self._votes.behind[site] += self._explains(before, op)
+        return self._votes.is_behind(site)
+
+    def _is_after(self, op: int, compute: int) -> bool:
+        ops = self._ops
+        source = ops.graph.collectives[op].kind, ops.stream[compute], ops.stream[op]
+        if not self._votes.closed:
+            self._votes.not_after[source] += _contradicted(ops, compute, op)
+            self._votes.after[source] += self._explains(compute, op)
+        return self._votes.is_after(source)
+
+    def _vote(self, op: int, waiting: list[_Wait]) -> None:
+        """Count what a start says of its wait; of several, it says only which was the last."""
+        if self._votes.closed or len(waiting) != 1:
+            return
+        wait = waiting[0]
+        if wait.recorded or wait.sequence is not None:
+            return
+        site = self._site(op, wait)
+        ended = self._explaining(op)
+        if ended is not None:
+            stream = self._ops.stream[ended]
+            newest = wait.newest.get(stream) == ended
+            self._votes.explained[site, stream, newest] += 1
+        for stream, one in wait.newest.items():
+            self._votes.refuted[site, stream] += _contradicted(self._ops, one, op)
+
+    def _site(self, op: int, wait: _Wait) -> Site:
+        stream = self._ops.stream
+        return None if wait.follows is None else stream[wait.follows], stream[op]
 
     def _left_by_others(self, op: int) -> Iterator[_Wait]:
         """Take over the waits of a thread that launched to this stream and has stopped launching.
@@ -187,24 +255,22 @@ class _Scan:
             if waiting and self._stream_of.get(thread) == self._ops.stream[op]:
                 yield from self._waiting.pop(thread)
 
-    def _issue(self, thread: int, launched: list[int], span: Span | None) -> None:
-        if span is not None:
-            self._launched_in.add(id(span))
+    def _issue(self, call: Call) -> None:
+        if call.around is not None:
+            self._launched_in.add(call.around)
         ops = self._ops.graph.ops
-        collectives = [op for op in launched if ops[op].what == What.COLLECTIVE]
+        collectives = [op for op in call.launched if ops[op].what == What.COLLECTIVE]
         self._pending.extend(collectives)
-        self._behind.setdefault(thread, []).extend(collectives)
-        self._follows[thread] = collectives[-1]
+        self._newest.update((self._ops.stream[op], op) for op in collectives)
+        self._behind.setdefault(call.thread, []).extend(collectives)
+        self._follows[call.thread] = collectives[-1]
 
-    def _launched(self, op: int) -> float:
-        return self._ops.launched[op] or 0.0
-
-    def _joins(self, op: int, waiting: list[_Wait]) -> Iterator[int]:
+    def _joins(self, op: int, waiting: list[_Wait]) -> Iterator[tuple[int, _Wait]]:
         """Spend each wait on the op it was most likely for.
 
         The collective that the wait names; the other stream, if an event was recorded just before;
         the collective whose end explains the start; the other stream, where no profiler recorded
-        events; the collective launched just before the wait; the oldest that nobody waited for.
+        events; what like waits are for; the oldest collective that nobody waited for.
         A collective's stream has done all before it, so those need no wait any more.
         """
         spent = 0
@@ -215,7 +281,7 @@ class _Scan:
             source = self._source(op, wait, first=number == 0)
             if source is None:
                 continue
-            yield source
+            yield source, wait
             if source in self._pending:
                 spent += self._done(source)
 
@@ -230,7 +296,7 @@ class _Scan:
     def _source(self, op: int, wait: _Wait, *, first: bool) -> int | None:
         named = [one for one in self._pending if self._sequence(one) == wait.sequence]
         if wait.sequence is not None and named:
-            return self._best(op, named, None)
+            return self._oldest(op, named)
         other = self._last_compute
         if other is not None and self._ops.stream[other] == self._ops.stream[op]:
             other = None
@@ -239,35 +305,47 @@ class _Scan:
         ended = self._explaining(op)
         if ended is not None:
             return ended
-        if other is not None and first and not self._records and wait.span is None:
+        if other is not None and first and not self._records and wait.around is None:
             return other
-        return self._best(op, self._pending, wait.follows)
+        return self._like_others(op, wait)
 
     def _sequence(self, op: int) -> int | None:
         return self._ops.graph.collectives[op].sequence
 
-    def _best(self, op: int, pending: list[int], follows: int | None) -> int | None:
-        """Take the one launched just before the wait, else the oldest; none that ended too late."""
-        fits = [one for one in pending if not _contradicted(self._ops, one, op)]
-        if follows in fits:
-            return follows
-        return next(iter(fits or pending), None)
+    def _like_others(self, op: int, wait: _Wait) -> int | None:
+        """Take what like waits are for, unless the op's own times contradict it."""
+        site, stream = self._site(op, wait), self._ops.stream
+        chosen = self._votes.stream(site, {stream[one] for one in self._pending} - {stream[op]})
+        if chosen is not None:
+            there = [one for one in self._pending if stream[one] == chosen]
+            newest = wait.newest.get(chosen)
+            if newest in there and self._votes.takes_newest(site, chosen):
+                there = [newest]
+            source = self._oldest(op, there)
+            if source is not None and not _contradicted(self._ops, source, op):
+                return source
+        return self._oldest(op, self._pending)
+
+    def _oldest(self, op: int, pending: list[int]) -> int | None:
+        """Take the oldest that did not end too late, if there is one; else the oldest."""
+        fits = (one for one in pending if not _contradicted(self._ops, one, op))
+        return next(fits, next(iter(pending), None))
 
     def _explaining(self, op: int) -> int | None:
         """Find the collective that ended just before the op started, and after its launch."""
-        ops = self._ops
-        begun = ops.start(op)
-        ended = [
-            one
-            for one in self._pending
-            if not _contradicted(ops, one, op)
-            and begun - ops.end(one) <= EXPLAINED
-            and ops.end(one) > self._launched(op)
-            and ops.end(one) > self._stream_free(op)
-        ]
-        return max(ended, key=ops.end, default=None)
+        ended = [one for one in self._pending if self._explains(one, op)]
+        return max(ended, key=self._ops.end, default=None)
 
-    def _stream_free(self, op: int) -> float:
-        """When the op before it on its stream had ended (s)."""
+    def _explains(self, one: int, op: int) -> bool:
+        """Whether an op, launched and with its stream free before, started as another ended."""
+        ops = self._ops
+        begun, due = ops.start(op), self._due(op)
+        if _contradicted(ops, one, op) or begun - ops.end(one) > EXPLAINED:
+            return False
+        return ops.end(one) > due and begun > due + STAMPS
+
+    def _due(self, op: int) -> float:
+        """When an op would have started without any wait (s)."""
         before = self._ops.previous(op)
-        return -1.0 if before is None else self._ops.end(before)
+        free = -1.0 if before is None else self._ops.end(before)
+        return max((self._ops.launched[op] or 0.0) + self._latency, free)

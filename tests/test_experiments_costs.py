@@ -1,4 +1,4 @@
-"""What a collective costs by the trace: contention is in what was measured, and is not added again."""
+"""What a collective costs by the trace: what was measured holds contention, and none is added."""
 
 import numpy as np
 import pytest

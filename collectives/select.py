@@ -12,7 +12,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import direct, hierarchical, logarithmic, recursive, ring, rings, torus, tree
+from collectives import (
+    direct,
+    hierarchical,
+    in_network,
+    logarithmic,
+    recursive,
+    ring,
+    rings,
+    torus,
+    tree,
+)
 from collectives.order import by_domain, from_root, grid, placed
 from simulator.errors import ScheduleError
 from simulator.load import cost, lay
@@ -72,6 +82,13 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     },
 }
 """Algorithms that need to know who shares a domain: functions of :func:`collectives.order.grid`."""
+
+IN_NETWORK: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+    "all_reduce": {
+        "sharp": lambda at: placed(in_network.sharp_all_reduce(*at.shape), at.ravel()),
+    },
+}
+"""Algorithms for fabrics whose switches add, functions of the same grid; only where forced."""
 
 ON_RINGS = {
     "all_reduce": rings.all_reduce,
@@ -163,8 +180,9 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
             for one in (BY_DOMAIN if name == _NESTED else BY_GRID)[kind]
         )
         return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
-    if name in BY_DOMAIN.get(kind, {}):
-        return Plan(BY_DOMAIN[kind][name](grid(positions, where)), overhead=overhead)
+    by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
+    if name in by_domain_of:
+        return Plan(by_domain_of[name](grid(positions, where)), overhead=overhead)
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
         return Plan(_shaped(kind, name, positions, (where, topology)), overhead=overhead)
     if name not in ALGORITHMS[kind]:
@@ -180,7 +198,8 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
 def names(kind: str) -> tuple[str, ...]:
     """Names of all algorithms of a kind."""
     several = BY_RINGS if kind in ON_RINGS else ()
-    return (*ALGORITHMS[kind], *BY_DOMAIN.get(kind, {}), *several, *BY_GRID.get(kind, {}))
+    tables = (BY_DOMAIN, IN_NETWORK, BY_GRID)
+    return (*ALGORITHMS[kind], *several, *(name for one in tables for name in one.get(kind, {})))
 
 
 def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology]) -> Schedule:

@@ -290,3 +290,16 @@ def test_an_algorithm_may_be_forced_by_size_and_group():
     assert step("all_reduce@tp=two_shot") != free
     with pytest.raises(ScheduleError, match="no algorithm 'rign'"):
         step("all_reduce=rign")
+
+
+def test_a_tier_that_begins_to_hold_back_is_named():
+    """Twice the NICs of a DGX A100 is more than PCIe feeds; twice its PCIe changes nothing."""
+    sample = Path(__file__).parents[1] / "traces" / "samples" / "gpu-dp2-tp4"
+    names = ["scale_out.bandwidth", "scale_up.bandwidth", "pcie.bandwidth"]
+    report = utility(sample, "dgx-a100", resources=names, settings=Settings(nodes=2))
+    notes = {row.resource: row.note for row in report.utilities}
+    assert notes == {
+        "scale_out.bandwidth": "pcie holds back now",
+        "scale_up.bandwidth": "",
+        "pcie.bandwidth": "",
+    }

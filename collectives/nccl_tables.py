@@ -6,7 +6,7 @@ where no other source is named. Base units.
 
 from dataclasses import dataclass, replace
 
-MICRO, GIGA, KIB, MIB = 1e-6, 1e9, 2**10, 2**20
+MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}

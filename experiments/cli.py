@@ -196,12 +196,7 @@ def sweep(  # noqa: PLR0913 - one parameter per option
     numbers = [float(number) for number in factors.split(",")]
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
-    if figure is not None:
-        from experiments.figures import draw_sweep
-
-        draw_sweep(report, figure)
-        typer.echo(f"drew {figure}", err=True)
-    _show(report, output)
+    _show(report, output, figure)
 
 
 @_command
@@ -233,12 +228,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     settings = _settings(engine, collective_cost, step, nodes, algorithm)
     with watching() as watch:
         report = ask(trace, cluster, topologies=topology or (), settings=settings, watch=watch)
-    if figure is not None:
-        from experiments.figures import draw_compare
-
-        draw_compare(report, figure)
-        typer.echo(f"drew {figure}", err=True)
-    _show(report, output)
+    _show(report, output, figure)
 
 
 @_command
@@ -302,12 +292,7 @@ def collective(  # noqa: PLR0913 - one parameter per option
         algorithm=algorithm,
         engine=engine,
     )
-    if figure is not None:
-        from experiments.figures import draw_collective
-
-        draw_collective(report, figure)
-        typer.echo(f"drew {figure}", err=True)
-    _show(report, output)
+    _show(report, output, figure)
 
 
 @_command
@@ -323,12 +308,7 @@ def topology(
 
     _check_figure(figure)
     report = ask(spec, bandwidth=bandwidth, latency=latency)
-    if figure is not None:
-        from topologies.draw import draw
-
-        draw(report.network, figure)
-        typer.echo(f"drew {figure}", err=True)
-    _show(report, output)
+    _show(report, output, figure)
 
 
 def _network(
@@ -352,7 +332,13 @@ def _check_figure(figure: Path | None) -> None:
         check_output(figure, (".png", ".svg", ".pdf"))
 
 
-def _show(report: "Report", output: Output) -> None:
+def _show(report: "Report", output: Output, figure: Path | None = None) -> None:
+    """Draw the report if a figure was asked for, then print it."""
+    if figure is not None:
+        from experiments.figures import draw
+
+        draw(report, figure)
+        typer.echo(f"drew {figure}", err=True)
     from experiments.render import print_csv, print_json
     from experiments.tables import print_table
 

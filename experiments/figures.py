@@ -1,5 +1,6 @@
 """Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
 
+from collections.abc import Callable
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
+from experiments.network import TopologyReport
 from experiments.output import check_output, writing
 from experiments.sweep import SweepPoint, SweepReport
 from simulator.errors import OutputError
+from topologies.draw import draw as draw_topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +52,18 @@ _TITLE = 48
 """Characters of a title that fit in one column."""
 
 
-def draw_sweep(report: SweepReport, path: Path) -> None:
+def draw(report: object, path: Path) -> None:
+    """Draw a report that has a figure: a sweep, a comparison, a collective, a topology.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written or its ending is no figure format.
+    """
+    _DRAWN[type(report)](report, path)
+
+
+def _draw_sweep(report: SweepReport, path: Path) -> None:
     """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points.
 
     Raises
@@ -126,7 +140,7 @@ def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
         )
 
 
-def draw_compare(report: CompareReport, path: Path) -> None:
+def _draw_compare(report: CompareReport, path: Path) -> None:
     """Draw a bar per cluster: the step, and the part of it that is exposed communication.
 
     Raises
@@ -163,14 +177,8 @@ def draw_compare(report: CompareReport, path: Path) -> None:
         _save(figure, path)
 
 
-def draw_collective(report: CollectiveReport, path: Path) -> None:
-    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written or its ending is no figure format.
-    """
+def _draw_collective(report: CollectiveReport, path: Path) -> None:
+    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
@@ -225,3 +233,11 @@ def _save(figure: Figure, path: Path) -> None:
             figure.savefig(stream, format=kind, dpi=300, metadata=dated)
         except ValueError as error:
             raise OutputError(f"{path}: cannot be drawn: {error}") from error
+
+
+_DRAWN: dict[type, Callable[[Any, Path], None]] = {
+    SweepReport: _draw_sweep,
+    CompareReport: _draw_compare,
+    CollectiveReport: _draw_collective,
+    TopologyReport: lambda report, path: draw_topology(report.network, path),
+}

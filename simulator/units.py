@@ -92,6 +92,5 @@ def _validator(base: str) -> BeforeValidator:
 
 
 SecondsText = Annotated[float, _validator("s")]
-BytesText = Annotated[float, _validator("B")]
 BandwidthText = Annotated[float, _validator("B/s")]
 FlopsText = Annotated[float, _validator("FLOP/s")]

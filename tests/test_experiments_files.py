@@ -10,7 +10,7 @@ import matplotlib.image
 import pytest
 
 from experiments.compare import compare
-from experiments.figures import draw_compare, draw_sweep
+from experiments.figures import draw
 from experiments.output import check_output, writing
 from experiments.perfetto import write
 from experiments.replay import replay
@@ -152,7 +152,7 @@ def compared():
 
 
 def test_figures_are_as_wide_as_a_column_and_not_empty(swept, compared, tmp_path):
-    for draw, what in ((draw_sweep, swept), (draw_compare, compared)):
+    for what in (swept, compared):
         path = tmp_path / "figure.png"
         draw(what, path)
         image = matplotlib.image.imread(path)
@@ -163,21 +163,21 @@ def test_figures_are_as_wide_as_a_column_and_not_empty(swept, compared, tmp_path
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_equal_figures_are_equal_files(swept, tmp_path, ending):
     one, other = tmp_path / f"1.{ending}", tmp_path / f"2.{ending}"
-    draw_sweep(swept, one)
-    draw_sweep(swept, other)
+    draw(swept, one)
+    draw(swept, other)
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_figure_says_what_it_shows(swept, compared, tmp_path):
     path = tmp_path / "figure.svg"
-    draw_sweep(swept, path)
+    draw(swept, path)
     text = path.read_text()
     for word in ("gloo-ddp-4 on dgx-a100", "step time [ms]", "host", "measured step"):
         assert word in text
     for point in swept.points:
         assert f"{point.factor:g}\N{MULTIPLICATION SIGN}" in text
         assert point.factor == 1 or f"{abs(point.utility_pct):.1f} %" in text
-    draw_compare(compared, path)
+    draw(compared, path)
     text = path.read_text()
     for word in ("hgx-h100", "(baseline)", "exposed communication", "step time [ms]"):
         assert word in text
@@ -186,19 +186,19 @@ def test_a_figure_says_what_it_shows(swept, compared, tmp_path):
 @pytest.mark.parametrize("factors", [[2], [1], [0.1, 1, 1.01, 1.02, 1.03, 50], range(1, 30)])
 def test_any_sweep_can_be_drawn(factors, tmp_path):
     report = sweep(SAMPLE, "dgx-a100", "scale_up.bandwidth", factors=factors)
-    draw_sweep(report, tmp_path / "figure.png")
+    draw(report, tmp_path / "figure.png")
 
 
 def test_a_flat_sweep_looks_flat(tmp_path):
     report = sweep(SAMPLE, "dgx-a100", "scale_out.bandwidth", factors=[1, 2, 4])
-    draw_sweep(report, tmp_path / "figure.svg")
+    draw(report, tmp_path / "figure.svg")
     assert ">0<" in (tmp_path / "figure.svg").read_text().replace("\n", "")
 
 
 @pytest.mark.parametrize("name", ["figure.xyz", "figure", "figure.jpg"])
 def test_an_ending_that_papers_do_not_take_is_refused(swept, tmp_path, name):
     with pytest.raises(OutputError, match=r"use one of \.png, \.svg, \.pdf"):
-        draw_sweep(swept, tmp_path / name)
+        draw(swept, tmp_path / name)
 
 
 def test_a_file_that_cannot_be_written_is_refused_by_name(tmp_path):

@@ -13,7 +13,8 @@ from experiments.scenario import Scenario
 from experiments.what_if import improve
 from simulator.timeline import Timeline
 from topologies import load_cluster
-from traces.load import Loaded, load
+from traces.load import load
+from traces.loaded import Loaded
 
 US = 1e-6
 LATENCY = 5.0

@@ -23,7 +23,8 @@ from simulator.timeline import Timeline
 from simulator.workload import KINDS, CallRow, What, Workload
 from topologies import load_cluster
 from traces.kineto import read_rank
-from traces.load import Loaded, load
+from traces.load import load
+from traces.loaded import Loaded
 from traces.write_kineto import write
 
 CLUSTER = load_cluster("dgx-a100")

@@ -2,38 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import Workload
 from traces.assemble import Clock, align, assemble
 from traces.comms import UNKNOWN_GROUP
 from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.job import Job, read_job
+from traces.loaded import Loaded
 from traces.match import MatchedCall, Matching, match
 from traces.rank import rank_graph
 from traces.window import MEDIAN, Window, choose_step, cut
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """A step as a workload, what was measured of it, and what of the trace it covers.
-
-    ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
-    any op of it; ``measured_end`` has each rank's last end, ``measured_begin`` its start.
-    """
-
-    trace: str
-    workload: Workload
-    coverage: Coverage
-    measured_step: float
-    measured_begin: dict[int, float]
-    measured_end: dict[int, float]
-    accelerator: str = ""
 
 
 def load(path: Path | str, step: str = MEDIAN) -> Loaded:

@@ -1,0 +1,24 @@
+"""What every format's reader returns: a step as a workload, and what of the file it covers."""
+
+from dataclasses import dataclass
+
+from simulator.workload import Workload
+from traces.coverage import Coverage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A step as a workload, what was measured of it, and what of the trace it covers.
+
+    ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
+    any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
+    end, ``measured_begin`` its start.
+    """
+
+    trace: str
+    workload: Workload
+    coverage: Coverage
+    measured_step: float
+    measured_begin: dict[int, float]
+    measured_end: dict[int, float]
+    accelerator: str = ""

@@ -21,7 +21,7 @@ from benchmarks.measure import Figure, median, process
 from topologies import ring
 from traces.job import read_job
 from traces.kineto import read_rank
-from traces.load import linked
+from traces.link import linked
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]

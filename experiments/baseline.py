@@ -44,10 +44,13 @@ class Baseline:
     settings: Settings
 
     @property
-    def error(self) -> float:
-        """Simulated against measured step time: (simulated - measured) / measured."""
+    def error(self) -> float | None:
+        """Simulated against measured step time: (simulated - measured) / measured.
+
+        None where nothing was measured: a workload that was generated.
+        """
         measured = self.loaded.measured_step
-        return (self.timeline.makespan - measured) / measured if measured else 0.0
+        return (self.timeline.makespan - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -58,9 +61,9 @@ class Baseline:
             "collective_cost": self.settings.collective_cost,
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
-            "measured_step_s": self.loaded.measured_step,
+            "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.timeline.makespan,
-            "baseline_error_pct": 100 * self.error,
+            "baseline_error_pct": None if self.error is None else 100 * self.error,
         }
 
 

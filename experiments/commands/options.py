@@ -1,9 +1,10 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -136,3 +137,48 @@ Latency = Annotated[
     str | None, typer.Option(help="Of each cable of a bare topology, such as '500 ns'.")
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+
+
+_SETTINGS: dict[str, tuple[Any, object]] = {
+    "engine": (Engine, "flow"),
+    "collective_cost": (Cost, "model"),
+    "step": (Step, "median"),
+    "nodes": (Nodes, None),
+    "algorithm": (Algorithms, None),
+}
+"""The options that make a ``Settings``: how each is annotated, and its default."""
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command those options in place of its parameter ``settings``.
+
+    typer reads options off a signature, so the signature is made anew.
+    """
+
+    def filled(*arguments: object, **options: Any) -> None:
+        from experiments.baseline import Settings
+
+        values = {name: options.pop(name) for name in _SETTINGS}
+        forced = tuple(values.pop("algorithm") or ())
+        command(*arguments, settings=Settings(**values, algorithms=forced), **options)
+
+    own = [
+        parameter
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "settings"
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _SETTINGS.items()
+    ]
+    # The output comes last, as it does in commands that simulate nothing.
+    last = [parameter for parameter in own if parameter.name == "output"]
+    first = [parameter for parameter in own if parameter.name != "output"]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*first, *shared, *last)
+    ]
+    filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    filled.__annotations__ = {one.name: one.annotation for one in parameters}
+    filled.__name__, filled.__doc__ = command.__name__, command.__doc__
+    return filled

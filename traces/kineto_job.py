@@ -1,0 +1,22 @@
+"""The format ``kineto``: files of the PyTorch profiler, one per rank."""
+
+from pathlib import Path
+
+from traces.job import read_job
+from traces.link import linked
+from traces.loaded import Loaded
+
+_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file begins as profiler traces do: an object with their keys, a list of events."""
+    begun = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if begun.startswith(b"["):
+        return b'"ph"' in begun
+    return begun.startswith(b"{") and any(key in begun for key in _KEYS)
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Read and link; errors as :func:`traces.load.load`."""
+    return linked(path, read_job(path), step)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectives.force import parse
-from experiments.costs import with_costs
+from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
 from simulator.timeline import Timeline
@@ -83,9 +83,15 @@ def baseline(
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    return replayed(load(trace, settings.step), where, settings, watch)
+
+
+def replayed(
+    loaded: Loaded, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+) -> Baseline:
+    """Replay a step that has been read on a cluster; errors as :func:`baseline`."""
     forced = tuple(parse(rule) for rule in settings.algorithms)
-    loaded = load(trace, settings.step)
-    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
+    scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
     scenario = with_costs(scenario, settings.collective_cost)
     return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
 

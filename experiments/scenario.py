@@ -1,6 +1,6 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
+from topologies.cluster import Calibrated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +61,10 @@ class Scenario:
         """Say how the cluster's library carries out a call."""
         machine = self.machine()
         carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced = self.forced
+        forced, calibration = self.forced, self.cluster.calibration
 
         def planner(call: Call, topology: Topology) -> Plan:
-            return carry_out(
+            plan = carry_out(
                 call.kind,
                 call.group.ranks,
                 call.size,
@@ -71,6 +72,8 @@ class Scenario:
                 machine=machine,
                 algorithm=choose(forced, call.kind, call.size, call.group.label),
             )
+            known = calibration.get(call.kind)
+            return plan if known is None else _calibrated(plan, known)
 
         return planner
 
@@ -79,3 +82,14 @@ class Scenario:
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
+
+
+def _calibrated(plan: Plan, known: Calibrated) -> Plan:
+    """Put what a trace showed of the call's kind into how it is carried out."""
+    return replace(
+        plan,
+        overhead=plan.overhead * known.overhead,
+        step_latency=plan.step_latency * known.overhead,
+        latency_factor=known.latency,
+        bandwidth_factor=known.bandwidth,
+    )

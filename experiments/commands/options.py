@@ -40,7 +40,7 @@ def _engines() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costs import COLLECTIVE_COSTS
+    from experiments.cost_modes import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 

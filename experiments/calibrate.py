@@ -5,10 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import calibrated_cluster, fit_kinds
 from experiments.fitting import Fit, interval
+from experiments.output import writing
 from topologies import Cluster
 from topologies.cluster import Calibrated
 from topologies.what_if import resource_values
@@ -96,6 +98,20 @@ def calibrate(
         ),
         residuals=tuple(_residual(kind, found) for kind, found in fits.items()),
     )
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write a cluster as the YAML file that :func:`topologies.load_cluster` reads.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    text = yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=100)
+    with writing(path) as stream:
+        stream.write(text.encode())
 
 
 def _parameters(

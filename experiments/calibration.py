@@ -22,6 +22,8 @@ from topologies import Cluster
 from topologies.cluster import Calibrated
 
 Floats = NDArray[np.float64]
+Row = tuple[float, Floats]
+"""How long a call took alone (s), and what of it each part should have taken (s)."""
 
 SOFTWARE = "software"
 """The part of a call's time that no link causes."""
@@ -59,7 +61,7 @@ def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
 
 def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, Rows]:
     """Gather the calls of steps of one job, costed :func:`by_trace`, by kind, as rows to fit."""
-    tables: dict[str, list[tuple[float, Floats]]] = {}
+    tables: dict[str, list[Row]] = {}
     names: tuple[str, ...] = ()
     for scenario in scenarios:
         topology = scenario.topology()
@@ -137,7 +139,7 @@ def _parts(costs: Costs, scenario: Scenario, index: int) -> Floats:
     return parts
 
 
-def _rows(names: tuple[str, ...], table: list[tuple[float, Floats]]) -> Rows:
+def _rows(names: tuple[str, ...], table: list[Row]) -> Rows:
     """Make columns; parts that no call has are left out."""
     parts = np.array([row for _, row in table])
     used = np.flatnonzero(parts.any(axis=0))

@@ -21,7 +21,7 @@ from simulator.workload import What, Workload
 
 Floats = NDArray[np.float64]
 
-_ROUNDS = 6
+_ROUNDS = 20
 """Replays at most until the calls take what they should; without overlap one confirms it."""
 _CLOSE = 1e-3
 """A call is timed right within this fraction of its measured time ..."""

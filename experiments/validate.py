@@ -15,6 +15,8 @@ from traces.coverage import Coverage
 from traces.load import reader
 from traces.loaded import Loaded
 
+EVERY = "every"
+"""The step that stands for each of a trace, one after the other."""
 BETWEEN = "@"
 """Stands between a trace and the cluster it ran on, if they ran on different ones."""
 
@@ -85,7 +87,7 @@ def validate(
     """
     if not traces:
         raise WhatIfError("nothing to validate: name a trace")
-    settings = settings or Settings(step="every")
+    settings = settings or Settings(step=EVERY)
     pairs = [_pair(trace, cluster) for trace in traces]
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
     return ValidationReport(tuple(rows), settings)
@@ -104,7 +106,7 @@ def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str,
 def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:
     try:
         read = reader(path)
-        first = read(settings.step if settings.step != "every" else "median")
+        first = read(settings.step if settings.step != EVERY else "median")
     except TwofoldError as error:
         yield _refused(path, cluster, settings.step, error)
         return
@@ -124,7 +126,7 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
 
 def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
     """Name the steps to replay: every one, or the one that was asked for."""
-    if settings.step == "every" and coverage.steps:
+    if settings.step == EVERY and coverage.steps:
         return [str(number) for number in coverage.steps]
     return [coverage.step]
 

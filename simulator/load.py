@@ -114,7 +114,7 @@ def _of_step(
     chunk_bytes, network = where
     flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
-    on_link = _bytes_on_links(step, flow, (offset, link), network)
+    on_link = bytes_on_links(step, flow, (offset, link), network)
     latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
     latency_of[-1] = plan.step_latency
     largest = float(flow.max())
@@ -135,9 +135,10 @@ def _of_step(
     )
 
 
-def _bytes_on_links(
+def bytes_on_links(
     step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
 ) -> Floats:
+    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``."""
     offset, link = path
     of = np.repeat(np.arange(len(flow)), np.diff(offset))
     if step.in_network:

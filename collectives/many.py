@@ -43,6 +43,18 @@ def times(library: str) -> Times:
     return _TIMES[library]
 
 
+def one_schedule(library: str, kind: str, ranks: Ranks, graph: Topology, domains: Ranks) -> bool:
+    """Whether a library carries a call out alike on all networks of a graph.
+
+    Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
+    """
+    if library == "nccl":
+        return False
+    names = select.choices(kind, ranks, graph, domains=domains)
+    more = on_slice(kind, ranks, graph) if library == "xla" else []
+    return len(names) + len(more) == 1 and not select.follows_numbers(kind, names[0])
+
+
 def _of_schedules(more: Callable[[str, Ranks, Topology], list[Schedule]], library: str) -> Times:
     """Take the fastest of the schedules of :mod:`collectives.select`, and of some more."""
 

@@ -1,18 +1,22 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
-from simulator.engine import Planner, Progress, simulate
+from simulator.engine import Costs, Planner, Progress, simulate
+from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
+
+AUTO = "auto"
+"""Stands for the engine that is enough."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +79,15 @@ class Scenario:
         return planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it."""
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``."""
+        if self.engine == AUTO:
+            timeline = replace(self, engine="analytic").run(progress)
+            matters = self.contention(timeline).matters
+            return replace(self, engine="flow").run(progress) if matters else timeline
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
+
+    def contention(self, timeline: Timeline) -> Overlap:
+        """Judge a timeline of the ``analytic`` engine of this scenario."""
+        return overlap(timeline, Costs(timeline.topology, self.planner()))

@@ -38,7 +38,7 @@ LINKS = (
     "pcie.bandwidth",
 )
 """Resources that change numbers of links; any other changes which links there are."""
-_RANKS = {"compute": What.COMPUTE, "host": What.HOST}
+RANKS = {"compute": What.COMPUTE, "host": What.HOST}
 
 
 def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
@@ -70,7 +70,7 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
         check_resource(name)
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))
-    shapes = {name: values for name, values in given.items() if name not in (*LINKS, *_RANKS)}
+    shapes = {name: values for name, values in given.items() if name not in (*LINKS, *RANKS)}
     step = np.empty(len(next(iter(given.values()))))
     for scenario, chosen in _shaped(base, shapes, len(step)):
         part = {name: values[chosen] for name, values in given.items() if name not in shapes}
@@ -168,7 +168,7 @@ def _shaped(base: Scenario, shapes: Factors, count: int) -> list[tuple[Scenario,
 
 
 def _scale(factors: Factors) -> dict[What, Floats]:
-    return {_RANKS[name]: 1 / values for name, values in factors.items() if name in _RANKS}
+    return {RANKS[name]: 1 / values for name, values in factors.items() if name in RANKS}
 
 
 def _networks(scenario: Scenario, factors: Factors, count: int) -> Networks:

@@ -34,7 +34,8 @@ class CurveReport:
 
     ``gap_s`` is how far the step can be off these lines, as ``certificate`` says: *convex*
     (every call has one schedule), *monotone* (the step does not fall as the resource gets worse),
-    or *none* (it was seen to fall, or the curve was not traced to the end). From a factor of
+    or *none* (it was seen to fall). It is more than was asked where the step jumps, or where
+    thousands of points were not enough. From a factor of
     ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far
     as the curve goes; None if it still buys as much at its end.
     """
@@ -103,7 +104,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         resource=resource,
         points=_points(base, resource, traced),
         gap_s=float(traced.gap.max()),
-        certificate=_certificate(traced, gap * step),
+        certificate="none" if traced.fell else "convex" if convex else "monotone",
         threshold_pct=threshold,
         break_even=None if even is None else 1 / even,
         break_even_value="" if even is None else value_of(scenario, resource, 1 / even),
@@ -159,8 +160,3 @@ def _points(base: Baseline, resource: str, traced: Curve) -> tuple[CurvePoint, .
         for x, seconds in zip(traced.x[::-1].tolist(), traced.step[::-1].tolist(), strict=True)
     )
 
-
-def _certificate(traced: Curve, gap: float) -> str:
-    if traced.fell or traced.gap.max() > gap:
-        return "none"
-    return "convex" if traced.convex else "monotone"

@@ -29,8 +29,7 @@ def curve_lines(report: CurveReport) -> Iterator[str]:
     certified = {
         "convex": "certified: every call has one schedule, so the curve is convex in 1/factor",
         "monotone": "certified if no call gets slower as the resource gets better",
-        "none": "not certified: a call gets slower somewhere as the resource gets better, "
-        "or the curve jumps",
+        "none": "not certified: the step was seen to get longer with a better resource",
     }
     yield f"lines over 1/factor between the points are within {off:.2g} % of the step"
     yield certified[report.certificate]

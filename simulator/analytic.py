@@ -45,9 +45,10 @@ class Points:
             raise WorkloadError(f"every scale needs a value for each of {len(self)} scenarios")
         if len(self.row) != len(self.factor):
             raise WorkloadError("calls have as many factors as rows")
-        for name, values in (("cost", self.cost), *self.scale.items()):
+        scales = [(f"scale of {part.name.lower()}", one) for part, one in self.scale.items()]
+        for what, values in [("cost", self.cost), *scales]:
             if not (np.isfinite(values) & (values >= 0)).all():
-                raise WorkloadError(f"{name!s} of a scenario is not a number of 0 or more")
+                raise WorkloadError(f"the {what} in a scenario is not a number of 0 or more")
 
     def __len__(self) -> int:
         return int(self.cost.shape[1])

@@ -46,15 +46,17 @@ def longest_ways(graph: Contracted, points: Points) -> list[Way]:
 def _backwards(graph: Contracted, points: Points, start: Floats, scenario: int) -> Way:
     """Go back from the end by what every point waited for longest."""
     scale = points.scales(graph.parts)[:, scenario]
+    is_call = graph.call >= 0
+    calls_of = graph.call[is_call]
+    lasting = np.zeros(len(graph))
+    lasting[is_call] = points.factor[calls_of] * points.cost[points.row[calls_of], scenario]
     weight = np.zeros(graph.weight.shape[1])
     calls = []
     point = len(graph) - 1
     while graph.offset[point] < graph.offset[point + 1]:
         edges = slice(graph.offset[point], graph.offset[point + 1])
         source = graph.source[edges]
-        call = graph.call[source]
-        cost = points.factor[call] * points.cost[points.row[call], scenario]
-        arrival = start[source, scenario] + np.where(call >= 0, cost, 0.0)
+        arrival = start[source, scenario] + lasting[source]
         last = int(np.argmax(arrival + graph.weight[edges] @ scale))
         weight += graph.weight[edges][last]
         point = int(source[last])

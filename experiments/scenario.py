@@ -7,13 +7,17 @@ import numpy as np
 from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
-from simulator.engine import Planner, Progress, simulate
+from simulator.engine import Costs, Planner, Progress, simulate
+from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
 from topologies.cluster import Calibrated
+
+AUTO = "auto"
+"""Stands for the engine that is enough."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,11 +82,16 @@ class Scenario:
         return planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it."""
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``."""
+        if self.engine == AUTO:
+            timeline = replace(self, engine="analytic").run(progress)
+            matters = self.contention(timeline).matters
+            return replace(self, engine="flow").run(progress) if matters else timeline
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
 
+<<<<<<< HEAD
 
 def _calibrated(plan: Plan, known: Calibrated) -> Plan:
     """Put what a trace showed of the call's kind into how it is carried out."""
@@ -93,3 +102,8 @@ def _calibrated(plan: Plan, known: Calibrated) -> Plan:
         latency_factor=known.latency,
         bandwidth_factor=known.bandwidth,
     )
+=======
+    def contention(self, timeline: Timeline) -> Overlap:
+        """Judge a timeline of the ``analytic`` engine of this scenario."""
+        return overlap(timeline, Costs(timeline.topology, self.planner()))
+>>>>>>> 8faff6db3fb29a0febcd42c381d7ce39d0de4024

@@ -115,7 +115,7 @@ def _of_step(
     chunk_bytes, network = where
     flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
-    on_link = _bytes_on_links(step, flow, (offset, link), network)
+    on_link = bytes_on_links(step, flow, (offset, link), network)
     if plan.bandwidth_factor:
         on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
     latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
@@ -145,9 +145,10 @@ def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
     return np.array([factors.get(name, 1.0) for name in network.resources])
 
 
-def _bytes_on_links(
+def bytes_on_links(
     step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
 ) -> Floats:
+    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``."""
     offset, link = path
     of = np.repeat(np.arange(len(flow)), np.diff(offset))
     if step.in_network:

@@ -11,7 +11,7 @@ from simulator.engine import Progress
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import load
+from traces.load import Reader, reader
 from traces.loaded import Loaded
 
 Watch = Callable[[str], Progress | None]
@@ -36,12 +36,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is."""
+    """A trace on the cluster it is taken to have been recorded on, simulated as it is.
+
+    ``read`` reads other steps of the trace.
+    """
 
     loaded: Loaded
     scenario: Scenario
     timeline: Timeline
     settings: Settings
+    read: Reader
 
     @property
     def error(self) -> float | None:
@@ -83,17 +87,25 @@ def baseline(
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    return replayed(load(trace, settings.step), where, settings, watch)
+    for rule in settings.algorithms:
+        parse(rule)
+    return replayed(reader(trace), where, settings, watch)
 
 
 def replayed(
-    loaded: Loaded, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
-    """Replay a step that has been read on a cluster; errors as :func:`baseline`."""
+    """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    loaded = read(settings.step)
+    scenario = costed(loaded, cluster, settings)
+    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings, read)
+
+
+def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+    """Make a scenario of a step on the cluster it was recorded on, its collectives costed."""
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
-    scenario = with_costs(scenario, settings.collective_cost)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+    return with_costs(scenario, settings.collective_cost)
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

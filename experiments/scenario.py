@@ -91,7 +91,10 @@ class Scenario:
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
 
-<<<<<<< HEAD
+    def contention(self, timeline: Timeline) -> Overlap:
+        """Judge a timeline of the ``analytic`` engine of this scenario."""
+        return overlap(timeline, Costs(timeline.topology, self.planner()))
+
 
 def _calibrated(plan: Plan, known: Calibrated) -> Plan:
     """Put what a trace showed of the call's kind into how it is carried out."""
@@ -102,8 +105,3 @@ def _calibrated(plan: Plan, known: Calibrated) -> Plan:
         latency_factor=known.latency,
         bandwidth_factor=known.bandwidth,
     )
-=======
-    def contention(self, timeline: Timeline) -> Overlap:
-        """Judge a timeline of the ``analytic`` engine of this scenario."""
-        return overlap(timeline, Costs(timeline.topology, self.planner()))
->>>>>>> 8faff6db3fb29a0febcd42c381d7ce39d0de4024

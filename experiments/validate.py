@@ -13,7 +13,6 @@ from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
 from traces.load import reader
-from traces.loaded import Loaded
 
 EVERY = "every"
 """The step that stands for each of a trace, one after the other."""
@@ -110,13 +109,11 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
     except TwofoldError as error:
         yield _refused(path, cluster, settings.step, error)
         return
-    steps = {first.coverage.step: first}
     bases: dict[str, Baseline] = {}
     for number in _numbers(first.coverage, settings):
         try:
-            steps.setdefault(number, read(number))
             by_trace = replace(settings, step=number, collective_cost="trace")
-            bases[number] = replayed(steps[number], cluster, by_trace, watch)
+            bases[number] = replayed(read, cluster, by_trace, watch)
         except TwofoldError as error:
             yield _refused(path, cluster, number, error)
     for number, base in bases.items():
@@ -133,7 +130,7 @@ def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
 
 def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch) -> StepError:
     loaded, coverage = base.loaded, base.loaded.coverage
-    model = replayed(loaded, cluster, replace(base.settings, collective_cost="model"), watch)
+    model = _again(base, cluster, watch)
     start, end = _off(model)
     return StepError(
         trace=loaded.trace,
@@ -143,7 +140,7 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
         simulated_s=model.timeline.makespan,
         model_pct=_percent(model),
         trace_pct=_percent(base),
-        left_out_pct=_left_out(loaded, cluster, others, watch),
+        left_out_pct=_left_out(base, cluster, others, watch),
         call_start_s=start,
         call_end_s=end,
         collectives=coverage.collectives,
@@ -153,8 +150,14 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
     )
 
 
+def _again(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
+    """Replay a step once more, with the figures of a cluster."""
+    settings = replace(base.settings, collective_cost="model")
+    return replayed(lambda _: base.loaded, cluster, settings, watch)
+
+
 def _left_out(
-    loaded: Loaded, cluster: Cluster, others: Sequence[Baseline], watch: Watch
+    base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch
 ) -> float | None:
     """Error of a step (%) on the cluster calibrated with the other steps; None if they cannot."""
     if not others:
@@ -164,8 +167,7 @@ def _left_out(
     except CalibrationError:
         return None
     fitted = calibrated_cluster(cluster, fits, "the other steps")
-    settings = replace(others[0].settings, collective_cost="model")
-    return _percent(replayed(loaded, fitted, settings, watch))
+    return _percent(_again(base, fitted, watch))
 
 
 def _percent(base: Baseline) -> float | None:

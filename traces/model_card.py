@@ -120,10 +120,33 @@ class Model(Part):
             raise ValueError(f"ffn: missing, though {dense} layers are dense")
         return self
 
+    @model_validator(mode="after")
+    def _sources_name_numbers(self) -> Self:
+        if unknown := sorted(self.sources.keys() - numbers(self).keys()):
+            raise ValueError(f"sources.{unknown[0]}: the card gives no such number")
+        return self
+
     def experts_at(self, layer: int) -> Experts | None:
         """Experts of this layer (0 is the first); None where it is dense."""
         dense = self.experts is None or layer < self.experts.dense_layers
         return None if dense else self.experts
+
+
+def numbers(model: Model) -> dict[str, int]:
+    """Every number of a card, by its path with dots: what ``sources`` explains.
+
+    Examples
+    --------
+    >>> numbers(load_model("mixtral-8x7b"))["experts.top_k"]
+    2
+    """
+    found: dict[str, int] = {}
+    for name, value in model.model_dump(exclude_unset=True, exclude={"sources"}).items():
+        leaves = value.items() if isinstance(value, dict) else [("", value)]
+        for leaf, one in leaves:
+            if isinstance(one, int) and not isinstance(one, bool):
+                found[f"{name}.{leaf}" if leaf else name] = one
+    return found
 
 
 class Parameters(NamedTuple):

@@ -174,7 +174,10 @@ def check(model: Model, parallelism: Parallelism, run: Training | Serving) -> No
             length % cut != 0,
             f"{length} new tokens cannot be cut into {cut} (cp, sequence_parallel)",
         ),
-        (p.chunks > model.layers, f"{model.layers} layers are fewer than {p.chunks} chunks"),
+        (
+            p.chunks > model.layers + 2,
+            f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks",
+        ),
         (p.ep > 1 and model.experts is None, f"ep {p.ep}: {model.name} has no experts"),
         (
             model.experts is not None and model.experts.count % p.ep != 0,

@@ -266,6 +266,13 @@ def test_nothing_computes_less_than_the_model_needs(job):
     assert found.flops >= found.model_flops * (1 - 1e-12)
 
 
+def test_a_record_has_every_volume():
+    found = training(GPT, Parallelism(tp=2, dp=2))
+    rows = found.record()["exchanged"]
+    assert [(row["label"], row["kind"]) for row in rows] == list(found.exchanged)
+    assert sum(row["size"] for row in rows) == sum(v.size for v in found.exchanged.values())
+
+
 def test_mfu_is_one_at_the_peak():
     found = training(GPT, Parallelism())
     assert found.mfu(found.model_flops / 4e15, ranks=4, peak=1e15) == pytest.approx(1.0)

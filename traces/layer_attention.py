@@ -81,13 +81,11 @@ def _absorbed(
     cached = rank + attention.rope
     projections = (
         *_queries(batch, attention),
-        matrix("query into latent", (tokens * heads, attention.nope, rank), width, held=int(heads)),
+        matrix("query into latent", (tokens * heads, attention.nope, rank), width, held=heads),
     )
     scores = (
         _scores(batch, heads, (cached, rank), cached),
-        matrix(
-            "latent into value", (tokens * heads, rank, attention.value), width, held=int(heads)
-        ),
+        matrix("latent into value", (tokens * heads, rank, attention.value), width, held=heads),
         matrix("output", (tokens, heads * attention.value, batch.model.hidden), width),
     )
     return projections, scores, batch.sequences * batch.context * cached * width

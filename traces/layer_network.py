@@ -21,10 +21,10 @@ def network(batch: MicroBatch, layer: int) -> tuple[Part, ...]:
 
 
 def _dense(batch: MicroBatch, width: float) -> tuple[Kernel, ...]:
-    return _matrices(batch, batch.tokens, width / batch.parallelism.tp, held=1)
+    return _matrices(batch, batch.tokens, width / batch.parallelism.tp, held=1.0)
 
 
-def _matrices(batch: MicroBatch, rows: float, width: float, *, held: int) -> tuple[Kernel, ...]:
+def _matrices(batch: MicroBatch, rows: float, width: float, *, held: float) -> tuple[Kernel, ...]:
     """Up (twice if gated), activation, down, for ``held`` networks of this width."""
     hidden, element = batch.model.hidden, batch.width
     both = 2 if batch.model.gated else 1
@@ -40,11 +40,12 @@ def _local_experts(batch: MicroBatch, experts: Experts, norm: Kernel) -> tuple[P
     tp = batch.parallelism.tp
     before, after = around(batch, batch.hidden_bytes)
     visits = batch.tokens * experts.top_k
+    met = _met(experts, experts.count, batch.tokens)
     kernels = (
         norm,
         _router(batch, experts),
         *_shared(batch, experts),
-        *_matrices(batch, visits, experts.hidden / tp, held=_met(experts.count, visits)),
+        *_matrices(batch, visits, experts.hidden / tp, held=met),
     )
     return (part("experts", kernels, before=before, after=after),)
 
@@ -65,11 +66,11 @@ def _spread_experts(batch: MicroBatch, experts: Experts, norm: Kernel) -> tuple[
         there += (Exchange("all_gather", "tp", sent * p.tp),)
         back = (Exchange("reduce_scatter", "tp", sent * p.tp), *back)
     visits = batch.tokens * experts.top_k
-    held = _met(experts.count // p.ep, visits)
+    met = _met(experts, experts.count // p.ep, batch.tokens * p.ep)
     routing = part("router", (norm, _router(batch, experts)))
     visited = part(
         "experts",
-        _matrices(batch, visits, experts.hidden / p.tp, held=held),
+        _matrices(batch, visits, experts.hidden / p.tp, held=met),
         before=there,
         after=back,
     )
@@ -88,6 +89,10 @@ def _shared(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:
     return _dense(batch, experts.shared * experts.hidden) if experts.shared else ()
 
 
-def _met(held: int, visits: float) -> int:
-    """How many of the experts held are visited at all, and so read from memory."""
-    return max(1, min(held, int(visits)))
+def _met(experts: Experts, held: int, tokens: float) -> float:
+    """Return how many of the experts held are visited at all, and so read from memory.
+
+    Tokens choose at random: one leaves an expert out with probability ``1 - top_k / count``.
+    """
+    left_out: float = (1 - experts.top_k / experts.count) ** tokens
+    return held * (1 - left_out)

@@ -75,7 +75,7 @@ def _head(batch: MicroBatch) -> Block:
     kernels = (
         elementwise("norm", own, batch.width, (2, 3)),
         matrix("logits", (tokens, model.hidden, columns), batch.width, entry=True),
-        elementwise("loss", tokens * columns, _LOGIT_BYTES, (2, 2)),
+        elementwise("probabilities", tokens * columns, _LOGIT_BYTES, (2, 2)),
     )
     size = tokens * model.hidden * batch.width
     before, _ = around(batch, size)

@@ -84,7 +84,12 @@ class Kernel:
 
 
 def matrix(
-    name: str, shape: tuple[float, float, float], width: int, *, held: int = 1, entry: bool = False
+    name: str,
+    shape: tuple[float, float, float],
+    width: int,
+    *,
+    held: float = 1.0,
+    entry: bool = False,
 ) -> Kernel:
     """Multiply ``rows x inner`` by ``inner x columns``, elements of ``width`` bytes.
 

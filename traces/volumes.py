@@ -33,6 +33,18 @@ class Volumes:
     flops: float
     exchanged: Mapping[tuple[str, str], Volume]
 
+    def record(self) -> dict[str, object]:
+        """Return what a JSON answer says: one entry per label and kind, sizes in bytes."""
+        return {
+            "tokens": self.tokens,
+            "model_flops": self.model_flops,
+            "flops": self.flops,
+            "exchanged": [
+                {"label": label, "kind": kind, "calls": volume.calls, "size": volume.size}
+                for (label, kind), volume in self.exchanged.items()
+            ],
+        }
+
     def mfu(self, step: float, *, ranks: int, peak: float) -> float:
         """Model FLOPs utilisation: ``model_flops`` of what the peak allows in a step of ``step`` s.
 

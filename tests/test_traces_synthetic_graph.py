@@ -17,9 +17,10 @@ from simulator.schedule import Plan
 from strategies import switch_network
 from synthetic_jobs import jobs
 from topologies import load_cluster
+from traces.layers import chunks
 from traces.model_card import load_model
 from traces.parallelism import Parallelism
-from traces.phases import Serving, Training
+from traces.phases import Serving, Training, micro_batch
 from traces.roofline import Accelerator, Work, duration
 from traces.synthetic import generate, generated, volumes
 
@@ -97,13 +98,71 @@ def test_kernels_of_a_stream_never_overlap():
             assert np.all(found.start[own][1:] >= found.end[own][:-1])
 
 
-def test_a_dense_layer_waits_for_its_all_reduce_and_the_next_waits_for_it():
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_dense_layer_waits_for_its_all_reduce_and_the_next_waits_for_it(stages):
     run = Serving(phase="prefill", batch=1, context=1024)
-    free = timeline(generate(LLAMA, Parallelism(tp=2), run, CHIP)).makespan
-    slow = timeline(generate(LLAMA, Parallelism(tp=2), run, CHIP), bandwidth=1e9).makespan
+    workload = generate(LLAMA, Parallelism(tp=2, pp=stages), run, CHIP)
+    free, slow = timeline(workload).makespan, timeline(workload, bandwidth=1e9).makespan
     bsh = 1024 * 4096 * 2
     logits = 128256 * 2 / 2
-    assert slow - free == pytest.approx(((2 * 32 + 1) * bsh + logits) / 1e9, rel=1e-6)
+    passed_on = (stages - 1) * bsh
+    exchanged = (2 * 32 + 1) * bsh + passed_on + logits
+    assert slow - free == pytest.approx(exchanged / 1e9, rel=1e-6)
+
+
+def test_the_backward_pass_waits_for_the_loss():
+    """Forward every exchange is waited for; backward all hide behind weight gradients."""
+    workload = generate(LLAMA, Parallelism(tp=2), training(global_batch=2), CHIP)
+    free, slow = timeline(workload).makespan, timeline(workload, latency=1e-7).makespan
+    embedding, layers, loss = 1, 2 * 32, 3
+    all_reduce = 2 * 2 * 1e-7  # two steps of two hops
+    assert slow - free == pytest.approx(2 * (embedding + layers + loss) * all_reduce, rel=1e-6)
+
+
+def durations(workload, name):
+    return workload.duration[workload.name == workload.names.index(name)]
+
+
+@pytest.mark.parametrize(("zero", "shared"), [(0, 1), (1, 4), (2, 4), (3, 4)])
+def test_the_optimiser_reads_and_writes_the_states_of_its_share(zero, shared):
+    """Gradient 4 B, states 12 B read and 12 B written, weight 2 B (arXiv 1910.02054, 3.1)."""
+    workload = generate(LLAMA, Parallelism(dp=4, zero=zero), training(), CHIP)
+    expected = 8.03e9 * (4 + 12 + 12 + 2) / shared / (3.35e12 * 0.9)
+    assert durations(workload, "optimiser") == pytest.approx([expected] * 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("zero", "shared", "replicas"), [(0, 1, 1), (1, 8, 2)])
+def test_experts_are_shared_out_among_those_that_hold_them(zero, shared, replicas):
+    mixtral = load_model("mixtral-8x7b")
+    run = training(global_batch=8)
+    workload = generate(mixtral, Parallelism(dp=8, ep=4, zero=zero), run, CHIP)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    held = (46.703e9 - experts) / shared + experts / 4 / replicas
+    expected = held * 30 / (3.35e12 * 0.9)
+    assert durations(workload, "optimiser") == pytest.approx([expected] * 8, rel=1e-3)
+
+
+def test_experts_are_met_by_the_tokens_of_all_ranks_that_share_them():
+    mixtral = load_model("mixtral-8x7b")
+    run = Serving(phase="decode", batch=1, context=1)
+    workload = generate(mixtral, Parallelism(dp=4, ep=4), run, CHIP)
+    met = 2 * (1 - (1 - 2 / 8) ** 4)
+    expected = met * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.9)
+    assert durations(workload, "experts forward") == pytest.approx([expected] * 4 * 32, rel=1e-2)
+
+
+def test_first_and_last_stage_are_spared_as_llamas_are():
+    """PP 16 on 126 layers (arXiv 2407.21783, section 3.3.2): 7 at either end, 8 between."""
+    model = load_model("llama-3.1-405b")
+    for p, expected in (
+        (Parallelism(pp=16), [7] + [8] * 14 + [7]),
+        (Parallelism(pp=16, virtual=8), [0] + [1] * 126 + [0]),
+        (Parallelism(pp=9), [14] * 9),
+    ):
+        divided = chunks(micro_batch(model, p, training()))
+        assert [sum(block.is_layer for block in chunk) for chunk in divided] == expected
+        assert not divided[0][0].is_layer
+        assert not divided[-1][-1].is_layer
 
 
 def test_gradients_are_reduced_while_the_backward_pass_goes_on():
@@ -132,9 +191,10 @@ def test_fsdp_prefetches_one_layer_ahead_and_no_more():
     own = np.flatnonzero(workload.rank == 0)
     gathers = [op for op in own if workload.lanes[workload.lane[op]] == "fsdp gather"]
     kernels = [op for op in own if workload.names[workload.name[op]] == "attention forward"]
+    starved = timeline(workload, bandwidth=1e9)
     for layer in range(2, 30):
         gather = gathers[layer + 1]  # the embedding's comes first
-        assert found.end[gather] <= found.start[kernels[layer]]
+        assert starved.end[gather] == pytest.approx(starved.start[kernels[layer]])
         before = [op for op in own if workload.names[workload.name[op]] == "network forward"]
         assert found.start[gather] >= found.end[before[layer - 2]]
         assert found.start[gather] < found.end[before[layer - 1]]

@@ -72,6 +72,16 @@ def test_an_interleaved_stage_runs_every_chunk_of_every_micro_batch(at, rounds, 
     assert len(slots) == 2 * len(every)
 
 
+@given(at=places, rounds=st.integers(2, 4), chunks=st.integers(2, 4))
+def test_an_interleaved_stage_runs_ahead_as_megatron_does(at, rounds, chunks):
+    """2 (p - stage - 1) + (v - 1) p slots before 1F1B sets in (arXiv 2104.04473, figure 4)."""
+    (stages, stage) = at
+    slots = SCHEDULES["interleaved"](stage, Pipeline(stages, stages * rounds, chunks))
+    first_back = [slot.phase for slot in slots].index(Phase.BACKWARD)
+    ahead = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    assert first_back == min(ahead + 1, stages * rounds * chunks)
+
+
 @given(at=places, m=st.integers(1, 12), name=st.sampled_from(["1f1b", "zb-h1"]))
 def test_a_stage_of_1f1b_holds_no_more_micro_batches_than_stages_follow_it(at, m, name):
     """arXiv 2006.09503 section 3.2; ZB-H1 keeps to it (arXiv 2401.10241 section 2.1)."""

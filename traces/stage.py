@@ -6,7 +6,7 @@ never holds up the one before. Buffers for what has arrived are not limited.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.workload import What
 from traces.layer_parts import Block, Part
@@ -57,7 +57,10 @@ def mail(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Channels
 
 @dataclass(slots=True)
 class Stage:
-    """A stage while its program is written; ``replicas`` shares out weights and gradients."""
+    """A stage while its program is written; ``replicas`` shares out weights and gradients.
+
+    ``losses`` are the exchanges behind which a micro-batch's loss is known.
+    """
 
     program: Program
     batch: MicroBatch
@@ -65,11 +68,11 @@ class Stage:
     mail: Mail
     replicas: Replicas | None = None
     recompute: str = "none"
+    losses: dict[int, list[int]] = field(default_factory=dict)
 
     def work(self, slots: Sequence[Slot]) -> None:
         """Write the program of these slots."""
         for slot in slots:
-            self.program.waits = []
             _WORK[slot.phase](self, slot)
 
     def _forward(self, slot: Slot) -> None:
@@ -83,11 +86,15 @@ class Stage:
             self._passed()
         if place + 1 < self.batch.parallelism.chunks:
             self._send((FORWARD, slot.micro_batch, place))
+        else:
+            self.losses[slot.micro_batch], self.program.waits = self.program.waits, []
 
     def _backward(self, slot: Slot) -> None:
         place = self._place(slot)
         if place + 1 < self.batch.parallelism.chunks:
             self._receive((BACKWARD, slot.micro_batch, place + 1))
+        else:
+            self.program.waits = self.losses.pop(slot.micro_batch)
         for block in reversed(self._blocks(slot)):
             self._gather(block)
             self._recompute(block)
@@ -167,6 +174,7 @@ class Stage:
     def _send(self, message: Message) -> None:
         after = self.program.waits or self.program.last(COMPUTE)
         self.program.message(What.SEND, f"pp send {message[0]}", self.mail[message], after)
+        self.program.waits = []
 
     def _gather(self, block: Block) -> None:
         if self.replicas is not None:

@@ -14,6 +14,7 @@ from experiments.scenario import Scenario
 from simulator.engine import simulate
 from simulator.errors import ClusterError, WorkloadError
 from simulator.schedule import Plan
+from simulator.workload import What
 from strategies import switch_network
 from synthetic_jobs import jobs
 from topologies import load_cluster
@@ -108,6 +109,18 @@ def test_a_dense_layer_waits_for_its_all_reduce_and_the_next_waits_for_it(stages
     passed_on = (stages - 1) * bsh
     exchanged = (2 * 32 + 1) * bsh + passed_on + logits
     assert slow - free == pytest.approx(exchanged / 1e9, rel=1e-6)
+
+
+def test_backward_goes_through_the_parts_in_the_opposite_order():
+    workload = generate(LLAMA, Parallelism(), training(global_batch=1), CHIP)
+    names = [workload.names[name] for name in workload.name]
+    layer = ["attention", "network"]
+    parts = ["embedding", *layer * 32, "head"]
+    assert names == [
+        *(f"{part} forward" for part in parts),
+        *(f"{part} backward" for part in reversed(parts)),
+        "optimiser",
+    ]
 
 
 def test_the_backward_pass_waits_for_the_loss():
@@ -254,6 +267,11 @@ def test_a_host_that_is_slow_to_launch_holds_the_step_up():
     launched = generate(QWEN, Parallelism(tp=2), run, CHIP, launch=1e-3)
     assert len(launched) == 2 * len(plain)
     assert timeline(launched).makespan == pytest.approx(len(plain) / 2 * 1e-3, rel=0.01)
+    found = timeline(launched)
+    hosts, devices = (
+        np.flatnonzero((launched.what == What.HOST) == host) for host in (True, False)
+    )
+    assert np.all(found.start[devices] >= found.end[hosts])
     quick = generate(QWEN, Parallelism(tp=2), run, CHIP, launch=0.0)
     assert timeline(quick).makespan == pytest.approx(timeline(plain).makespan)
 

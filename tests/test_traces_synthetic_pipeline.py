@@ -38,9 +38,11 @@ CLOSE = 1e-4
 places = st.integers(1, 6).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p - 1)))
 
 
-def step(schedule, p, m, virtual=1):
+def step(schedule, p, m, virtual=1, recompute="none"):
     """Simulated step time on a network that costs nothing, in forward slots of a whole stage."""
-    run = Training(micro_batch=1, global_batch=m, sequence=1, schedule=schedule)
+    run = Training(
+        micro_batch=1, global_batch=m, sequence=1, schedule=schedule, recompute=recompute
+    )
     parallelism = Parallelism(pp=p, virtual=virtual)
     workload = generate(SQUARE, parallelism, run, ARITHMETIC)
     network = switch_network(p, bandwidth=math.inf, latency=0.0)
@@ -112,6 +114,11 @@ def test_interleaving_divides_the_bubble_by_the_chunks(p, m, v):
 def test_the_bubble_of_zb_h1_is_that_of_the_paper(p, m):
     """(p - 1)(F + I - W) = p - 1 slots where all three are equal (arXiv 2401.10241 table 2)."""
     assert step("zb-h1", p, m) == pytest.approx(3 * m + (p - 1), rel=CLOSE)
+
+
+def test_recomputing_makes_every_slot_back_a_forward_slot_longer():
+    """A stage repeats its forward pass when the gradient has come, not before."""
+    assert step("1f1b", 4, 8, recompute="full") == pytest.approx(4 * (8 + 4 - 1), rel=CLOSE)
 
 
 def test_messages_go_to_the_next_stage_and_gradients_back():

@@ -207,6 +207,8 @@ def test_tied_embeddings_are_summed_between_first_and_last_stage():
     qwen = load_model("qwen3-4b")
     found = training(qwen, Parallelism(tp=2, pp=4, dp=2)).exchanged
     assert found["embd", "all_reduce"] == Volume(4, pytest.approx(4 * 151936 * 2560 / 2 * 4))
+    copies = parameters(qwen) + 151936 * 2560
+    assert found["dp", "all_reduce"].size == pytest.approx(copies * 4, rel=1e-3)
     assert ("embd", "all_reduce") not in training(LLAMA, Parallelism(pp=2)).exchanged
 
 

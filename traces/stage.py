@@ -153,13 +153,11 @@ class Stage:
         return any(degree[one.label] > 1 for one in part.back_after)
 
     def _recompute(self, block: Block) -> None:
-        """Repeat a layer's forward pass, exchanges and all, before its backward pass."""
+        """Repeat a layer's forward pass, exchanges and all, once its gradient has come."""
         if self.recompute != "full" or not block.is_layer:
             return
-        waits, self.program.waits = self.program.waits, []
         for part in block.parts:
             self._forward_part(part, "recomputation")
-        self.program.waits += waits
 
     def _repeated_scores(self, part: Part) -> list[Work]:
         scores: list[Kernel] = []

@@ -56,7 +56,7 @@ def slowest(found, chip=CHIP):
     return found / (chip.peak * chip.compute_efficiency)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(job=jobs(), bandwidth=st.sampled_from([1e9, 5e10, math.inf]))
 def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(job, bandwidth):
     workload = generate(*job, CHIP)
@@ -65,7 +65,7 @@ def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(job, ba
     assert found.makespan >= slowest(even)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(job=jobs())
 def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(job):
     workload = generate(*job, CHIP)

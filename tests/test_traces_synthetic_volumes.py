@@ -247,7 +247,7 @@ def test_latent_attention_decodes_on_the_latent():
     assert found.model_flops == pytest.approx(2 * 16 * weights, rel=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(job=jobs())
 def test_the_workload_makes_the_calls_that_the_volumes_count(job):
     workload = generate(*job, CHIP)
@@ -261,7 +261,7 @@ def test_the_workload_makes_the_calls_that_the_volumes_count(job):
     assert {key: volume.size for key, volume in found.items()} == pytest.approx(dict(sizes))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(job=jobs())
 def test_nothing_computes_less_than_the_model_needs(job):
     found = volumes(*job, CHIP)

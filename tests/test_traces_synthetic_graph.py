@@ -317,6 +317,8 @@ def test_what_was_generated_says_so():
             training(schedule="interleaved"),
             "pp 3 does not divide 4 micro-batches",
         ),
+        (Parallelism(), training(global_batch=10**8), "at least 3200000000 ops"),
+        (Parallelism(tp=32, dp=20_000), training(global_batch=400_000), "32 bits can number"),
         (Parallelism(dp=2, zero=1), Serving(phase="prefill", batch=1, context=8), "zero 1"),
         (Parallelism(cp=2), Serving(phase="decode", batch=1, context=8), "1 new tokens"),
     ],

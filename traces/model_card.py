@@ -23,7 +23,11 @@ from pydantic import (
 from simulator.errors import TraceError
 from simulator.yaml_text import UniqueKeyLoader
 
-Count = Annotated[StrictInt, Field(gt=0)]
+Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
+Depth = Annotated[StrictInt, Field(gt=0, le=10**5)]
+"""Layers; the deepest transformers trained have a thousand (arXiv 2203.00555)."""
+_LONGEST = 2**20
+"""Bytes of a file that may be a model card; those that ship have a thousand."""
 
 
 class Part(BaseModel):
@@ -99,7 +103,7 @@ class Model(Part):
 
     name: str
     description: str = ""
-    layers: Count
+    layers: Depth
     hidden: Count
     vocabulary: Count
     attention: Annotated[GroupedAttention | LatentAttention, Field(discriminator="kind")]
@@ -255,6 +259,8 @@ def load_model(name_or_path: str | Path) -> Model:
             "and a path of a YAML file will do"
         )
     try:
+        if path.stat().st_size > _LONGEST:
+            raise TraceError(f"{path}: too long for a model card, more than {_LONGEST} B")
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"

@@ -10,6 +10,8 @@ from traces.parallelism import Parallelism
 from traces.pipeline_schedule import SCHEDULES
 
 Scores = Literal["full", "causal"]
+_MOST_OPS = 2**31 - 1
+"""Ops are numbered in 32 bits (:mod:`simulator.workload`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,8 @@ def check(model: Model, parallelism: Parallelism, run: Training | Serving) -> No
             f"ep {p.ep} does not divide the number of experts",
         ),
     ]
+    least = p.ranks_per_stage * model.layers * micro_batches(p, run)
+    refusals.append((least > _MOST_OPS, f"the step has at least {least} ops, too many to number"))
     if isinstance(run, Training):
         interleaved = run.schedule == "interleaved"
         refusals += [
@@ -204,6 +208,11 @@ def check(model: Model, parallelism: Parallelism, run: Training | Serving) -> No
     for refused, reason in refusals:
         if refused:
             raise WorkloadError(reason)
+
+
+def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:
+    """Return how many micro-batches each replica works through."""
+    return run.micro_batches(parallelism) if isinstance(run, Training) else run.micro_batches
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

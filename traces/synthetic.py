@@ -13,7 +13,7 @@ from traces.layers import chunks
 from traces.loaded import Loaded
 from traces.model_card import Model
 from traces.parallelism import Parallelism
-from traces.phases import Serving, Training, check, micro_batch
+from traces.phases import Serving, Training, check, micro_batch, micro_batches
 from traces.pipeline_schedule import SCHEDULES, Phase, Pipeline, Slot
 from traces.program import Channels, Program, with_launches
 from traces.replicas import Replicas
@@ -69,7 +69,7 @@ def volumes(
             calls, size = done.get((channel.label, call.kind), Volume(0, 0.0))
             copies = len(channel.groups)
             done[channel.label, call.kind] = Volume(calls + copies, size + copies * call.size)
-    passes = _micro_batches(parallelism, run) * parallelism.dp
+    passes = micro_batches(parallelism, run) * parallelism.dp
     return Volumes(
         tokens=tokens(batch, run),
         model_flops=model_flops(batch, run) * passes,
@@ -141,15 +141,10 @@ def _programs(
 
 
 def _order(stage: int, parallelism: Parallelism, run: Training | Serving) -> list[Slot]:
-    batches = _micro_batches(parallelism, run)
+    batches = micro_batches(parallelism, run)
     if isinstance(run, Serving):
         return [Slot(Phase.FORWARD, batch) for batch in range(batches)]
     return SCHEDULES[run.schedule](stage, Pipeline(parallelism.pp, batches, parallelism.virtual))
-
-
-def _micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:
-    """Micro-batches of one replica."""
-    return run.micro_batches(parallelism) if isinstance(run, Training) else run.micro_batches
 
 
 def _notes(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import WorkloadError
 from simulator.workload import KINDS, Calls, Edges, Floats, Group, Ints, Workload
 from traces.parallelism import Parallelism, stage_ranks
 from traces.program import Channel, Program
@@ -30,6 +31,9 @@ class _Columns(NamedTuple):
 
 def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str, ...]) -> Workload:
     """Give every rank its stage's program; ``programs`` are in the order of the stages."""
+    ops = parallelism.ranks_per_stage * sum(len(program.what) for program in programs)
+    if ops > np.iinfo(np.int32).max:
+        raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
     channels = programs[0].channels.all
     first_call = dict(
         zip(
@@ -46,7 +50,6 @@ def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str
     ]
     columns = _Columns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
     calls, groups = _calls(list(channels.values()))
-    ops = len(columns.what)
     return Workload(
         **columns._asdict(),
         ready=np.zeros(ops),

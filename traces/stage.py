@@ -131,25 +131,25 @@ class Stage:
         for one in part.back_before:
             self.program.exchange(one)
         works = self._repeated_scores(part) + input_gradients(part.kernels)
-        late: list[Work] = []
-        if phase is Phase.BACKWARD:
-            late = weight_gradients(k for k in part.kernels if k.entry and part.back_after)
-            works += weight_gradients(k for k in part.kernels if not (k.entry and part.back_after))
-        if late and not self._exchanges(part):
-            works, late = works + late, []
+        shadow: list[Work] = []
+        if phase is Phase.BACKWARD and self._exchanges(part):
+            works += weight_gradients(kernel for kernel in part.kernels if not kernel.entry)
+            shadow = weight_gradients(kernel for kernel in part.kernels if kernel.entry)
+        elif phase is Phase.BACKWARD:
+            works += weight_gradients(part.kernels)
         name = "input gradient" if phase is Phase.INPUT_GRADIENT else "backward"
         self.program.compute(f"{part.name} {name}", works)
         for one in part.back_after:
             self.program.exchange(one)
-        if late:
+        if shadow:
             waits, self.program.waits = self.program.waits, []
-            self.program.compute(f"{part.name} weight gradient", late)
+            self.program.compute(f"{part.name} weight gradient", shadow)
             self.program.waits = waits
 
     def _exchanges(self, part: Part) -> bool:
         """Whether what follows the part's gradients is between several ranks."""
-        degree = {"tp": self.batch.parallelism.tp, "cp": self.batch.parallelism.cp}
-        degree["ep"] = self.batch.parallelism.ep
+        p = self.batch.parallelism
+        degree = {"tp": p.tp, "cp": p.cp, "ep": p.ep}
         return any(degree[one.label] > 1 for one in part.back_after)
 
     def _recompute(self, block: Block) -> None:

@@ -218,12 +218,14 @@ def _launched_part(trace: RankTrace) -> RankTrace:
 def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     """Keep what the host does from ``start`` to ``end`` (s) and what it launches then.
 
-    What was launched before and still runs at ``start`` is kept from then on.
+    What was launched before and still runs at ``start`` is kept from then on; a user's range that
+    is not inside tells nothing.
     """
     host, device = trace.host, trace.device
     called, _ = _called(trace)
-    begun = (host.end > start) | (host.start >= start)
-    kept_host = begun & (host.start < end)
+    marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)
+    inside = np.where(marks, host.start >= start, (host.end > start) | (host.start >= start))
+    kept_host = inside & np.where(marks, host.end <= end, host.start < end)
     kept = (called < end) & ((called >= start) | (device.end > start))
     lost = int((~kept_host).sum() + (~kept).sum())
     return replace(

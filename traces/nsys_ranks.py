@@ -107,14 +107,9 @@ def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicato
 
 
 def _host(unit: Unit, export: Export) -> tuple[Numbers, NDArray[np.uint8]]:
-    """Select calls of the CUDA library, operators and calls of NCCL, an enclosing event first.
-
-    Other ranges only say where a step is.
-    """
+    """Select calls of the CUDA library and ranges of threads, an enclosing event first."""
     ranges, runtime = export.ranges, export.runtime
-    told = np.array([is_comm(name) or name.startswith("nccl") for name in export.names], dtype=bool)
-    told = told[ranges.name] if len(told) else np.zeros(0, dtype=bool)
-    mine = (ranges.thread >> 24 == unit.process) & ranges.nested & (ranges.operator | told)
+    mine = (ranges.thread >> 24 == unit.process) & ranges.nested
     calls = runtime.only(runtime["thread"] >> 24 == unit.process)
     used = ranges.only(mine)
     columns = {

@@ -18,6 +18,9 @@ _HEAD = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A trace, its events not decoded yet."""
@@ -73,7 +76,7 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> Document | Foreign:
     if header.events is not None:
         return Document(path, header, header.events)
     if ABSENT not in (header.schema, header.nodes):
-        return Foreign(path, "an execution trace (PyTorch or Chakra), not a profiler trace")
+        return Foreign(path, EXECUTION_TRACE)
     return Foreign(path, "JSON without traceEvents")
 
 

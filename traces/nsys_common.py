@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from traces.comms import UNKNOWN_GROUP, is_collective, kind_of
 from traces.events import CommRecord, DeviceEvents, HostEvents, HostKind, RankTrace
+from traces.launches import launch_rows
 
 _TOGETHER = 100e-6
 """Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
@@ -195,15 +196,11 @@ def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
 
 def _called(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """When each device event was launched (s), its own start where that is not known; which is."""
-    host = trace.host
-    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & (host.correlation >= 0))
-    if not len(rows):
-        return trace.device.start, np.zeros(len(trace.device), dtype=np.bool_)
-    rows = rows[np.argsort(host.correlation[rows], kind="stable")]
-    known = host.correlation[rows]
-    place = np.minimum(np.searchsorted(known, trace.device.correlation), len(rows) - 1)
-    paired = known[place] == trace.device.correlation
-    return np.where(paired, host.start[rows[place]], trace.device.start), paired
+    row = launch_rows(trace)
+    paired = row >= 0
+    if not paired.any():
+        return trace.device.start, paired
+    return np.where(paired, trace.host.start[row], trace.device.start), paired
 
 
 def _launched_part(trace: RankTrace) -> RankTrace:

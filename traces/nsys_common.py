@@ -215,15 +215,19 @@ def _launched_part(trace: RankTrace) -> RankTrace:
 def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     """Keep what the host does from ``start`` to ``end`` (s) and what it launches then.
 
-    What was launched before and still runs at ``start`` is kept from then on; a user's range that
-    is not inside tells nothing.
+    What was launched before and still runs at ``start`` is kept from then on, without its launch,
+    where more follows on its stream; a user's range that is not inside tells nothing.
     """
     host, device = trace.host, trace.device
-    called, _ = _called(trace)
+    called, paired = _called(trace)
+    launches = np.zeros(len(host), dtype=np.bool_)
+    launches[launch_rows(trace)[paired]] = True
     marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)
-    inside = np.where(marks, host.start >= start, (host.end > start) | (host.start >= start))
-    kept_host = inside & np.where(marks, host.end <= end, host.start < end)
-    kept = (called < end) & ((called >= start) | (device.end > start))
+    whole = (host.start >= start) & np.where(marks, host.end <= end, host.start < end)
+    kept_host = whole | ((host.end > start) & (host.start < start) & ~marks & ~launches)
+    mine = (called >= start) & (called < end)
+    followed = np.isin(device.stream, np.unique(device.stream[mine & paired]))
+    kept = mine | ((called < start) & (device.end > start) & followed)
     lost = int((~kept_host).sum() + (~kept).sum())
     return replace(
         trace,

@@ -165,8 +165,8 @@ class Database:
                 if left < 0:
                     raise TraceError(f"{self.path}: the database is damaged: more rows than bytes")
                 yield rows
-        except (sqlite3.Error, OverflowError) as error:
-            raise TraceError(f"{self.path}: the database is damaged: {error}") from error
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise _damaged(self.path, error) from error
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         return chain.from_iterable(self._chunks(query))
@@ -223,15 +223,21 @@ def _database(path: Path, plain: Path) -> Iterator[Database]:
     try:
         connection = sqlite3.connect(location, uri=True)
     except sqlite3.Error as error:
-        raise TraceError(f"{path}: the database is damaged: {error}") from error
+        raise _damaged(path, error) from error
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         yield Database(path, connection, plain.stat().st_size)
     except sqlite3.Error as error:
-        raise TraceError(f"{path}: the database is damaged: {error}") from error
+        raise _damaged(path, error) from error
     finally:
         connection.close()
+
+
+def _damaged(path: Path, error: Exception) -> TraceError:
+    """Say so in one line, although SQLite may quote what it stumbled over."""
+    reason = " ".join(str(error).split())[:200]
+    return TraceError(f"{path}: the database is damaged: {reason}")
 
 
 def _unpack(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:

@@ -27,6 +27,7 @@ _LIMIT = 1 << 31
 """Bytes of one trace in an archive; larger ones are written as they are."""
 _TAR = b"ustar"
 _TAR_AT = 257
+_FIELDS = ("fw_parent", "rf_id", "tid", "scope")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +84,8 @@ def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
     """Read the traces of a file: several where it is an archive (``.tgz``)."""
     data = unpack(path)
     if data[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
-        return (_trace(path, data),)
-    return tuple(_trace(path / name, piece) for name, piece in _members(path, data))
+        return (parse(path, data),)
+    return tuple(parse(path / name, piece) for name, piece in _members(path, data))
 
 
 def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
@@ -104,7 +105,8 @@ def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
     return found
 
 
-def _trace(path: Path, data: bytes) -> ExecutionTrace:
+def parse(path: Path, data: bytes) -> ExecutionTrace:
+    """Do what :func:`read` does, with a file that is in memory and unpacked."""
     header = decode(path, data)
     nodes = sorted(header.nodes, key=lambda node: node.id)
     reading = _Reading(path)
@@ -120,6 +122,7 @@ class _Reading:
         self._path = path
         self._names: Table[str] = Table()
         self._name: list[int] = []
+        self._told: list[list[int]] = []
         self._inputs, self._outputs = TensorRows(), TensorRows()
         self._comms: list[EtComm] = []
         self._groups: dict[str, ProcessGroup] = {}
@@ -130,6 +133,7 @@ class _Reading:
         """Take in one node, or raise a :class:`TraceError` that names it."""
         try:
             self._name.append(self._names(node.name))
+            self._told.append([node.field(name) for name in _FIELDS])
             self._inputs.add(row, node.input_values())
             self._outputs.add(row, node.output_values())
             if is_init(node.name):
@@ -150,12 +154,9 @@ class _Reading:
         """Make the columns."""
         try:
             ids = np.array([node.id for node in nodes], dtype=np.int64)
-            told = {
-                name: np.array([node.field(name) for node in nodes], dtype=np.int64)
-                for name in ("rf_id", "tid", "scope", "fw_parent")
-            }
             parents = np.array([node.calls_from for node in nodes], dtype=np.int64)
-        except (OverflowError, ValueError) as error:
+            told = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
+        except OverflowError as error:
             raise TraceError(f"{self._path}: a node's id or field is no 64-bit number") from error
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
             twice = int(ids[1:][ids[1:] == ids[:-1]][0])
@@ -166,10 +167,10 @@ class _Reading:
             process=header.pid,
             id=ids,
             parent=self._rows(ids, parents, "nodes whose caller is missing"),
-            forward_parent=self._rows(ids, told["fw_parent"], "nodes whose forward is missing"),
-            record=told["rf_id"],
-            thread=told["tid"],
-            scope=told["scope"].astype(np.int32),
+            forward_parent=self._rows(ids, told[0], "nodes whose forward is missing"),
+            record=told[1],
+            thread=told[2],
+            scope=told[3].astype(np.int32),
             name=np.array(self._name, dtype=np.int32),
             names=tuple(self._names.index),
             inputs=self._inputs.columns(),

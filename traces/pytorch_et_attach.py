@@ -5,10 +5,13 @@ from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.events import RankTrace
+from traces.kineto_document import EXECUTION_TRACE, unpack
 from traces.kineto_rank import rank_of
 from traces.kineto_schema import Header
-from traces.pytorch_et import read
+from traces.pytorch_et import parse, recognise
 from traces.pytorch_et_link import Linked, enriched, link
+
+_HEAD = 1 << 16
 
 
 def attach(
@@ -19,18 +22,22 @@ def attach(
     A file's rank is the number in its name, or the only one there is. A file that is damaged, of
     another run or of a rank that is not there does no harm.
     """
-    found = {trace.rank: trace for trace in ranks}
+    known = {trace.rank: trace for trace in ranks}
     refused: dict[Path, str] = {}
     linked: list[Linked] = []
     for file in files:
         try:
-            rank = _rank(file, found, {one.rank.rank for one in linked})
-            linked.append(link(read(file), found[rank]))
+            data = unpack(file)
+            if recognise(data[:_HEAD]):
+                rank = _rank(file, known, {one.rank.rank for one in linked})
+                linked.append(link(parse(file, data), known[rank]))
         except TraceError as error:
             refused[file] = str(error).removeprefix(f"{file}: ")
-    for one in linked:
-        found[one.rank.rank] = enriched(one)
-    return list(found.values()), refused, [_note(linked)] if linked else []
+    added = {one.rank.file: enriched(one) for one in linked}
+    used = {one.trace.file for one in linked}
+    refused |= dict.fromkeys(set(files) - used - refused.keys(), EXECUTION_TRACE)
+    found = [added.get(trace.file, trace) for trace in ranks]
+    return found, refused, [_note(linked)] if linked else []
 
 
 def _rank(file: Path, ranks: Mapping[int, RankTrace], done: set[int]) -> int:

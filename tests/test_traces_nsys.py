@@ -211,6 +211,16 @@ def test_without_launches_kernels_keep_their_times_and_it_is_said(tmp_path: Path
     assert any("launches were not recorded" in note for note in loaded.coverage.notes)
 
 
+def test_kernels_alone_are_a_workload(tmp_path: Path) -> None:
+    path = simple(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute(f"DROP TABLE {RUNTIME}")
+        database.execute("DROP TABLE NVTX_EVENTS")
+    database.close()
+    loaded = nsys.load(path, "median")
+    assert (loaded.coverage.kernels, loaded.measured_step) == (8, pytest.approx(800e-6))
+
+
 def test_a_cuda_graph_in_one_piece_is_an_op_and_it_is_said(tmp_path: Path) -> None:
     path = simple(tmp_path / "a.sqlite")
     columns = "start, end, deviceId, streamId, correlationId, globalPid, graphId"

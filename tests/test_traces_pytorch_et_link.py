@@ -153,6 +153,16 @@ def test_an_execution_trace_that_does_not_fit_is_skipped_with_the_reason(tmp_pat
     assert "is broken" in told["et_1.json"]
 
 
+def test_groups_that_only_some_ranks_tell_are_not_taken(tmp_path: Path) -> None:
+    for rank in range(2):
+        both(tmp_path, rank).write(tmp_path)
+    (tmp_path / "et_1.json").unlink()
+    found = load(tmp_path)
+    assert found.coverage.collectives == found.coverage.collectives_matched == 1
+    call = found.workload.call_view(0)
+    assert (call.group.ranks, call.group.label, call.size) == ((0, 1), "", 2048.0)
+
+
 def test_what_the_profiler_recorded_is_kept(tmp_path: Path) -> None:
     path = both(tmp_path).write(tmp_path)
     document = json.loads(path.read_text())

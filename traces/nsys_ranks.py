@@ -99,7 +99,7 @@ def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicato
             if one.ranks is not None and number in one.ranks
         },
         names=export.names,
-        threads=tuple(f"thread {one & 0xFFFFFF}" for one in threads.tolist()) or (_NO_THREAD,),
+        threads=tuple(f"thread {one & 0xFFFFFF}" for one in threads.tolist()),
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
@@ -163,7 +163,6 @@ def _device_comms(
     return found
 
 
-_NO_THREAD = "no host thread recorded"
 _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 

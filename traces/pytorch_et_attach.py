@@ -20,7 +20,8 @@ def attach(
     """Link files with their ranks; return the ranks, why which file was not used, and notes.
 
     A file's rank is the number in its name, or the only one there is. A file that is damaged, of
-    another run or of a rank that is not there does no harm.
+    another run or of a rank that is not there does no harm. Groups are taken only where every rank
+    has a file.
     """
     known = {trace.rank: trace for trace in ranks}
     refused: dict[Path, str] = {}
@@ -33,7 +34,8 @@ def attach(
                 linked.append(link(parse(file, data), known[rank]))
         except TraceError as error:
             refused[file] = str(error).removeprefix(f"{file}: ")
-    added = {one.rank.file: enriched(one) for one in linked}
+    every = len(linked) == len(ranks)
+    added = {one.rank.file: enriched(one, groups=every) for one in linked}
     used = {one.trace.file for one in linked}
     refused |= dict.fromkeys(set(files) - used - refused.keys(), EXECUTION_TRACE)
     found = [added.get(trace.file, trace) for trace in ranks]

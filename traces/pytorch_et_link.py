@@ -91,10 +91,11 @@ def link(trace: ExecutionTrace, rank: RankTrace) -> Linked:
     )
 
 
-def enriched(linked: Linked) -> RankTrace:
+def enriched(linked: Linked, *, groups: bool = True) -> RankTrace:
     """Return the rank with what the Execution Trace adds: groups, sizes, dtypes.
 
-    Nothing that the profiler recorded is changed.
+    Nothing that the profiler recorded is changed. Without ``groups`` they are left as they are:
+    ranks of which only some name a group would not be matched.
     """
     trace, rank = linked.trace, linked.rank
     record_of = {one.row: one.record for one in trace.comms}
@@ -104,15 +105,15 @@ def enriched(linked: Linked) -> RankTrace:
         told = record_of.get(int(linked.host_node[row]))
         if told is None:
             continue
-        told = _with_ranks(told, trace)
+        told = _with_ranks(told, trace) if groups else _without_group(told)
         if comm[row] >= 0:
             told = _filled(comms[comm[row]], told)
         if comm[row] < 0 or told != comms[comm[row]]:
             comm[row] = len(comms)
             comms.append(told)
-    groups = {**trace.groups, **rank.groups}
+    known = {**trace.groups, **rank.groups} if groups else rank.groups
     host = replace(rank.host, comm=comm)
-    return replace(rank, host=host, comms=tuple(comms), groups=groups)
+    return replace(rank, host=host, comms=tuple(comms), groups=known)
 
 
 def _filled(known: CommRecord, told: CommRecord) -> CommRecord:
@@ -130,6 +131,10 @@ def _with_ranks(record: CommRecord, trace: ExecutionTrace) -> CommRecord:
         return record
     label = record.group_label or group.label
     return replace(record, group_ranks=group.ranks, group_size=group.size, group_label=label)
+
+
+def _without_group(record: CommRecord) -> CommRecord:
+    return replace(record, group_key="", group_label="", group_ranks=None, group_size=None)
 
 
 def _host_nodes(trace: ExecutionTrace, rank: RankTrace) -> Longs:

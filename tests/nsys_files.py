@@ -291,11 +291,11 @@ class _RankWriter:
         width = {"Float": 4, "BFloat16": 2, "c10::Half": 2, "Half": 2, "float": 4}[record.dtype]
         sent, got = ((n or 0) * width for n in (record.in_elements, record.out_elements))
         if kind == "all_to_all":
-            self.out.range(start, start, tid, "ncclGroupStart")
+            self.out.range(start - 900, start - 899, tid, "ncclGroupStart")
             for peer in range(len(ranks)):
                 told = payload("message", _id(ranks), max(sent, got) // len(ranks), peer)
-                self.out.range(start, start, tid, "ncclSend", told)
-                self.out.range(start, start, tid, "ncclRecv", told)
+                self.out.range(start - 800 + peer, start - 800 + peer, tid, "ncclSend", told)
+                self.out.range(start - 400 + peer, start - 400 + peer, tid, "ncclRecv", told)
             self.out.range(start, end, tid, "ncclGroupEnd", None)
             return
         size = {

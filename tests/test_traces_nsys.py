@@ -116,6 +116,19 @@ def test_nccl_tells_the_ranks_and_the_size_of_the_job(tmp_path: Path) -> None:
     assert (record.in_elements, record.dtype, record.group_size) == (1 << 20, "byte", 8)
 
 
+def test_a_message_has_a_sender_and_a_receiver(tmp_path: Path) -> None:
+    out = Writer()
+    for rank, word in ((0, "ncclRecv"), (1, "ncclSend")):
+        at, tid = 10**6, pid(rank + 1) + 9
+        out.range(at - 9, at - 8, tid, "ncclCommInitRank", payload("init", 77, 2, rank, rank))
+        launch(out, at, 1, process=rank + 1, device=rank, name="ncclDevKernel_SendRecv")
+        out.range(at, at + 2000, tid, word, payload("message", 77, 1 << 20, 1 - rank))
+    loaded = nsys.load(out.write(tmp_path / "a.sqlite"), "median")
+    call = loaded.workload.call_view(0)
+    assert (call.kind, call.group.ranks, call.size) == ("send_receive", (1, 0), 1 << 20)
+    assert loaded.coverage.collectives_matched == 1
+
+
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -143,6 +156,17 @@ def test_the_outermost_ranges_that_repeat_are_steps(
     loaded = nsys.load(tmp_path / "a.sqlite", str(found[1]))
     assert loaded.coverage.kernels == 4
     assert any("a step is an NVTX range" in note for note in loaded.coverage.notes)
+
+
+def test_ranges_that_overlap_are_no_steps(tmp_path: Path) -> None:
+    out = Writer()
+    for number in range(3):
+        begin = 10**6 * (number + 1)
+        launch(out, begin + 10, number)
+        out.range(begin, begin + 1_500_000, pid(1) + 9, "request")
+    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    assert job.ranks[0].steps == ()
+    assert any("no NVTX range repeats" in note for note in job.notes)
 
 
 def test_steps_that_not_every_rank_recorded_are_left_out(tmp_path: Path) -> None:
@@ -240,15 +264,57 @@ def test_operators_of_emit_nvtx_lose_what_is_appended(tmp_path: Path) -> None:
     out = Writer()
     launch(out, 10**6, 1)
     text = "aten::mm, seq = 3, op_id = 17, sizes = [[2, 2], [2, 2]]"
-    out.range(10**6 - 5, 10**6 + 4000, pid(1) + 9, text)
-    out.range(10**6 - 4, 10**6 + 3000, pid(1) + 9, "mine")
+    out.range(10**6, 10**6 + 4000, pid(1) + 9, text)
+    out.range(10**6, 10**6 + 5000, pid(1) + 9, "mine")
     (rank,) = nsys.read(out.write(tmp_path / "a.sqlite")).ranks
     kinds = {
         rank.names[name]: HostKind(kind)
         for name, kind in zip(rank.host.name, rank.host.kind, strict=True)
     }
+    assert list(kinds) == ["mine", "aten::mm", "cudaLaunchKernel"]  # an enclosing event first
     assert kinds["aten::mm"] == HostKind.OPERATOR
     assert kinds["cudaLaunchKernel"] == HostKind.RUNTIME
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers", "record"),
+    [
+        ("2026", (1, 2, 1), 101),
+        ("2026", (1, 2, 2), 102),
+        ("2026", (0, 0, 0), 102),
+        ("2021", (0, 0, 0), 102),
+    ],
+)
+def test_a_wait_is_for_the_record_it_names_or_the_last_before_it(
+    tmp_path: Path, version: str, numbers: tuple[int, int, int], record: int
+) -> None:
+    """An event recorded twice before the wait and once after it."""
+    out = Writer(version)
+    told = {"deviceId": 0, "globalPid": pid(1), "eventId": 5}
+    for at, correlation, again in ((10, 101, numbers[0]), (20, 102, numbers[1]), (60, 103, 9)):
+        out.add(
+            RUNTIME,
+            start=10**6 + at,
+            end=10**6 + at + 1,
+            globalTid=pid(1) + 9,
+            correlationId=correlation,
+            nameId=out.string("cudaEventRecord_v3020"),
+        )
+        more = {"correlationId": correlation, "eventSyncId": again, "streamId": 20}
+        out.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", **told, **more)
+    out.add(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        **told,
+        start=10**6 + 40,
+        end=10**6 + 41,
+        streamId=7,
+        correlationId=104,
+        syncType=2,
+        eventSyncId=numbers[2],
+    )
+    launch(out, 10**6, 1)
+    (sync,) = nsys.read(out.write(tmp_path / "a.sqlite")).ranks[0].syncs
+    assert (sync.record_correlation, sync.source_stream) == (record, "stream 20")
 
 
 def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None]:

@@ -114,6 +114,19 @@ def test_without_payloads_communicators_are_told_by_what_ends_together(tmp_path:
     np.testing.assert_allclose(transfer, expected.workload.calls.transfer, atol=TICK)
 
 
+def test_sends_to_and_receives_from_all_are_an_all_to_all(tmp_path: Path) -> None:
+    for rank in range(2):
+        tape = Tape(rank, 2, [("0", "world", (0, 1))])
+        tape.launch(0, 7, 5, 80 + rank, "gemm")
+        tape.collective(20, 20, 90 + rank, 100 - rank, kind="all_to_all", elements=1 << 10)
+        tape.wait(45)
+        tape.launch(50, 7, 195, 10, "after")
+        tape.write(tmp_path)
+    truth = read_job(tmp_path)
+    found = nsys.load(write_export(tmp_path / "a.sqlite", truth.ranks), "median")
+    assert calls(found) == calls(linked(tmp_path, truth)) == [("all_to_all", (0, 1), 4096.0)]
+
+
 @settings(max_examples=10, phases=(Phase.generate,))
 @given(jobs, starts)
 def test_any_job_is_the_same_workload(

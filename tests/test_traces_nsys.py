@@ -358,6 +358,14 @@ def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None
             ),
             "no kernel, copy or memset",
         ),
+        (
+            bad(
+                lambda d: d.executescript(
+                    f"DROP TABLE {KERNEL}; CREATE VIRTUAL TABLE {KERNEL} USING fts5(start, end)"
+                )
+            ),
+            "no kernel, copy or memset",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(

@@ -75,11 +75,13 @@ def test_the_sample_is_the_same_workload(
 
 
 def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> None:
-    write_export(tmp_path / "host-a.sqlite", sample.ranks[:4])
-    write_export(tmp_path / "host-b.sqlite", sample.ranks[4:])
+    """Their clocks count from different times: the one from the session's start, one from boot."""
+    write_export(tmp_path / "host-a.sqlite", sample.ranks[:4], "2026")
+    write_export(tmp_path / "host-b.sqlite", sample.ranks[4:], "2021")
     (tmp_path / "notes.txt").write_text("a run")
     found = nsys.load(tmp_path, "2")
     assert_same(found, linked(SAMPLE, sample, "2"))
+    assert found.coverage.clock_offset == {}
     assert [reason for _, reason in found.coverage.skipped] == ["not a SQLite database"]
 
 

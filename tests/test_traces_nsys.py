@@ -116,6 +116,20 @@ def test_nccl_tells_the_ranks_and_the_size_of_the_job(tmp_path: Path) -> None:
     assert (record.in_elements, record.dtype, record.group_size) == (1 << 20, "byte", 8)
 
 
+def test_a_process_of_several_gpus_calls_once_for_each(tmp_path: Path) -> None:
+    """As with ncclCommInitAll: one group has a call per device, and each device one kernel."""
+    out, tid, at = Writer(), pid(1) + 9, 10**6
+    out.range(at - 20, at - 19, tid, "ncclGroupStart")
+    for device in range(4):
+        out.range(at - 10 + device, at - 10 + device, tid, "ncclAllReduce", payload("work", 7, 64))
+        launch(out, at + 3000 * device, device, device=device, name="ncclDevKernel_AllReduce_f32")
+    out.range(at - 2, at + 20_000, tid, "ncclGroupEnd")
+    loaded = nsys.load(out.write(tmp_path / "a.sqlite"), "median")
+    call = loaded.workload.call_view(0)
+    assert (call.kind, call.group.ranks, call.size) == ("all_reduce", (0, 1, 2, 3), 64.0)
+    assert loaded.coverage.collectives == loaded.coverage.collectives_matched == 1
+
+
 def test_a_message_has_a_sender_and_a_receiver(tmp_path: Path) -> None:
     out = Writer()
     for rank, word in ((0, "ncclRecv"), (1, "ncclSend")):

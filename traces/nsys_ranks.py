@@ -151,7 +151,9 @@ def _device_comms(
     """Give each kernel of NCCL the record of the calls that it carries out."""
     found = np.full(len(device), -1, dtype=np.int32)
     by_thread = _launched_by(unit, device, host)
-    for call, carried in launched([one for one in unit.file.calls if one.process == unit.process]):
+    for call, together in launched([one for one in unit.file.calls if one.process == unit.process]):
+        place, count = unit.place
+        carried = together if len(together) % count else together[place::count]
         times, rows = by_thread.get(call.thread, _NOTHING)
         kernels = rows[np.searchsorted(times, call.start) : np.searchsorted(times, call.end)]
         several = len(kernels) > 1 and len(kernels) == len(carried)

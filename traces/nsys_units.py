@@ -8,7 +8,7 @@ collective where others have some.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +33,18 @@ class File:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A process on a device: what becomes a rank. ``rows`` are its device events."""
+    """A process on a device: what becomes a rank. ``rows`` are its device events.
+
+    ``place`` says which of the process' devices it is, and of how many: a process of several
+    devices makes each call once for every device.
+    """
 
     file: File
     process: int
     device: int
     rows: Longs
     collectives: int
+    place: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,13 @@ def find_units(files: Sequence[File]) -> tuple[list[Unit], list[str]]:
         for unit in every
         if unit not in kept
     ]
-    return kept, notes
+    return [_placed(unit, kept) for unit in kept], notes
+
+
+def _placed(unit: Unit, units: Sequence[Unit]) -> Unit:
+    """Tell a unit's place among those of its process, which are in order of their devices."""
+    own = [one for one in units if one.file is unit.file and one.process == unit.process]
+    return replace(unit, place=(own.index(unit), len(own)))
 
 
 def _units_of(file: File) -> Iterator[Unit]:

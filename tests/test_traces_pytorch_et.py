@@ -14,7 +14,7 @@ import pytest
 from pytorch_et_files import SCHEMAS, Program, tensor
 from simulator.errors import TraceError
 from traces import pytorch_et
-from traces.pytorch_et_summary import load, summary
+from traces.pytorch_et_summary import summary
 from traces.pytorch_et_tensors import data_edges
 
 TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
@@ -110,7 +110,7 @@ def test_an_archive_is_read_without_what_macos_adds(tmp_path: Path) -> None:
 def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
     path = example().write(tmp_path / "et.json")
     with pytest.raises(TraceError, match=r"8 nodes, 2 communication records\) has no times") as one:
-        load(path, "median")
+        pytorch_et.load(path, "median")
     assert "\n" not in str(one.value)
 
 

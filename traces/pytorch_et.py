@@ -19,6 +19,7 @@ from simulator.errors import TraceError
 from traces.events import Ints, Longs, ProcessGroup
 from traces.kineto_columns import Table
 from traces.kineto_document import unpack
+from traces.loaded import Loaded
 from traces.pytorch_et_comm import EtComm, communication, is_init, process_groups
 from traces.pytorch_et_schema import Header, Node, decode, is_execution_trace
 from traces.pytorch_et_tensors import TensorRows, Tensors
@@ -64,6 +65,23 @@ class ExecutionTrace:
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so, unpacked, is an Execution Trace of PyTorch."""
     return is_execution_trace(head)
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Refuse to replay what has no times, and say what is there.
+
+    Raises
+    ------
+    TraceError
+        Always.
+    """
+    found = read_all(path)
+    nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
+    raise TraceError(
+        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
+        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
+        "run and put it beside"
+    )
 
 
 def read(path: Path) -> ExecutionTrace:

@@ -3,12 +3,10 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from simulator.dtypes import bytes_per_element
-from simulator.errors import TraceError, WorkloadError
-from traces.loaded import Loaded
-from traces.pytorch_et import ExecutionTrace, read_all
+from simulator.errors import WorkloadError
+from traces.pytorch_et import ExecutionTrace
 from traces.pytorch_et_tensors import data_edges
 
 
@@ -61,23 +59,6 @@ def summary(trace: ExecutionTrace) -> EtSummary:
         ),
         groups=tuple((group.key, group.ranks) for group in trace.groups.values()),
         unused=dict(trace.unused),
-    )
-
-
-def load(path: Path, step: str) -> Loaded:
-    """Refuse to replay what has no times, and say what is there.
-
-    Raises
-    ------
-    TraceError
-        Always.
-    """
-    found = [summary(trace) for trace in read_all(path)]
-    nodes, records = sum(one.nodes for one in found), sum(one.records for one in found)
-    raise TraceError(
-        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
-        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
-        "run and put it beside"
     )
 
 

@@ -105,6 +105,7 @@ def test_an_archive_is_read_without_what_macos_adds(tmp_path: Path) -> None:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     assert len(pytorch_et.read(path)) == 8
+    assert pytorch_et.recognise(gzip.decompress(path.read_bytes())[: 1 << 16])
 
 
 def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason="the real traces are not at hand")
 def test_the_chakra_archive() -> None:
+    assert pytorch_et.recognise(gzip.decompress(ARCHIVE.read_bytes())[: 1 << 16])
     found = summary(pytorch_et.read(ARCHIVE))
     assert (found.schema, found.nodes, found.threads) == ("1.0.2-chakra.0.0.4", 263, 1)
     assert {(one.collective, one.count) for one in found.calls} == {

@@ -63,7 +63,9 @@ class ExecutionTrace:
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so, unpacked, is an Execution Trace of PyTorch."""
+    """Whether a file that begins so, unpacked, is an Execution Trace or an archive of some."""
+    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+        return is_execution_trace(head[max(0, head.find(b"{")) :])
     return is_execution_trace(head)
 
 

@@ -10,11 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from link_tapes import Tape
 from traces.comms import is_collective, join, kind_of
 from traces.events import CommRecord, HostKind, RankTrace
+from traces.job import Job, read_job
 
 CLOCK = 28_254_349_605
 """What the file's clock shows when the session starts (ns)."""
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 VERSIONS = ("2026", "2021", "2019")
 _TABLES = {
     "2026": {
@@ -330,3 +334,54 @@ def _id(ranks: tuple[int, ...]) -> int:
     return 0x8000_0000_0000_0000 + sum(
         (rank + 1) << (5 * place) for place, rank in enumerate(ranks)
     )
+
+
+def pid(process: int) -> int:
+    return process << 24
+
+
+def launch(
+    out: Writer,
+    at: int,
+    number: int,
+    *,
+    process: int = 1,
+    device: int = 0,
+    name: str = "gemm",
+) -> None:
+    """A call of 2 us and its kernel of 100 us, 5 us later, on stream 7."""
+    told = {"correlationId": number, "globalPid": pid(process)}
+    out.add(
+        RUNTIME,
+        start=at,
+        end=at + 2000,
+        globalTid=pid(process) + 9,
+        correlationId=number,
+        nameId=out.string("cudaLaunchKernel_v7000"),
+    )
+    names = {"demangledName": out.string(name), "shortName": out.string(name)}
+    where = {"deviceId": device, "streamId": 7}
+    out.add(KERNEL, start=at + 5000, end=at + 105_000, **where, **told, **names)
+
+
+def simple(path: Path, count: int = 8) -> Path:
+    """One process; its ranges do not repeat."""
+    out = Writer()
+    for number in range(count):
+        launch(out, 10**6 + 10**5 * number, number + 1)
+    for name in ("load", "train"):
+        out.range(10**6, 10**6 + 10**5, pid(1) + 9, name)
+    return out.write(path)
+
+
+def surplus(folder: Path) -> Job:
+    """Rank 1 recorded one all-reduce more before, rank 0 one more after those of both."""
+    for rank in range(2):
+        tape = Tape(rank, 2, [("0", "world", (0, 1))])
+        for number in range(1 - rank, 6 - rank):
+            at = 1000 * number
+            tape.launch(at, 7, at + 5, 80, f"gemm{number}")
+            tape.collective(at + 20, 20, at + 90 + rank, 100 - rank, elements=1 << 10)
+            tape.wait(at + 45)
+        tape.write(folder)
+    return read_job(folder)

@@ -1,64 +1,17 @@
 """Nsight Systems exports: whose ranks they hold, where steps are, what is missing, what is bad."""
 
-import contextlib
-import gzip
-import random
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from link_tapes import Tape
-from nsys_files import Writer, payload, write_export
-from simulator.errors import TraceError
+from nsys_files import KERNEL, RUNTIME, Writer, launch, payload, pid, simple, surplus, write_export
 from traces import nsys
 from traces.events import HostKind
-from traces.job import Job, read_job
 
 TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
 FASTVIDEO = TRACES / "nsys" / "h100_2gpu_fastvideo.sqlite.gz"
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-
-
-def pid(process: int) -> int:
-    return process << 24
-
-
-def launch(
-    out: Writer,
-    at: int,
-    number: int,
-    *,
-    process: int = 1,
-    device: int = 0,
-    name: str = "gemm",
-) -> None:
-    """A call of 2 us and its kernel of 100 us, 5 us later, on stream 7."""
-    told = {"correlationId": number, "globalPid": pid(process)}
-    out.add(
-        RUNTIME,
-        start=at,
-        end=at + 2000,
-        globalTid=pid(process) + 9,
-        correlationId=number,
-        nameId=out.string("cudaLaunchKernel_v7000"),
-    )
-    names = {"demangledName": out.string(name), "shortName": out.string(name)}
-    where = {"deviceId": device, "streamId": 7}
-    out.add(KERNEL, start=at + 5000, end=at + 105_000, **where, **told, **names)
-
-
-def simple(path: Path, count: int = 8) -> Path:
-    """One process; its ranges do not repeat."""
-    out = Writer()
-    for number in range(count):
-        launch(out, 10**6 + 10**5 * number, number + 1)
-    for name in ("load", "train"):
-        out.range(10**6, 10**6 + 10**5, pid(1) + 9, name)
-    return out.write(path)
 
 
 def test_each_process_on_each_gpu_is_a_rank(tmp_path: Path) -> None:
@@ -195,19 +148,6 @@ def test_steps_that_not_every_rank_recorded_are_left_out(tmp_path: Path) -> None
     assert any("1 that not every rank recorded" in note for note in job.notes)
 
 
-def surplus(folder: Path) -> Job:
-    """Rank 1 recorded one all-reduce more before, rank 0 one more after those of both."""
-    for rank in range(2):
-        tape = Tape(rank, 2, [("0", "world", (0, 1))])
-        for number in range(1 - rank, 6 - rank):
-            at = 1000 * number
-            tape.launch(at, 7, at + 5, 80, f"gemm{number}")
-            tape.collective(at + 20, 20, at + 90 + rank, 100 - rank, elements=1 << 10)
-            tape.wait(at + 45)
-        tape.write(folder)
-    return read_job(folder)
-
-
 @pytest.mark.parametrize("payloads", [False, True])
 def test_calls_that_not_all_ranks_recorded_are_left_out(tmp_path: Path, payloads: bool) -> None:
     path = write_export(tmp_path / "a.sqlite", surplus(tmp_path).ranks, payloads=payloads)
@@ -329,88 +269,6 @@ def test_a_wait_is_for_the_record_it_names_or_the_last_before_it(
     launch(out, 10**6, 1)
     (sync,) = nsys.read(out.write(tmp_path / "a.sqlite")).ranks[0].syncs
     assert (sync.record_correlation, sync.source_stream) == (record, "stream 20")
-
-
-def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None]:
-    def make(path: Path) -> None:
-        simple(path)
-        with sqlite3.connect(path) as database:
-            change(database)
-        database.close()
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: path.write_bytes(b""), "no SQLite database"),
-        (lambda path: path.write_bytes(b"{}"), "no SQLite database"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0"), "damaged"),
-        (lambda path: path.write_bytes(gzip.compress(b"x" * 90_000_000)), "more than 400 times"),
-        (lambda path: None, "cannot be read: no such file"),
-        (lambda path: path.mkdir(), "no Nsight Systems export"),
-        (bad(lambda d: d.execute(f"DROP TABLE {KERNEL}")), r"no kernel, copy or memset .*NVTX"),
-        (bad(lambda d: d.execute("DELETE FROM StringIds")), "StringIds lacks id 1"),
-        (
-            bad(lambda d: d.execute(f"UPDATE {KERNEL} SET start = 'soon' WHERE correlationId = 3")),
-            r"table CUPTI_ACTIVITY_KIND_KERNEL, column 'start': 'soon' is not a whole number",
-        ),
-        (bad(lambda d: d.execute(f"UPDATE {RUNTIME} SET start = 1.5")), "'1.5' is not a whole"),
-        (bad(lambda d: d.execute(f"UPDATE {KERNEL} SET end = 1")), r"ends at 1 ns"),
-        (
-            bad(lambda d: d.execute(f"ALTER TABLE {KERNEL} RENAME COLUMN streamId TO lane")),
-            "no column 'streamId'",
-        ),
-        (
-            bad(
-                lambda d: d.executescript(
-                    f"DROP TABLE {KERNEL}; CREATE VIEW {KERNEL} AS WITH RECURSIVE n(start) AS "
-                    "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end, "
-                    "0 AS deviceId, 7 AS streamId, 1 AS shortName FROM n"
-                )
-            ),
-            "no kernel, copy or memset",
-        ),
-        (
-            bad(
-                lambda d: d.executescript(
-                    f"DROP TABLE {KERNEL}; CREATE VIRTUAL TABLE {KERNEL} USING fts5(start, end)"
-                )
-            ),
-            "no kernel, copy or memset",
-        ),
-    ],
-)
-def test_a_bad_file_is_refused_in_one_line(
-    tmp_path: Path, make: Callable[[Path], None], message: str
-) -> None:
-    path = tmp_path / "a.sqlite"
-    make(path)
-    with pytest.raises(TraceError, match=message) as caught:
-        nsys.load(path, "median")
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no ProfilerStep#7"):
-        nsys.load(simple(tmp_path / "a.sqlite"), "7")
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_flipped_and_cut_bytes_give_an_answer_or_a_refusal(tmp_path: Path, packed: bool) -> None:
-    chance = random.Random(5)
-    path = tmp_path / "a.sqlite"
-    whole = write_export(path, surplus(tmp_path).ranks).read_bytes()
-    whole = gzip.compress(whole) if packed else whole
-    for turn in range(60):
-        data = bytearray(whole if turn % 4 else whole[: chance.randrange(len(whole))])
-        for _ in range(chance.choice((1, 8, 64)) if turn % 4 else 0):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        path.write_bytes(data)
-        with contextlib.suppress(TraceError):
-            nsys.load(path, "median")
 
 
 def test_payloads_that_are_not_understood_are_counted(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from traces.window import MEDIAN
 
 FORMATS = {
     "kineto": "traces.kineto_job",
+    "nsys": "traces.nsys",
+    "pytorch_et": "traces.pytorch_et",
 }
 """Formats that can be read, and the module of each.
 

@@ -1,0 +1,173 @@
+"""The files of a Chakra trace: one, or a directory with one per rank and their groups."""
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulator.errors import TraceError
+from traces.chakra_groups import GroupTable, Told, comm_groups, told_by
+from traces.chakra_json import decode_json, is_json
+from traces.chakra_nodes import OWN, value_of
+from traces.chakra_stream import ChakraTrace, decode, is_stream
+from traces.kineto_document import unpack
+
+HEAD = 1 << 16
+_GZIP = b"\x1f\x8b"
+_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?!\d)")
+"""A number of more than 7 digits was written by a clock and is no rank."""
+_SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
+_ASSUMED = "assumed: the only file"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankFile:
+    """One rank's file; ``own`` are the attributes this project wrote into its metadata."""
+
+    rank: int
+    rank_source: str
+    trace: ChakraTrace
+    told: Told
+    own: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Files:
+    """The files of a job, by rank."""
+
+    ranks: tuple[RankFile, ...]
+    groups: GroupTable = field(default_factory=dict)
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""
+    return is_json(head) or is_stream(head)
+
+
+def read(path: Path) -> ChakraTrace:
+    """Read the messages of one file, ``.et`` or JSON, gzip or not.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, is damaged, or is no Chakra trace.
+    """
+    data = unpack(path)
+    if is_json(data[:HEAD]):
+        return decode_json(path, data)
+    return decode(path, data)
+
+
+def read_files(path: Path) -> Files:
+    """Read a rank's file, or the files of a directory, and the groups that lie beside them.
+
+    Raises
+    ------
+    TraceError
+        A file cannot be read or is damaged, there is none, two are of one rank, or one is missing.
+    """
+    if not path.is_dir():
+        groups, _, _ = _beside(path, path.parent)
+        return Files((_rank_file(path, alone=True),), groups)
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    chosen = [file for file in files if recognise(_head(file))]
+    if not chosen:
+        raise TraceError(f"{path}: no Chakra trace in this directory")
+    groups, told_in, skipped = _beside(path, path, chosen)
+    ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
+    _check_ranks(path, ranks)
+    notes = (f"groups are told by {told_in}",) if told_in else ()
+    return Files(tuple(ranks), groups, skipped, notes)
+
+
+def _rank(file: RankFile) -> int:
+    return file.rank
+
+
+def _head(path: Path) -> bytes:
+    """First bytes of a file, unpacked; what is no gzip after all is what it is."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    if not head.startswith(_GZIP):
+        return head
+    try:
+        return zlib.decompressobj(31).decompress(head, HEAD)
+    except zlib.error:
+        return b""
+
+
+def _beside(
+    path: Path, folder: Path, chosen: Sequence[Path] = ()
+) -> tuple[GroupTable, str, tuple[tuple[str, str], ...]]:
+    """Find the groups among the other files of a folder, told by their content."""
+    groups: GroupTable = {}
+    told_in, skipped = "", []
+    for file in sorted(folder.iterdir()):
+        if file == path or file in chosen:
+            continue
+        head = _head(file).lstrip() if file.is_file() else b""
+        found = comm_groups(_head(file)) if head.startswith(b"{") and len(head) < HEAD else None
+        if head.startswith(b"{") and len(head) >= HEAD and b'":' in head[:64]:
+            found = comm_groups(unpack(file))
+        if found is None:
+            skipped.append((str(file), "no Chakra trace"))
+            continue
+        if told_in:
+            raise TraceError(f"{file}: tells groups, as {told_in} does: leave one of them")
+        groups, told_in = found, file.name
+    return groups, told_in, tuple(skipped)
+
+
+def _rank_file(path: Path, *, alone: bool) -> RankFile:
+    trace = read(path)
+    own = {
+        one.name.removeprefix(OWN): value_of(one)
+        for one in trace.metadata.attr
+        if one.name.startswith(OWN)
+    }
+    told = told_by(trace.nodes)
+    rank, source = _rank_of(path, own, told, alone=alone)
+    return RankFile(rank, source, trace, told, own)
+
+
+def _rank_of(
+    path: Path, own: dict[str, object], told: Told, *, alone: bool
+) -> tuple[int, str]:
+    """Which rank a file is of: what it says, else the last number of its name."""
+    written = own.get("rank")
+    if isinstance(written, int) and written >= 0:
+        return written, "metadata"
+    if len(told.ranks) == 1:
+        return next(iter(told.ranks)), "record_param_comms"
+    numbers = _NUMBER.findall(_SUFFIXES.sub("", path.name))
+    if numbers:
+        return int(numbers[-1]), "file name"
+    if alone:
+        return 0, _ASSUMED
+    raise TraceError(
+        f"{path}: which rank is this? Its name has no number: rename it to 'trace.3.et' or so"
+    )
+
+
+def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
+    """Refuse two files of one rank, and a rank that is missing where most are there."""
+    for one, other in zip(ranks, ranks[1:], strict=False):
+        if one.rank == other.rank:
+            raise TraceError(
+                f"{other.trace.file}: rank {one.rank} again, as {one.trace.file} (from "
+                f"{one.rank_source}, from {other.rank_source}): leave one of them"
+            )
+    present = [file.rank for file in ranks]
+    if len(present) > 1 and len(present) <= present[-1] < 2 * len(present) - 1:
+        gaps = sorted(set(range(present[-1])) - set(present))
+        raise TraceError(
+            f"{path}: no file of rank {', '.join(map(str, gaps[:8]))} among those of ranks "
+            f"{', '.join(map(str, present[:8]))}: add it, or keep fewer than half of the ranks"
+        )

@@ -1,0 +1,127 @@
+"""Lanes that run one op at a time, where a file tells dependencies but not the order on a lane.
+
+The order is that of an execution of the whole job: a lane takes what became ready first, and of
+those the op that stands first. Whatever was executed can be executed again, so these edges put no
+circle into the graph, nor one through the calls that ranks join.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.workload import Edges, Workload
+
+
+def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
+    """Add edges so that the ops marked ``busy`` follow each other on the lane they are on.
+
+    Calls that can never be complete, because ranks wait for each other in opposite orders, keep
+    their lanes unordered: the engine says who waits for whom.
+    """
+    run = _Run(workload, busy)
+    run.execute()
+    source, target = run.links()
+    edges = workload.edges
+    return replace(
+        workload,
+        edges=Edges.of(
+            len(workload),
+            np.concatenate([edges.source, source]),
+            np.concatenate([edges.target, target]),
+            np.concatenate([edges.lag, np.zeros(len(source))]),
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for a lane, as ``(ready, op)``, and the ops that have run on it."""
+
+    free: bool = True
+    waiting: list[tuple[float, int]] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+
+
+class _Run:
+    """One greedy execution: made, run and thrown away."""
+
+    def __init__(self, workload: Workload, busy: NDArray[np.bool_]):
+        self._busy = busy.tolist()
+        keys = workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane
+        self._lane_of = keys.tolist()
+        self._lanes: dict[int, _Lane] = {key: _Lane() for key in np.unique(keys).tolist()}
+        self._call = workload.call.tolist()
+        self._duration = workload.duration.tolist()
+        self._transfer = np.nan_to_num(workload.calls.transfer, nan=0.0).tolist()
+        self._absent = workload.members.tolist()
+        self._arrived: dict[int, list[int]] = {}
+        self._missing = workload.predecessors.tolist()
+        self._offset = workload.edges.offset.tolist()
+        self._target = workload.edges.target.tolist()
+        self._lag = workload.edges.lag.tolist()
+        self._ready = workload.ready.tolist()
+        self._events: list[tuple[float, int, int]] = []
+        self._what: tuple[Callable[[float, int], None], ...] = (self._end, self._begin)
+
+    def execute(self) -> None:
+        for op, missing in enumerate(self._missing):
+            if missing == 0:
+                self._at(self._ready[op], 1, op)
+        while self._events:
+            time, what, op = heappop(self._events)
+            self._what[what](time, op)
+
+    def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Each op that ran on a lane and the one that ran there next."""
+        pairs = [
+            (one, other)
+            for lane in self._lanes.values()
+            for one, other in zip(lane.done, lane.done[1:], strict=False)
+        ]
+        table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    def _at(self, time: float, what: int, op: int) -> None:
+        heappush(self._events, (time, what, op))
+
+    def _begin(self, time: float, op: int) -> None:
+        """An op may start now: it takes its lane, or waits for it."""
+        if not self._busy[op]:
+            self._start(time, op)
+            return
+        lane = self._lanes[self._lane_of[op]]
+        heappush(lane.waiting, (time, op))
+        self._serve(time, lane)
+
+    def _serve(self, time: float, lane: _Lane) -> None:
+        if lane.free and lane.waiting:
+            lane.free = False
+            _, op = heappop(lane.waiting)
+            self._start(time, op)
+
+    def _start(self, time: float, op: int) -> None:
+        call = self._call[op]
+        if call < 0:
+            self._at(time + self._duration[op], 0, op)
+            return
+        members = self._arrived.setdefault(call, [])
+        members.append(op)
+        if len(members) == self._absent[call]:
+            for member in members:
+                self._at(time + self._transfer[call] + self._duration[member], 0, member)
+
+    def _end(self, time: float, op: int) -> None:
+        if self._busy[op]:
+            lane = self._lanes[self._lane_of[op]]
+            lane.done.append(op)
+            lane.free = True
+            self._serve(time, lane)
+        for edge in range(self._offset[op], self._offset[op + 1]):
+            follower = self._target[edge]
+            self._ready[follower] = max(self._ready[follower], time + self._lag[edge])
+            self._missing[follower] -= 1
+            if self._missing[follower] == 0:
+                self._at(self._ready[follower], 1, follower)

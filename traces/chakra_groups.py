@@ -71,6 +71,18 @@ def comm_groups(data: bytes) -> GroupTable | None:
     return groups if sound else None
 
 
+def own_groups(written: object) -> GroupTable:
+    """Read the groups this project wrote into the metadata; empty if there are none."""
+    if not isinstance(written, str):
+        return {}
+    try:
+        table = msgspec.json.decode(written, type=list[tuple[str, list[int]]])
+    except (ValueError, RecursionError):
+        return {}
+    groups = {str(n): NamedGroup(tuple(r), label) for n, (label, r) in enumerate(table, 1)}
+    return groups if all(_are_ranks(group.ranks) for group in groups.values()) else {}
+
+
 def find(name: str, tables: Sequence[Mapping[str, NamedGroup]]) -> NamedGroup | None:
     """Look a ``pg_name`` up; without a name, or ``0``, it is the whole job, as in ASTRA-sim."""
     for table in tables:

@@ -21,6 +21,8 @@ _READ = frozenset(
 )
 _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
+_OWN_COMPUTE = (What.HOST, What.COMPUTE, What.COPY)
+"""What a COMP_NODE that this project wrote may be; one of a call is told by the call."""
 _MOVES = re.compile(r"Mem(cpy|set)\b")
 """Names that PyTorch's profiler gives to what copy engines do; such nodes are typed COMP_NODE."""
 COMMUNICATION = "communication"
@@ -90,6 +92,9 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
 
 def what_of(node: Node, values: Values) -> What:
     """Tell what a node is in a workload; calls are told by their type."""
+    own = values.get(f"{OWN}what")
+    if node.type == COMP and own in _OWN_COMPUTE:
+        return What(own)
     if node.type in (SEND, RECV, COLL):
         return {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}[node.type]
     if node.type in _COPIES:
@@ -109,7 +114,10 @@ def lanes_of(ranked: RankNodes) -> list[str]:
     host = [_on_host(node, values) for node, values in pairs]
     threads = {values.get("tid") for (_, values), own in zip(pairs, host, strict=True) if own}
     return [
-        _host_lane(values) if own else _device_lane(node, values, threads)
+        str(values[f"{OWN}lane"])
+        if f"{OWN}lane" in values
+        else _host_lane(values)
+        if own else _device_lane(node, values, threads)
         for (node, values), own in zip(pairs, host, strict=True)
     ]
 

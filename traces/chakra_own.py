@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,9 @@ def _workload(files: Files) -> Workload:
     for label, ranks in json.loads(str(shared["groups"])):
         builder.group(tuple(ranks), label)
     _add_calls(builder, rows.calls)
-    for lane in _texts(shared["lanes"]):
-        builder.lane(lane)
     for index in range(len(rows.ops)):
         _add_op(builder, index, *rows.ops[index])
-    workload = builder.build()
+    workload = _with_lanes(builder.build(), _texts(shared["lanes"]))
     columns = {
         name: np.array([rows.calls[call].get(name, usual) for call in range(len(rows.calls))])
         for name, usual in (("factor", 1.0), ("late", 0.0))
@@ -140,6 +138,13 @@ def _add_op(
         builder.edge(source, index, lag=lag)
     for source, lag in zip(own.get("far_deps", ()), own.get("far_lags", ()), strict=True):
         builder.edge(source, index, lag=lag)
+
+
+def _with_lanes(workload: Workload, lanes: list[str]) -> Workload:
+    """Put the table of lanes back into the order it had."""
+    place_of = {lane: place for place, lane in enumerate(lanes)}
+    places = np.array([place_of[lane] for lane in workload.lanes], dtype=np.int32)
+    return replace(workload, lane=places[workload.lane], lanes=tuple(lanes))
 
 
 def _number(value: object) -> int:

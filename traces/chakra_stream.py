@@ -12,6 +12,8 @@ from traces.chakra_schema import Metadata, MetadataMessage, Node, NodeMessage, O
 
 _MOST_VARINT = 10
 """A varint of 64 bits has at most so many bytes."""
+_WHOLE = 1 << 12
+"""Fewer first bytes of a file than this are all of it."""
 _NEWER = frozenset({11})
 """Fields of ``Node`` that are known and not read: ``storage``."""
 
@@ -74,7 +76,7 @@ def is_stream(head: bytes) -> bool:
         return False
     size, at = begun
     if at + size >= len(head):
-        return size > 0 and _begins_metadata(head[at:])
+        return len(head) >= _WHOLE and _begins_metadata(head[at:])
     metadata = _metadata(head[at : at + size])
     if metadata is None or UnknownFieldSet(metadata):  # type: ignore[no-untyped-call]
         return False

@@ -38,5 +38,5 @@ def load(path: Path, step: str = "all") -> Loaded:
 
 
 def save(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write what was loaded as Chakra files; errors as :func:`~traces.chakra_write.write_chakra`."""
+    """Write what was loaded; files and errors as :func:`~traces.chakra_write.write_chakra`."""
     return write_chakra(loaded.workload, directory, prefix)

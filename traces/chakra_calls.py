@@ -24,8 +24,11 @@ _SPELLED = {kind.upper(): number for kind, number in COLLECTIVES.items()}
 _TENSOR = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?)\)")
 
 NO_KIND = "without a kind: not matched between ranks, each costs what was measured"
+NO_OTHERS = "collectives of which nothing tells the other ranks: each costs what was measured"
 NO_PEER = "messages that do not tell their peer: each costs what was measured"
-DIMENSIONS = "calls of some dimensions of a network that the files do not tell: taken as the whole job"
+DIMENSIONS = (
+    "calls of some dimensions of a network that the files do not tell: taken as the whole job"
+)
 NAMED_KIND = "calls without comm_type, whose kind is that of their name"
 
 
@@ -49,7 +52,7 @@ def local_calls(
 
 
 def highest_rank(ranked: RankNodes) -> int:
-    """The highest rank that messages name."""
+    """Find the highest rank that messages name."""
     return max((_peer(v, n, ranked, p) or 0 for p, n, v in _messages(ranked)), default=0)
 
 
@@ -68,7 +71,7 @@ def _collective(
     kind = _kind(ranked, place, notes)
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
-        return _alone(ranked, place)
+        return _alone(ranked, place, UNKNOWN)
     tables, job_ranks = job
     group = _group(values, tables, notes)
     ranks = group.ranks if group else None
@@ -79,6 +82,9 @@ def _collective(
             f"{ranked.where(place)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
             f"and this is rank {ranked.rank}"
         )
+    if ranks in (None, (ranked.rank,)) and job_ranks == 1:
+        notes[NO_OTHERS] += 1
+        return _alone(ranked, place, kind)
     members = job_ranks if ranks is None else len(ranks)
     size = _size(ranked, place) * (members if kind in _GROWS else 1)
     return LocalCall(
@@ -124,7 +130,7 @@ def _message(
         peer = others[0] if len(others) == 1 else None
     if peer is None or peer == ranked.rank:
         notes[NO_PEER] += 1
-        return _alone(ranked, place)
+        return _alone(ranked, place, UNKNOWN)
     tag = values.get("comm_tag")
     return LocalCall(
         kind="send_receive",
@@ -141,9 +147,10 @@ def _message(
     )
 
 
-def _alone(ranked: RankNodes, place: int) -> LocalCall:
+def _alone(ranked: RankNodes, place: int, kind: str) -> LocalCall:
+    """Make a call that nobody else is known to join, and that costs what was measured."""
     return LocalCall(
-        kind=UNKNOWN,
+        kind=kind,
         size=math.nan,
         dtype="",
         key=UNKNOWN_GROUP,
@@ -172,9 +179,7 @@ def _peer(values: Values, node: Node, ranked: RankNodes, place: int) -> int | No
     return peer
 
 
-def _group(
-    values: Values, tables: Sequence[GroupTable], notes: Counter[str]
-) -> NamedGroup | None:
+def _group(values: Values, tables: Sequence[GroupTable], notes: Counter[str]) -> NamedGroup | None:
     """Group of a collective; None where nothing tells it, which the matching counts."""
     name = _name(values)
     if name or "pg_name" in values:
@@ -202,7 +207,7 @@ def _size(ranked: RankNodes, place: int) -> float:
 
 
 def _dtype(node: Node) -> str:
-    """The dtype of the inputs, where they are of one that is known."""
+    """Tell the dtype of the inputs, where they are of one that is known."""
     found = set(_TENSOR.findall(node.inputs.types[:4096]))
     if len(found) != 1:
         return ""

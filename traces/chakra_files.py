@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
@@ -138,9 +139,7 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
     return RankFile(rank, source, trace, told, own)
 
 
-def _rank_of(
-    path: Path, own: dict[str, object], told: Told, *, alone: bool
-) -> tuple[int, str]:
+def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> tuple[int, str]:
     """Which rank a file is of: what it says, else the last number of its name."""
     written = own.get("rank")
     if isinstance(written, int) and written >= 0:
@@ -159,7 +158,7 @@ def _rank_of(
 
 def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
     """Refuse two files of one rank, and a rank that is missing where most are there."""
-    for one, other in zip(ranks, ranks[1:], strict=False):
+    for one, other in pairwise(ranks):
         if one.rank == other.rank:
             raise TraceError(
                 f"{other.trace.file}: rank {one.rank} again, as {one.trace.file} (from "

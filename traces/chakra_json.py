@@ -21,7 +21,15 @@ from traces.chakra_stream import ChakraTrace
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
 _SPACE = re.compile(r"\s*")
-_NUMBERS = ("tensor_size", "comm_type", "comm_priority", "comm_size", "comm_src", "comm_dst", "comm_tag")
+_NUMBERS = (
+    "tensor_size",
+    "comm_type",
+    "comm_priority",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+)
 
 
 class _GraphNode(msgspec.Struct):

@@ -16,8 +16,10 @@ from traces.chakra_stream import ChakraTrace
 OWN = "twofold_"
 """What the names of our own attributes begin with."""
 _READ = frozenset(
-    "is_cpu_op stream tid comm_type comm_size comm_src comm_dst comm_tag comm_group pg_name "
-    "involved_dim tensor_size num_ops".split()
+    (
+        *("is_cpu_op", "stream", "tid", "num_ops", "tensor_size", "comm_type", "comm_size"),
+        *("comm_src", "comm_dst", "comm_tag", "comm_group", "pg_name", "involved_dim"),
+    )
 )
 _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
@@ -117,7 +119,8 @@ def lanes_of(ranked: RankNodes) -> list[str]:
         str(values[f"{OWN}lane"])
         if f"{OWN}lane" in values
         else _host_lane(values)
-        if own else _device_lane(node, values, threads)
+        if own
+        else _device_lane(node, values, threads)
         for (node, values), own in zip(pairs, host, strict=True)
     ]
 
@@ -133,7 +136,7 @@ def _values(node: Node) -> Values:
 
 
 def value_of(attribute: Any) -> Any:
-    """The value of an attribute, whichever field it stands in; None if in none."""
+    """Take the value of an attribute, whichever field it stands in; None if in none."""
     which = attribute.WhichOneof("value")
     if which is None:
         return None
@@ -168,7 +171,7 @@ def _waits(
 
 
 def _starts(nodes: Sequence[Node]) -> list[float | None]:
-    """Starts (s) where the file tells any.
+    """Read starts (s) where the file tells any.
 
     A start of 0 is also what a file holds that tells none: it is one only where the other starts
     are as near to it as to each other.
@@ -209,7 +212,7 @@ def _circle(nodes: Sequence[Node], waits: Waits, order: Sequence[int]) -> str:
     free = set(order)
     place = next(place for place in range(len(waits)) if place not in free)
     seen: dict[int, int] = {}
-    path = []
+    path: list[int] = []
     while place not in seen:
         seen[place] = len(path)
         path.append(place)

@@ -89,7 +89,7 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
             raise TraceError(f"{where}: {OWN}{name} differs from that of the other files")
     if file.own.get("ops") != len(file.trace.nodes):
         raise TraceError(
-            f"{where}: {len(file.trace.nodes)} nodes of {file.own.get('ops')}: cut short: copy again"
+            f"{where}: {len(file.trace.nodes)} nodes of {file.own.get('ops')}: copy it again"
         )
     for node in file.trace.nodes:
         own = {

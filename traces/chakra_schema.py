@@ -47,9 +47,9 @@ KIND_OF_TYPE = {number: kind for kind, number in COLLECTIVES.items()} | {8: "red
 
 _PACKAGE = "ChakraProtoMsg"
 _SCALARS = (
-    "double float int32 int64 uint32 uint64 sint32 sint64 "
-    "fixed32 fixed64 sfixed32 sfixed64 bool string bytes"
-).split()
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
+)
 _FIRST_VALUE = 3
 """The number of the first field of ``AttributeProto.value``; one and a list of each type follow."""
 
@@ -147,7 +147,9 @@ def _add_attribute(file: FileDescriptorProto) -> None:
             field.oneof_index = 0
 
 
-def _add(file: FileDescriptorProto, name: str, *fields: tuple[int, str, str, str]) -> DescriptorProto:
+def _add(
+    file: FileDescriptorProto, name: str, *fields: tuple[int, str, str, str]
+) -> DescriptorProto:
     message = file.message_type.add(name=name)
     for number, field_name, kind, count in fields:
         field = message.field.add(name=field_name, number=number)
@@ -168,7 +170,7 @@ def _add(file: FileDescriptorProto, name: str, *fields: tuple[int, str, str, str
 
 def _classes() -> dict[str, Any]:
     pool = DescriptorPool()
-    pool.Add(_file())  # type: ignore[no-untyped-call]
+    pool.Add(_file())
     names = ("Node", "GlobalMetadata", "OldMetadata")
     return {n: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from simulator.errors import TraceError
@@ -62,7 +63,8 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
 def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:
     """Write the messages as the content of a ``.et`` file."""
     pieces: list[bytes] = []
-    for message in (metadata, *nodes):
+    messages: tuple[Metadata | Node, ...] = (metadata, *nodes)
+    for message in messages:
         body = message.SerializeToString()
         pieces.append(_varint(len(body)))
         pieces.append(body)
@@ -78,7 +80,7 @@ def is_stream(head: bytes) -> bool:
     if at + size >= len(head):
         return len(head) >= _WHOLE and _begins_metadata(head[at:])
     metadata = _metadata(head[at : at + size])
-    if metadata is None or UnknownFieldSet(metadata):  # type: ignore[no-untyped-call]
+    if metadata is None or len(UnknownFieldSet(cast("Message", metadata))):
         return False
     told = bool(metadata.version or metadata.attr)
     following = _length(head, at + size)
@@ -145,15 +147,17 @@ def _metadata(piece: bytes) -> Metadata | None:
         return None
     metadata = MetadataMessage()
     metadata.attr.extend(
-        MetadataMessage.FromString(b"\x12" + _varint(one.ByteSize()) + one.SerializeToString()).attr[0]
+        MetadataMessage.FromString(
+            b"\x12" + _varint(one.ByteSize()) + one.SerializeToString()
+        ).attr[0]
         for one in old.attr
     )
     return metadata
 
 
 def _is_newer(node: Node) -> bool:
-    unknown = UnknownFieldSet(node)  # type: ignore[no-untyped-call]
-    return len(unknown) > 0 and any(field.field_number not in _NEWER for field in unknown)
+    unknown = UnknownFieldSet(cast("Message", node))
+    return any(unknown[place].field_number not in _NEWER for place in range(len(unknown)))
 
 
 def _is_node(piece: bytes, *, lenient: bool) -> bool:

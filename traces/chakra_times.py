@@ -5,6 +5,8 @@ lag, and a start that nothing precedes is when the op was ready: a replay then b
 it was measured to. A start long after all that allows it is counted as not explained.
 """
 
+from itertools import pairwise
+
 from simulator.workload import What
 from traces.chakra_nodes import COMMUNICATION, RankNodes
 from traces.graph import LocalOp, RankGraph
@@ -47,7 +49,7 @@ def _earliest(ranked: RankNodes) -> float:
 
 
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
-    """The op before each on its lane, where the one had ended when the other started."""
+    """Find the op before each on its lane, where the one had ended when the other started."""
     lanes: dict[str, list[int]] = {}
     for place in sorted(range(len(graph.ops)), key=lambda one: (graph.ops[one].start, one)):
         if graph.ops[place].lane != COMMUNICATION:
@@ -55,7 +57,7 @@ def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
     return {
         later: [earlier]
         for lane in lanes.values()
-        for earlier, later in zip(lane, lane[1:], strict=False)
+        for earlier, later in pairwise(lane)
         if graph.ops[earlier].end <= graph.ops[later].start + CONTRADICTED
     }
 

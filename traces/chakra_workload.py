@@ -2,14 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.units import format_quantity
+from simulator.workload import UNKNOWN, CallRow, What
 from traces.assemble import Clock, align, assemble
 from traces.chakra_calls import highest_rank, local_calls
 from traces.chakra_files import Files
@@ -72,7 +73,7 @@ def load_files(path: Path, files: Files) -> Loaded:
 
 
 def _job_ranks(files: Files, ranked: Sequence[RankNodes]) -> int:
-    """The ranks of the job: the highest that a file, a group or a message names."""
+    """Count the ranks of the job: the highest that a file, a group or a message names."""
     highest = max(one.rank for one in ranked)
     tables = [files.groups, *(file.told.groups for file in files.ranks)]
     for table in tables:
@@ -122,7 +123,7 @@ def _count_lacking(ranked: RankNodes, place: int, notes: Counter[str]) -> None:
 
 
 def _measured(path: Path, files: Files, job: _Job) -> Loaded:
-    """Starts are told: as every trace that was measured, on one clock."""
+    """Put what was measured on one clock, as every trace whose starts are told."""
     epochs = [round(min(s for s in one.start if s is not None) * 1e9) for one in job.ranked]
     clock = align(job.graphs, epochs, job.matching.calls)
     workload = assemble(job.graphs, job.matching.calls, clock, job.job_ranks)
@@ -140,7 +141,7 @@ def _measured(path: Path, files: Files, job: _Job) -> Loaded:
 
 
 def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
-    """Only durations are told: lanes run in the order of an execution, and no step was measured."""
+    """Order what only has durations, as an execution would; no step was measured."""
     builder = WorkloadBuilder(job_ranks=job.job_ranks)
     call_of: dict[tuple[int, int], int] = {}
     for call in job.matching.calls:
@@ -183,7 +184,7 @@ def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
 
 
 def _transfer(job: _Job, call: MatchedCall) -> float:
-    """The least duration of any member (s): the last to arrive did not wait.
+    """Take the least duration of any member (s): the last to arrive did not wait.
 
     NaN where none is told; a call that has no size either then costs nothing, which is noted.
     """
@@ -215,7 +216,7 @@ def _coverage(files: Files, job: _Job, clock: Clock | None) -> Coverage:
         launches_paired=sum(_launched(one, place) for one, place in kernels),
         collectives=len(calls),
         collectives_matched=sum(1 for call in calls if _complete(call, job)),
-        sizes_known=sum(1 for call in calls if not math.isnan(call.size)),
+        sizes_known=sum(1 for call in calls if _sized(call, job)),
         starts=dict(starts),
         clock_offset=ahead,
         unused=dict(unused),
@@ -245,6 +246,27 @@ def _complete(call: MatchedCall, job: _Job) -> bool:
     return call.label != UNKNOWN_GROUP and len(call.ops) == here
 
 
+def _waited(job: _Job) -> Iterator[str]:
+    """Say how long ranks waited in a collective, which durations need not explain."""
+    most = 0.0
+    for call in job.matching.calls:
+        told = [_duration(job.ranked[place], op) for place, op in call.ops.items()]
+        most = max(most, max(told) - min(told) if min(told) > 0 else 0.0)
+    if most > 0:
+        yield (
+            f"a rank waited {format_quantity(most, 's')} in a collective for another: a replay "
+            "has of such waiting what durations explain"
+        )
+
+
+def _sized(call: MatchedCall, job: _Job) -> bool:
+    """Whether the files tell a call's size, of use or not: it is of none without the group."""
+    told = any(
+        job.ranked[at].values[op].get("comm_size") is not None for at, op in call.ops.items()
+    )
+    return call.kind != UNKNOWN and (told or not math.isnan(call.size))
+
+
 def _notes(files: Files, job: _Job) -> list[str]:
     notes = [f"{count} {what}" for what, count in job.notes.items()]
     if not job.timed:
@@ -252,6 +274,7 @@ def _notes(files: Files, job: _Job) -> list[str]:
             "the files tell durations and no starts: no step was measured, ranks are taken to "
             "begin together, and each lane runs what becomes ready first"
         )
+        notes.extend(_waited(job))
     if job.matching.assumed_groups:
         notes.append(
             f"{job.matching.assumed_groups} calls without a group, or of one that nothing "
@@ -259,9 +282,6 @@ def _notes(files: Files, job: _Job) -> list[str]:
         )
     if len(job.ranked) < job.job_ranks:
         notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks are there")
-    elif job.job_ranks == 1 and job.matching.assumed_groups:
-        notes.append("one file that names no other rank: its collectives are among one rank")
     sources = {file.rank_source for file in files.ranks}
     notes.append(f"ranks are told by: {', '.join(sorted(sources))}")
     return [*notes, *job.matching.notes]
-

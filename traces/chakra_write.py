@@ -1,10 +1,11 @@
 """A workload as Chakra files that ASTRA-sim runs, one per rank, and its ``comm_group.json``.
 
 ASTRA-sim (``workload/Workload.cc``) replays COMP_NODEs for their whole microseconds and simulates
-all_reduce, all_gather, reduce_scatter, all_to_all, send and receive; a broadcast takes its duration,
-and reduce, gather, scatter and barrier it refuses. A copy, and a call of unknown size, which costs
-its measured time on any network, are COMP_NODEs here. Lags, earliest starts and dependencies between
-ranks have no place in Chakra: ASTRA-sim does without them, and runs one compute op at a time.
+all_reduce, all_gather, reduce_scatter, all_to_all, send and receive; a broadcast takes its
+duration, and reduce, gather, scatter and barrier it refuses. A copy, and a call of unknown size,
+which costs its measured time on any network, are COMP_NODEs here. Lags, earliest starts and
+dependencies between ranks have no place in Chakra: ASTRA-sim does without them, and runs one
+compute op at a time.
 
 What Chakra has no word for stands in attributes named ``twofold_...``: exact times (s), lane,
 lags, S of nccl-tests, the table of calls. Reading the files again gives the workload back.
@@ -98,7 +99,7 @@ def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
 
 
 def _tags(workload: Workload) -> list[int]:
-    """Number the messages of each pair of ranks: ASTRA-sim matches them by their tags."""
+    """Count the messages of each pair of ranks: ASTRA-sim matches them by their tags."""
     count: dict[int, int] = defaultdict(int)
     tags = []
     for group in workload.calls.group.tolist():
@@ -108,7 +109,7 @@ def _tags(workload: Workload) -> list[int]:
 
 
 def _before(workload: Workload) -> list[list[tuple[int, float]]]:
-    """What each op waits for, and for how long after its end."""
+    """List what each op waits for, and for how long after its end."""
     before: list[list[tuple[int, float]]] = [[] for _ in range(len(workload))]
     edges = workload.edges
     rows = zip(edges.source.tolist(), edges.target.tolist(), edges.lag.tolist(), strict=True)

@@ -5,9 +5,9 @@ those the op that stands first. Whatever was executed can be executed again, so 
 circle into the graph, nor one through the calls that ranks join.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class _Run:
         self._lag = workload.edges.lag.tolist()
         self._ready = workload.ready.tolist()
         self._events: list[tuple[float, int, int]] = []
-        self._what: tuple[Callable[[float, int], None], ...] = (self._end, self._begin)
+        self._what = (self._end, self._begin)
 
     def execute(self) -> None:
         for op, missing in enumerate(self._missing):
@@ -77,9 +77,7 @@ class _Run:
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each op that ran on a lane and the one that ran there next."""
         pairs = [
-            (one, other)
-            for lane in self._lanes.values()
-            for one, other in zip(lane.done, lane.done[1:], strict=False)
+            (one, other) for lane in self._lanes.values() for one, other in pairwise(lane.done)
         ]
         table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
@@ -88,7 +86,7 @@ class _Run:
         heappush(self._events, (time, what, op))
 
     def _begin(self, time: float, op: int) -> None:
-        """An op may start now: it takes its lane, or waits for it."""
+        """Let an op take its lane, or wait for it: nothing else holds it up."""
         if not self._busy[op]:
             self._start(time, op)
             return

@@ -1,0 +1,210 @@
+"""GOAL schedules (LogGOPSim) to workloads: calcs are compute ops, messages are calls.
+
+What LogGOPSim decides while it runs is decided here while reading, and noted: which send a receive
+from any source gets, and in which order a cpu runs what is free. An eager message, up to
+LogGOPSim's ``S``, does not hold up what requires its send: that waits for the send's start only.
+"""
+
+import math
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from simulator.builder import WorkloadBuilder
+from simulator.errors import TraceError, WorkloadError
+from simulator.workload import CallRow, What, Workload
+from traces.coverage import Coverage
+from traces.goal_text import ANY, Goal, GoalOp, GoalRank, is_goal, parse
+from traces.kineto_document import unpack
+from traces.lane_order import one_at_a_time
+from traces.loaded import Loaded
+
+EAGER = 65535
+"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
+_NANO = 1e-9
+_WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
+_Place = tuple[int, int]
+"""A rank and the place of a statement in it."""
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the first bytes of a file are a GOAL schedule."""
+    return is_goal(head)
+
+
+def load(path: Path, step: str = "all") -> Loaded:
+    """Read a GOAL schedule, which has all ranks in one file and no steps.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, a message has no other end, or what is required makes a circle.
+    """
+    if step not in ("median", "all"):
+        raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")
+    if path.is_dir():
+        raise TraceError(f"{path}: a GOAL schedule is one file with all ranks: name that file")
+    goal = parse(path, unpack(path).decode("utf-8", "replace"))
+    notes: Counter[str] = Counter()
+    try:
+        workload = _workload(path, goal, notes)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: {error}") from error
+    nothing = dict.fromkeys(workload.ranks, math.nan)
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_coverage(workload, notes),
+        measured_step=math.nan,
+        measured_begin=nothing,
+        measured_end=dict(nothing),
+    )
+
+
+@dataclass(slots=True)
+class _Build:
+    """A workload while it is put together: the op of each statement, and which run alone."""
+
+    builder: WorkloadBuilder
+    exact: bool
+    call_of: dict[_Place, int]
+    busy: list[bool] = field(default_factory=list)
+
+
+def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
+    builder = WorkloadBuilder(job_ranks=goal.num_ranks)
+    build = _Build(builder, goal.exact, _calls(path, goal, builder, notes))
+    for rank in sorted(goal.ranks):
+        _add_rank(build, goal.ranks[rank], notes)
+    workload = builder.build()
+    if goal.exact:
+        return workload
+    return one_at_a_time(workload, np.array(build.busy, dtype=np.bool_))
+
+
+def _calls(
+    path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
+) -> dict[_Place, int]:
+    """Match sends and receives: in the order of the file for each source, target and tag."""
+    free: dict[tuple[int, int], deque[tuple[_Place, GoalOp]]] = defaultdict(deque)
+    call_of: dict[_Place, int] = {}
+    sequence: Counter[tuple[int, int]] = Counter()
+    for place, op in _statements(goal, "send"):
+        if op.peer == place[0]:
+            raise TraceError(f"{path}:{op.line}: rank {op.peer} sends to itself")
+        free[op.peer, op.tag].append((place, op))
+    receives = _statements(goal, "recv")
+    for place, op in sorted(receives, key=lambda one: ANY in (one[1].peer, one[1].tag)):
+        sender, sent = _take(path, free, place, op, notes)
+        pair = (sender[0], place[0])
+        if sent.amount != op.amount:
+            notes["messages whose ends tell different sizes: that of the send is taken"] += 1
+        row = CallRow("send_receive", builder.group(pair), sequence[pair], float(sent.amount))
+        sequence[pair] += 1
+        call_of[sender] = call_of[place] = builder.call(row)
+    for waiting in free.values():
+        for (rank, _), op in waiting:
+            where = f"{path}:{op.line}: rank {rank}"
+            raise TraceError(f"{where}: nobody receives {op.amount}b to {op.peer} tag {op.tag}")
+    return call_of
+
+
+def _statements(goal: Goal, what: str) -> list[tuple[_Place, GoalOp]]:
+    return [
+        ((rank, place), op)
+        for rank, own in sorted(goal.ranks.items())
+        for place, op in enumerate(own.ops)
+        if op.what == what
+    ]
+
+
+def _take(
+    path: Path,
+    free: dict[tuple[int, int], deque[tuple[_Place, GoalOp]]],
+    place: _Place,
+    op: GoalOp,
+    notes: Counter[str],
+) -> tuple[_Place, GoalOp]:
+    """Take the first send that a receive may get."""
+    rank = place[0]
+    if ANY in (op.peer, op.tag):
+        notes["receives from any source or tag: matched in the order of the file"] += 1
+    tags = [op.tag] if op.tag != ANY else sorted(tag for target, tag in free if target == rank)
+    for tag in tags:
+        waiting = free[rank, tag]
+        for number, (sender, sent) in enumerate(waiting):
+            if op.peer in (ANY, sender[0]):
+                del waiting[number]
+                return sender, sent
+    wanted = f"{op.amount}b from {op.peer} tag {op.tag}"
+    raise TraceError(f"{path}:{op.line}: rank {rank}: nobody sends {wanted}")
+
+
+def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
+    builder = build.builder
+    starts = {
+        other for _, other, start in own.needs if _start_only(build, own, other, start, notes)
+    }
+    op_of, start_of = [], {}
+    for place, op in enumerate(own.ops):
+        lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
+        op_of.append(
+            builder.op(
+                _WHAT[op.what],
+                rank=own.rank,
+                lane=lane,
+                name=op.label or op.what,
+                duration=op.amount * _NANO if op.what == "calc" else 0.0,
+                call=build.call_of.get((own.rank, place), -1),
+            )
+        )
+        build.busy.append(op.what == "calc")
+        if place in starts:
+            start_of[place] = builder.op(
+                What.COMPUTE,
+                rank=own.rank,
+                lane=lane,
+                name=f"start of {op.label or op.what}",
+                duration=0.0,
+            )
+            build.busy.append(False)
+            builder.edge(start_of[place], op_of[place])
+    for place, other, start in own.needs:
+        source = start_of[other] if _start_only(build, own, other, start) else op_of[other]
+        builder.edge(source, start_of.get(place, op_of[place]))
+
+
+def _start_only(
+    build: _Build, own: GoalRank, other: int, start: bool, notes: Counter[str] | None = None
+) -> bool:
+    """Whether what requires an op waits for its start only."""
+    op = own.ops[other]
+    eager = op.what == "send" and op.amount <= EAGER and not build.exact
+    if eager and not start and notes is not None:
+        notes["ops that require an eager send: they wait for its start only"] += 1
+    return start or eager
+
+
+def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
+    calls = len(workload.calls)
+    return Coverage(
+        step="all",
+        steps=(),
+        ranks=workload.ranks,
+        ranks_in_job=workload.job_ranks,
+        kernels=0,
+        launches_paired=0,
+        collectives=calls,
+        collectives_matched=calls,
+        sizes_known=calls,
+        starts={},
+        clock_offset={},
+        unused={},
+        skipped=(),
+        notes=(
+            "a GOAL schedule: nothing was measured",
+            *(f"{count} {what}" for what, count in notes.items()),
+        ),
+    )

@@ -6,7 +6,7 @@ LogGOPSim's ``S``, does not hold up what requires its send: that waits for the s
 """
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, What, Workload
 from traces.coverage import Coverage
-from traces.goal_text import ANY, Goal, GoalOp, GoalRank, is_goal, parse
+from traces.goal_match import Place, matched
+from traces.goal_text import Goal, GoalOp, GoalRank, Need, is_goal, parse
 from traces.kineto_document import unpack
 from traces.lane_order import one_at_a_time
 from traces.loaded import Loaded
@@ -25,8 +26,6 @@ EAGER = 65535
 """Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
 _NANO = 1e-9
 _WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
-_Place = tuple[int, int]
-"""A rank and the place of a statement in it."""
 
 
 def recognise(head: bytes) -> bool:
@@ -69,7 +68,7 @@ class _Build:
 
     builder: WorkloadBuilder
     exact: bool
-    call_of: dict[_Place, int]
+    call_of: dict[Place, int]
     busy: list[bool] = field(default_factory=list)
 
 
@@ -86,60 +85,18 @@ def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
 
 def _calls(
     path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
-) -> dict[_Place, int]:
-    """Match sends and receives: in the order of the file for each source, target and tag."""
-    free: dict[tuple[int, int], deque[tuple[_Place, GoalOp]]] = defaultdict(deque)
-    call_of: dict[_Place, int] = {}
+) -> dict[Place, int]:
+    """Make a call of each pair of a send and a receive."""
+    call_of: dict[Place, int] = {}
     sequence: Counter[tuple[int, int]] = Counter()
-    for place, op in _statements(goal, "send"):
-        if op.peer == place[0]:
-            raise TraceError(f"{path}:{op.line}: rank {op.peer} sends to itself")
-        free[op.peer, op.tag].append((place, op))
-    receives = _statements(goal, "recv")
-    for place, op in sorted(receives, key=lambda one: ANY in (one[1].peer, one[1].tag)):
-        sender, sent = _take(path, free, place, op, notes)
-        pair = (sender[0], place[0])
-        if sent.amount != op.amount:
+    for (sender, sent), (receiver, received) in matched(path, goal, notes):
+        pair = (sender[0], receiver[0])
+        if sent.amount != received.amount:
             notes["messages whose ends tell different sizes: that of the send is taken"] += 1
         row = CallRow("send_receive", builder.group(pair), sequence[pair], float(sent.amount))
         sequence[pair] += 1
-        call_of[sender] = call_of[place] = builder.call(row)
-    for waiting in free.values():
-        for (rank, _), op in waiting:
-            where = f"{path}:{op.line}: rank {rank}"
-            raise TraceError(f"{where}: nobody receives {op.amount}b to {op.peer} tag {op.tag}")
+        call_of[sender] = call_of[receiver] = builder.call(row)
     return call_of
-
-
-def _statements(goal: Goal, what: str) -> list[tuple[_Place, GoalOp]]:
-    return [
-        ((rank, place), op)
-        for rank, own in sorted(goal.ranks.items())
-        for place, op in enumerate(own.ops)
-        if op.what == what
-    ]
-
-
-def _take(
-    path: Path,
-    free: dict[tuple[int, int], deque[tuple[_Place, GoalOp]]],
-    place: _Place,
-    op: GoalOp,
-    notes: Counter[str],
-) -> tuple[_Place, GoalOp]:
-    """Take the first send that a receive may get."""
-    rank = place[0]
-    if ANY in (op.peer, op.tag):
-        notes["receives from any source or tag: matched in the order of the file"] += 1
-    tags = [op.tag] if op.tag != ANY else sorted(tag for target, tag in free if target == rank)
-    for tag in tags:
-        waiting = free[rank, tag]
-        for number, (sender, sent) in enumerate(waiting):
-            if op.peer in (ANY, sender[0]):
-                del waiting[number]
-                return sender, sent
-    wanted = f"{op.amount}b from {op.peer} tag {op.tag}"
-    raise TraceError(f"{path}:{op.line}: rank {rank}: nobody sends {wanted}")
 
 
 def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
@@ -147,18 +104,17 @@ def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
     starts = {
         other for _, other, start in own.needs if _start_only(build, own, other, start, notes)
     }
-    op_of, start_of = [], {}
+    op_of: dict[int, int] = {}
+    start_of: dict[int, int] = {}
     for place, op in enumerate(own.ops):
         lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
-        op_of.append(
-            builder.op(
-                _WHAT[op.what],
-                rank=own.rank,
-                lane=lane,
-                name=op.label or op.what,
-                duration=op.amount * _NANO if op.what == "calc" else 0.0,
-                call=build.call_of.get((own.rank, place), -1),
-            )
+        op_of[place] = builder.op(
+            _WHAT[op.what],
+            rank=own.rank,
+            lane=lane,
+            name=op.label or op.what,
+            duration=op.amount * _NANO if op.what == "calc" else 0.0,
+            call=build.call_of.get((own.rank, place), -1),
         )
         build.busy.append(op.what == "calc")
         if place in starts:
@@ -171,20 +127,18 @@ def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
             )
             build.busy.append(False)
             builder.edge(start_of[place], op_of[place])
-    for place, other, start in own.needs:
-        source = start_of[other] if _start_only(build, own, other, start) else op_of[other]
-        builder.edge(source, start_of.get(place, op_of[place]))
+    for need in own.needs:
+        waits = start_of if _start_only(build, own, need) else op_of
+        builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
 
 
-def _start_only(
-    build: _Build, own: GoalRank, other: int, start: bool, notes: Counter[str] | None = None
-) -> bool:
+def _start_only(build: _Build, own: GoalRank, need: Need) -> bool:
     """Whether what requires an op waits for its start only."""
-    op = own.ops[other]
-    eager = op.what == "send" and op.amount <= EAGER and not build.exact
-    if eager and not start and notes is not None:
-        notes["ops that require an eager send: they wait for its start only"] += 1
-    return start or eager
+    return need.start or (_is_eager(own.ops[need.other]) and not build.exact)
+
+
+def _is_eager(op: GoalOp) -> bool:
+    return op.what == "send" and op.amount <= EAGER
 
 
 def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:

@@ -55,13 +55,22 @@ class GoalOp:
     line: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """``op`` requires ``other``, or its ``start`` only; both are places in the rank."""
+
+    op: int
+    other: int
+    start: bool = False
+
+
 @dataclass(slots=True)
 class GoalRank:
-    """One rank: its statements, and ``(op, what it requires, only its start)``."""
+    """One rank: its statements, and what they require."""
 
     rank: int
     ops: list[GoalOp] = field(default_factory=list)
-    needs: list[tuple[int, int, bool]] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -118,8 +127,8 @@ def render(goal: Goal) -> Iterator[str]:
         yield f"rank {rank} {{"
         for number, op in enumerate(own.ops):
             yield f"l{number}: {_statement(op)}"
-        for op_number, other, start in own.needs:
-            yield f"l{op_number} {'irequires' if start else 'requires'} l{other}"
+        for need in own.needs:
+            yield f"l{need.op} {'irequires' if need.start else 'requires'} l{need.other}"
         yield "}"
 
 
@@ -170,7 +179,7 @@ def _resolve(
         for one in (label, other):
             if one not in labels:
                 raise TraceError(f"{path}:{number}: rank {result.rank}: no op is labelled {one!r}")
-        result.needs.append((labels[label], labels[other], start))
+        result.needs.append(Need(labels[label], labels[other], start))
 
 
 def _op(path: Path, number: int, line: str, num_ranks: int) -> GoalOp:

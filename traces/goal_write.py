@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from simulator.errors import OutputError
 from simulator.schedule import Schedule, Step
 from simulator.workload import Call, Workload
-from traces.goal_text import Goal, GoalOp, GoalRank, render
+from traces.goal_text import Goal, GoalOp, GoalRank, Need, render
 
 ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
@@ -51,7 +52,7 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
 
 @dataclass(slots=True)
 class _RankWriter:
-    """One rank while it is written: the statements, and which of them an op begins and ends with."""
+    """One rank while it is written: which statements each op begins and ends with."""
 
     path: Path
     workload: Workload
@@ -83,7 +84,7 @@ class _RankWriter:
             return
         call = self.workload.call_view(view.call)
         rounds = [self._statements(sends) for sends in self._rounds(call)]
-        for before, after in zip(rounds, rounds[1:], strict=False):
+        for before, after in pairwise(rounds):
             self._need(after, before)
         if not rounds:
             rounds = [[self._calc(0.0 if math.isnan(call.transfer) else call.transfer, "")]]
@@ -102,7 +103,12 @@ class _RankWriter:
         self._need(self.begins[target], ends)
 
     def _need(self, after: list[int], before: list[int]) -> None:
-        self.result.needs.extend((one, other, False) for one in after for other in before)
+        """Let statements require others, through one calc where that takes fewer lines."""
+        if min(len(after), len(before)) > 2:
+            joint = [self._calc(0.0, "")]
+            self._need(joint, before)
+            before = joint
+        self.result.needs.extend(Need(one, other) for one in after for other in before)
 
     def _calc(self, duration: float, lane: str) -> int:
         cpu = self.cpus.setdefault(lane, len(self.cpus))
@@ -117,7 +123,7 @@ class _RankWriter:
         return list(range(first, len(self.result.ops)))
 
     def _rounds(self, call: Call) -> Iterator[list[GoalOp]]:
-        """Sends and receives of this rank, one list for each step in which it has some."""
+        """List sends and receives of this rank, one list for each step in which it has some."""
         ranks = call.group.ranks
         if len(ranks) == 1:
             return
@@ -140,7 +146,7 @@ class _RankWriter:
                     yield ops
 
     def _transfers(self, step: Step, call: Call, chunk: float) -> Iterator[GoalOp]:
-        """What this rank sends and receives in a step, one message for each peer."""
+        """List what this rank sends and receives in a step, one message for each peer."""
         ranks = call.group.ranks
         here = ranks.index(self.rank)
         for what, own, other in (

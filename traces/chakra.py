@@ -6,14 +6,16 @@ back.
 
 from pathlib import Path
 
-from simulator.errors import TraceError, WorkloadError
+from simulator.errors import OutputError, TraceError, WorkloadError
 from traces.chakra_files import read, read_files, recognise
+from traces.chakra_json import encode_json
 from traces.chakra_own import is_whole, load_own
+from traces.chakra_stream import ChakraTrace
 from traces.chakra_workload import load_files
 from traces.chakra_write import write_chakra
 from traces.loaded import Loaded
 
-__all__ = ["load", "read", "recognise", "save"]
+__all__ = ["load", "read", "recognise", "save", "save_json"]
 
 
 def load(path: Path, step: str = "all") -> Loaded:
@@ -40,3 +42,17 @@ def load(path: Path, step: str = "all") -> Loaded:
 def save(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
     """Write what was loaded; files and errors as :func:`~traces.chakra_write.write_chakra`."""
     return write_chakra(loaded.workload, directory, prefix)
+
+
+def save_json(trace: ChakraTrace, path: Path) -> None:
+    """Write the messages of one file as ``chakra_jsonizer`` does.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    try:
+        path.write_text(encode_json(trace.metadata, trace.nodes))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -101,9 +101,10 @@ def _calls(
 
 def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
     builder = build.builder
-    starts = {
-        other for _, other, start in own.needs if _start_only(build, own, other, start, notes)
-    }
+    starts = {need.other for need in own.needs if _start_only(build, own, need)}
+    eager = sum(_start_only(build, own, need) and not need.start for need in own.needs)
+    if eager:
+        notes["times an op requires an eager send: it waits for the send's start only"] += eager
     op_of: dict[int, int] = {}
     start_of: dict[int, int] = {}
     for place, op in enumerate(own.ops):

@@ -24,11 +24,11 @@ def matched(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement
         If a message has no other end, or goes to its own rank.
     """
     mailbox = _Mailbox()
-    for send in _statements(goal, "send"):
-        (rank, _), op = send
+    for sent in _statements(goal, "send"):
+        (rank, _), op = sent
         if op.peer == rank:
             raise TraceError(f"{path}:{op.line}: rank {rank} sends to itself")
-        mailbox.put(send)
+        mailbox.put(sent)
     receives = _statements(goal, "recv")
     pairs = []
     for receive in sorted(receives, key=lambda one: ANY in (one[1].peer, one[1].tag)):

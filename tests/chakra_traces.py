@@ -37,9 +37,7 @@ def host(number: int, **more: Any):
 
 
 def collective(number: int, kind: str = "all_reduce", size: int = 1 << 20, **more: Any):
-    return node(
-        number, COLL, is_cpu_op=False, comm_type=COLLECTIVES[kind], comm_size=size, **more
-    )
+    return node(number, COLL, is_cpu_op=False, comm_type=COLLECTIVES[kind], comm_size=size, **more)
 
 
 def send(number: int, source: int, target: int, *, tag: int = 0, size: int = 8, **more: Any):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import UNKNOWN
-from traces.chakra_groups import GroupTable, NamedGroup, find
+from traces.chakra_groups import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra_nodes import RankNodes, Values
 from traces.chakra_schema import COLL, COLLECTIVES, KIND_OF_TYPE, RECV, SEND, Node
 from traces.comms import UNKNOWN_GROUP, LocalCall, kind_of
@@ -43,11 +43,12 @@ def local_calls(
         If a rank has a call on a group to which it does not belong, or a number is no number.
     """
     calls = {}
+    everyone = tuple(range(job_ranks))
     for place, node in enumerate(ranked.nodes):
         if node.type in (SEND, RECV):
             calls[place] = _message(ranked, place, tables, notes)
         elif node.type == COLL:
-            calls[place] = _collective(ranked, place, (tables, job_ranks), notes)
+            calls[place] = _collective(ranked, place, (tables, everyone), notes)
     return calls
 
 
@@ -64,7 +65,7 @@ def _messages(ranked: RankNodes) -> list[tuple[int, Node, Values]]:
 def _collective(
     ranked: RankNodes,
     place: int,
-    job: tuple[Sequence[GroupTable], int],
+    job: tuple[Sequence[GroupTable], tuple[int, ...]],
     notes: Counter[str],
 ) -> LocalCall:
     node, values = ranked.nodes[place], ranked.values[place]
@@ -72,20 +73,20 @@ def _collective(
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
         return _alone(ranked, place, UNKNOWN)
-    tables, job_ranks = job
+    tables, everyone = job
     group = _group(values, tables, notes)
     ranks = group.ranks if group else None
     if group is not None and ranks is None:
-        ranks = tuple(range(job_ranks))
+        ranks = everyone
     if ranks is not None and ranked.rank not in ranks:
         raise TraceError(
             f"{ranked.where(place)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
             f"and this is rank {ranked.rank}"
         )
-    if ranks in (None, (ranked.rank,)) and job_ranks == 1:
+    if ranks in (None, (ranked.rank,)) and len(everyone) == 1:
         notes[NO_OTHERS] += 1
         return _alone(ranked, place, kind)
-    members = job_ranks if ranks is None else len(ranks)
+    members = len(everyone if ranks is None else ranks)
     size = _size(ranked, place) * (members if kind in _GROWS else 1)
     return LocalCall(
         kind=kind,
@@ -174,7 +175,7 @@ def _peer(values: Values, node: Node, ranked: RankNodes, place: int) -> int | No
     peer = values.get(other)
     if peer is None:
         return None
-    if not isinstance(peer, int) or not 0 <= peer < 2**31:
+    if not isinstance(peer, int) or not 0 <= peer < MOST_RANKS:
         raise TraceError(f"{ranked.where(place)}: {other} {peer!r} is no rank")
     return peer
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.chakra_groups import GroupTable, Told, comm_groups, own_groups, told_by
+from traces.chakra_groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
 from traces.chakra_json import decode_json, is_json
 from traces.chakra_nodes import OWN, value_of
 from traces.chakra_stream import ChakraTrace, decode, is_stream
@@ -16,8 +16,8 @@ from traces.kineto_document import unpack
 
 HEAD = 1 << 16
 _GZIP = b"\x1f\x8b"
-_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?!\d)")
-"""A number of more than 7 digits was written by a clock and is no rank."""
+_NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
+"""A number of more digits was written by a clock and is no rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
 _ASSUMED = "assumed: the only file"
 
@@ -142,12 +142,12 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
 def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> tuple[int, str]:
     """Which rank a file is of: what it says, else the last number of its name."""
     written = own.get("rank")
-    if isinstance(written, int) and written >= 0:
+    if isinstance(written, int) and 0 <= written < MOST_RANKS:
         return written, "metadata"
     if len(told.ranks) == 1:
         return next(iter(told.ranks)), "record_param_comms"
     numbers = _NUMBER.findall(_SUFFIXES.sub("", path.name))
-    if numbers:
+    if numbers and int(numbers[-1]) < MOST_RANKS:
         return int(numbers[-1]), "file name"
     if alone:
         return 0, _ASSUMED

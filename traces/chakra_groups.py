@@ -16,7 +16,8 @@ from traces.comms import kind_of
 
 GroupTable = dict[str, "NamedGroup"]
 
-_MOST_RANKS = 10**7
+MOST_RANKS = 10**6
+"""A file that names a higher rank is damaged."""
 _PARAM_COMMS = re.compile(
     r"\[(?:\d+, (?P<message>True|False)|[^\]]*)\], "
     r"\['(?P<name>[^']*)', '(?P<label>[^']*)'\], (?P<rank>\d{1,7}), '(?P<call>[^']*)', "
@@ -96,7 +97,7 @@ def _are_ranks(ranks: Sequence[int] | None) -> bool:
 
 
 def _in_range(ranks: Sequence[int]) -> bool:
-    return min(ranks) >= 0 and max(ranks) < _MOST_RANKS
+    return min(ranks) >= 0 and max(ranks) < MOST_RANKS
 
 
 def _read_param_comms(values: str, told: Told) -> None:
@@ -104,7 +105,7 @@ def _read_param_comms(values: str, told: Told) -> None:
     if found is None:
         return
     first, stride, size = (int(found[name]) for name in ("first", "stride", "size"))
-    if size < 1 or (stride < 1 and size > 1) or first + stride * (size - 1) >= _MOST_RANKS:
+    if size < 1 or (stride < 1 and size > 1) or first + stride * (size - 1) >= MOST_RANKS:
         return
     ranks = tuple(range(first, first + max(stride, 1) * size, max(stride, 1)))
     label = "" if found["label"] == "undefined" else found["label"]

@@ -284,6 +284,39 @@ def test_starts_that_are_told_are_replayed_and_explained(tmp_path):
     assert timeline.makespan == pytest.approx(105e-6)
 
 
+def test_a_delay_is_the_lag_of_what_was_last_to_allow_a_start(tmp_path):
+    nodes = [
+        host(1, start=1, us=10, tid=1),
+        node(2, start=1, us=20, is_cpu_op=False, stream=7),
+        node(3, start=31, us=5, after=[1, 2], is_cpu_op=False, stream=9),
+        node(4, start=200, us=5, is_cpu_op=False, stream=11),
+    ]
+    loaded = one_rank(tmp_path, *nodes)
+    assert sorted(loaded.workload.edges.lag) == pytest.approx([0, 10e-6])
+    assert ends(loaded)[0, "node 3"] == pytest.approx(35e-6)
+    assert ends(loaded)[0, "node 4"] == pytest.approx(204e-6)
+    assert loaded.coverage.starts == {"wait": 1, "unexplained": 2}
+
+
+def test_a_start_of_zero_among_times_of_day_is_none(tmp_path):
+    day = 1_700_000_000_000_000
+    nodes = [host(1, start=day, us=10), host(2, us=5, after=[1]), host(3, start=day + 20, us=1)]
+    loaded = one_rank(tmp_path, *nodes)
+    assert loaded.workload.measured_start == pytest.approx([0, 10e-6, 20e-6], abs=1e-9)
+    early = [host(1, us=10), host(2, us=5, start=20)]
+    assert one_rank(tmp_path, *early).measured_step == pytest.approx(25e-6)
+
+
+def test_calls_of_which_no_stream_is_told_may_overlap(tmp_path):
+    ranks = [[collective(n, **WHOLE) for n in range(2)] for _ in range(2)]
+    assert not len(chakra.load(write(tmp_path, *ranks)).workload.edges.target)
+
+
+def test_the_last_number_of_a_name_is_the_rank(tmp_path):
+    (tmp_path / "run 3 of 20251121.7.et").write_bytes(body(node(1)))
+    assert chakra.load(tmp_path).coverage.ranks == (7,)
+
+
 def test_dependencies_that_starts_contradict_are_counted(tmp_path):
     nodes = [host(1, start=1, us=50), node(2, start=10, us=5, after=[1], is_cpu_op=False)]
     loaded = one_rank(tmp_path, *nodes)

@@ -23,17 +23,17 @@ GOOD = body(
     send(4, 0, 1, after=[3]),
 )
 PATIENCE = 2.0
-"""Seconds that no refusal may take."""
+"""Seconds of this process that no refusal may take; a busy machine has no part in it."""
 
 
 def refusal(path):
     """The error of a file, which names it in one line; None if it is answered."""
-    begun, said = time.perf_counter(), None
+    begun, said = time.process_time(), None
     try:
         chakra.load(path)
     except TraceError as error:
         said = str(error)
-    assert time.perf_counter() - begun < PATIENCE
+    assert time.process_time() - begun < PATIENCE
     assert said is None or (str(path) in said and "\n" not in said)
     return said
 
@@ -94,8 +94,9 @@ def test_noise_in_json_is_refused(tmp_path_factory, text):
         (b"\xff" * 12, "its length is no varint"),
         (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "and 0 are left"),
         (body() + b"\xff\xff\xff\xff\x0f\x0a", "says it has 4294967295 bytes, and 1 are left"),
-        (b"\0" * 200_000, "node id 0 stands twice"),
+        (b"\0" * 50_000, "node id 0 stands twice"),
         (b"\x03\x0a\xff\xff", "is not a Chakra trace"),
+        (body() + b"\x03\x08\x01", "says it has 3 bytes, and 2 are left"),
         (body() + b"\x02\x0a\x05", "message 1 (2 bytes) is no Chakra node"),
         (gzip.compress(GOOD)[:-9], "cut short"),
         (gzip.compress(b"\0" * 50_000_000), "unpacks to more than"),
@@ -137,9 +138,9 @@ def test_circles_are_named(tmp_path):
 
 
 def test_a_long_circle_and_a_long_chain_take_no_time(tmp_path):
-    long = [node(n, after=[n + 1]) for n in range(20_000)]
-    assert of(tmp_path, body(*long[:-1], node(19_999))) is None
-    assert "(20000 in all)" in of(tmp_path, body(*long[:-1], node(19_999, after=[0])))
+    long = [node(n, after=[n + 1]) for n in range(10_000)]
+    assert of(tmp_path, body(*long[:-1], node(9_999))) is None
+    assert "(10000 in all)" in of(tmp_path, body(*long[:-1], node(9_999, after=[0])))
 
 
 def test_an_id_stands_once(tmp_path):

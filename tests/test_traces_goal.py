@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ring
+from collectives import recursive, ring
 from simulator.builder import WorkloadBuilder
 from simulator.engine import simulate
 from simulator.errors import OutputError, TraceError
@@ -76,6 +76,7 @@ def test_irequires_waits_for_the_start(tmp_path):
         "l1 requires l0\nl2 irequires l1\n}",
     )
     assert found[0, "l2"] == pytest.approx(750e-9)
+    assert found[0, "l1"] == pytest.approx(1700e-9)
 
 
 def test_a_cpu_runs_one_calc_at_a_time(tmp_path):
@@ -274,6 +275,15 @@ def test_collectives_are_written_as_their_transfers(tmp_path, kind):
     assert found == wanted
     timeline = simulate(again, full_network(4, bandwidth=BANDWIDTH, latency=LATENCY), plan)
     assert timeline.makespan > 3e-6
+
+
+def test_chunks_that_go_together_are_one_message(tmp_path):
+    path = tmp_path / "x.goal"
+    write_goal(
+        job(), path, lambda call: recursive.halving_doubling_all_reduce(len(call.group.ranks))
+    )
+    size = goal.load(path).workload.calls.size.tolist()
+    assert Counter(size) == {2048: 8, 1024: 8}
 
 
 def test_a_ring_written_out_takes_its_closed_form(tmp_path):

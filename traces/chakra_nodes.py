@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class RankNodes:
     """The nodes of one rank; everything that is per node has their order in the file.
 
     ``waits`` are the places of the nodes that each node waits for, ``order`` the nodes so that each
-    comes after those. Times are seconds, ``start`` None where the file tells none.
+    comes after those. ``start`` is in seconds since ``epoch`` (us), None where the file tells none.
     """
 
     rank: int
@@ -49,6 +49,7 @@ class RankNodes:
     waits: Waits
     order: list[int]
     start: list[float | None]
+    epoch: int
     unused: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -74,14 +75,13 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     place_of = _places(trace)
     data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
     control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
-    start = _starts(trace.nodes)
-    rank_of_start = [0.0 if begun is None else begun for begun in start]
+    start, epoch = _starts(trace.nodes)
     waits = [[*one, *other] for one, other in zip(data, control, strict=True)]
-    order = _order(waits, rank_of_start)
+    order = _order(waits)
     if len(order) < len(waits):
         dropped = sum(len(one) for one in control)
         unused["control dependencies, which contradict the data dependencies"] = dropped
-        waits, order = data, _order(data, rank_of_start)
+        waits, order = data, _order(data)
     if len(order) < len(waits):
         raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
     values = [_values(node) for node in trace.nodes]
@@ -89,7 +89,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     for number, count in other.items():
         unused[f"nodes of type {_type_name(number)}: kept as host ops"] = count
     waits = [sorted(set(one)) for one in waits]
-    return RankNodes(rank, trace.file, trace.nodes, values, waits, order, start, unused)
+    return RankNodes(rank, trace.file, trace.nodes, values, waits, order, start, epoch, unused)
 
 
 def what_of(node: Node, values: Values) -> What:
@@ -170,22 +170,25 @@ def _waits(
     return waits
 
 
-def _starts(nodes: Sequence[Node]) -> list[float | None]:
-    """Read starts (s) where the file tells any.
+def _starts(nodes: Sequence[Node]) -> tuple[list[float | None], int]:
+    """Read starts (s) where the file tells any, since the first of them (us).
 
     A start of 0 is also what a file holds that tells none: it is one only where the other starts
     are as near to it as to each other.
     """
     told = [node.start_time_micros for node in nodes if node.start_time_micros]
     if not told:
-        return [None] * len(nodes)
+        return [None] * len(nodes), 0
     least, most = min(told), max(told)
-    zero = 0.0 if least <= most - least or len(told) == 1 else None
-    return [(n.start_time_micros * 1e-6) if n.start_time_micros else zero for n in nodes]
+    zero_told = least <= most - least or len(told) == 1
+    epoch = 0 if zero_told and len(told) < len(nodes) else least
+    zero = 0.0 if zero_told else None
+    starts = [node.start_time_micros for node in nodes]
+    return [(start - epoch) * 1e-6 if start else zero for start in starts], epoch
 
 
-def _order(waits: Waits, start: Sequence[float]) -> list[int]:
-    """Sort so that each comes after those it waits for, earlier starts first, then file order.
+def _order(waits: Waits) -> list[int]:
+    """Sort so that each comes after those it waits for, else in the order of the file.
 
     Shorter than ``waits`` if those make a circle (Kahn 1962).
     """
@@ -194,16 +197,15 @@ def _order(waits: Waits, start: Sequence[float]) -> list[int]:
         for one in own:
             followers[one].append(place)
     missing = [len(own) for own in waits]
-    free = [(start[place], place) for place, count in enumerate(missing) if count == 0]
-    heapify(free)
+    free = [place for place, count in enumerate(missing) if count == 0]
     order = []
     while free:
-        _, place = heappop(free)
+        place = heappop(free)
         order.append(place)
         for follower in followers[place]:
             missing[follower] -= 1
             if missing[follower] == 0:
-                heappush(free, (start[follower], follower))
+                heappush(free, follower)
     return order
 
 

@@ -21,7 +21,7 @@ def spans(ranked: RankNodes, durations: list[float]) -> list[tuple[float, float]
     for place in ranked.order:
         start = ranked.start[place]
         if start is None:
-            start = max((found[one][1] for one in ranked.waits[place]), default=_earliest(ranked))
+            start = max((found[one][1] for one in ranked.waits[place]), default=0.0)
         found[place] = (start, start + durations[place])
     return found
 
@@ -42,10 +42,6 @@ def connect(graph: RankGraph, ranked: RankNodes) -> None:
     if contradicted:
         reason = "dependencies whose source ends after the start that waits for it"
         ranked.unused[reason] += contradicted
-
-
-def _earliest(ranked: RankNodes) -> float:
-    return min(start for start in ranked.start if start is not None)
 
 
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:

@@ -91,13 +91,12 @@ def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
         times = [(0.0, 0.0)] * len(durations)
         for number, place in enumerate(ranked.order):
             times[place] = (float(number), number + durations[place])
-    begin = min((start for start, _ in times), default=0.0)
     graph = RankGraph(ranked.rank, 0.0)
     lanes = lanes_of(ranked)
     for place, (start, end) in enumerate(times):
         node = ranked.nodes[place]
         what = what_of(node, ranked.values[place])
-        graph.add(LocalOp(what, lanes[place], node.name, start - begin, end - begin))
+        graph.add(LocalOp(what, lanes[place], node.name, start, end))
         _count_lacking(ranked, place, notes)
     if timed:
         connect(graph, ranked)
@@ -124,7 +123,7 @@ def _count_lacking(ranked: RankNodes, place: int, notes: Counter[str]) -> None:
 
 def _measured(path: Path, files: Files, job: _Job) -> Loaded:
     """Put what was measured on one clock, as every trace whose starts are told."""
-    epochs = [round(min(s for s in one.start if s is not None) * 1e9) for one in job.ranked]
+    epochs = [one.epoch * 1000 for one in job.ranked]
     clock = align(job.graphs, epochs, job.matching.calls)
     workload = assemble(job.graphs, job.matching.calls, clock, job.job_ranks)
     shifts = [float(shift) for shift in clock.shift]
@@ -176,7 +175,7 @@ def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=_coverage(files, job, None),
+        coverage=_coverage(files, job, None, workload.notes),
         measured_step=math.nan,
         measured_begin=nothing,
         measured_end=dict(nothing),
@@ -198,7 +197,7 @@ def _transfer(job: _Job, call: MatchedCall) -> float:
     return math.nan
 
 
-def _coverage(files: Files, job: _Job, clock: Clock | None) -> Coverage:
+def _coverage(files: Files, job: _Job, clock: Clock | None, notes: Sequence[str] = ()) -> Coverage:
     kernels = [(one, place) for one in job.ranked for place in _kernels(one)]
     calls = job.matching.calls
     starts = sum((Counter(graph.explained) for graph in job.graphs), Counter[str]())
@@ -221,7 +220,7 @@ def _coverage(files: Files, job: _Job, clock: Clock | None) -> Coverage:
         clock_offset=ahead,
         unused=dict(unused),
         skipped=files.skipped,
-        notes=(*files.notes, *_notes(files, job)),
+        notes=(*files.notes, *_notes(files, job), *notes),
     )
 
 

@@ -161,5 +161,6 @@ def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
         notes=(
             "a GOAL schedule: nothing was measured",
             *(f"{count} {what}" for what, count in notes.items()),
+            *workload.notes,
         ),
     )

@@ -18,15 +18,17 @@ from simulator.workload import Edges, Workload
 def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
     """Add edges so that the ops marked ``busy`` follow each other on the lane they are on.
 
-    Calls that can never be complete, because ranks wait for each other in opposite orders, keep
-    their lanes unordered: the engine says who waits for whom.
+    Where ranks have come to their calls in orders that do not fit together, so that nobody can go
+    on, calls take no lane from there on, which the workload's notes tell.
     """
     run = _Run(workload, busy)
     run.execute()
     source, target = run.links()
+    notes = (*workload.notes, _LOOSE) if run.loose else workload.notes
     edges = workload.edges
     return replace(
         workload,
+        notes=notes,
         edges=Edges.of(
             len(workload),
             np.concatenate([edges.source, source]),
@@ -34,6 +36,12 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
             np.concatenate([edges.lag, np.zeros(len(source))]),
         ),
     )
+
+
+_LOOSE = (
+    "ranks come to calls on different lanes in orders that do not fit together: from there on "
+    "calls may overlap on a lane"
+)
 
 
 @dataclass(slots=True)
@@ -56,7 +64,7 @@ class _Run:
         self._call = workload.call.tolist()
         self._duration = workload.duration.tolist()
         self._transfer = np.nan_to_num(workload.calls.transfer, nan=0.0).tolist()
-        self._absent = workload.members.tolist()
+        self._members = workload.members.tolist()
         self._arrived: dict[int, list[int]] = {}
         self._missing = workload.predecessors.tolist()
         self._offset = workload.edges.offset.tolist()
@@ -64,15 +72,26 @@ class _Run:
         self._lag = workload.edges.lag.tolist()
         self._ready = workload.ready.tolist()
         self._events: list[tuple[float, int, int]] = []
+        self._now = 0.0
         self._what = (self._end, self._begin)
+        self.loose = False
 
     def execute(self) -> None:
         for op, missing in enumerate(self._missing):
             if missing == 0:
                 self._at(self._ready[op], 1, op)
+        self._go_on()
+        stuck = [op for members in self._arrived.values() for op in members]
+        if stuck:
+            self.loose = True
+            for op in stuck:
+                self._release(self._now, op)
+            self._go_on()
+
+    def _go_on(self) -> None:
         while self._events:
-            time, what, op = heappop(self._events)
-            self._what[what](time, op)
+            self._now, what, op = heappop(self._events)
+            self._what[what](self._now, op)
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each op that ran on a lane and the one that ran there next."""
@@ -87,7 +106,7 @@ class _Run:
 
     def _begin(self, time: float, op: int) -> None:
         """Let an op take its lane, or wait for it: nothing else holds it up."""
-        if not self._busy[op]:
+        if not self._takes_lane(op):
             self._start(time, op)
             return
         lane = self._lanes[self._lane_of[op]]
@@ -95,10 +114,19 @@ class _Run:
         self._serve(time, lane)
 
     def _serve(self, time: float, lane: _Lane) -> None:
-        if lane.free and lane.waiting:
-            lane.free = False
+        while lane.free and lane.waiting:
             _, op = heappop(lane.waiting)
+            lane.free = not self._takes_lane(op)
             self._start(time, op)
+
+    def _takes_lane(self, op: int) -> bool:
+        return self._busy[op] and not (self.loose and self._call[op] >= 0)
+
+    def _release(self, time: float, op: int) -> None:
+        if self._busy[op]:
+            lane = self._lanes[self._lane_of[op]]
+            lane.free = True
+            self._serve(time, lane)
 
     def _start(self, time: float, op: int) -> None:
         call = self._call[op]
@@ -107,16 +135,15 @@ class _Run:
             return
         members = self._arrived.setdefault(call, [])
         members.append(op)
-        if len(members) == self._absent[call]:
+        if len(members) == self._members[call]:
+            del self._arrived[call]
             for member in members:
                 self._at(time + self._transfer[call] + self._duration[member], 0, member)
 
     def _end(self, time: float, op: int) -> None:
-        if self._busy[op]:
-            lane = self._lanes[self._lane_of[op]]
-            lane.done.append(op)
-            lane.free = True
-            self._serve(time, lane)
+        if self._takes_lane(op):
+            self._lanes[self._lane_of[op]].done.append(op)
+            self._release(time, op)
         for edge in range(self._offset[op], self._offset[op + 1]):
             follower = self._target[edge]
             self._ready[follower] = max(self._ready[follower], time + self._lag[edge])

@@ -189,6 +189,19 @@ def test_two_tables_of_groups_are_refused(tmp_path):
         (tmp_path / name).write_text('{"1": [0]}')
     with pytest.raises(TraceError, match=r"b\.json: tells groups, as a\.json does"):
         chakra.load(write(tmp_path, [node(1)]))
+    notes = chakra.load(tmp_path / "job.0.et").coverage.notes
+    assert "several tables of groups lie beside it: none is used" in notes
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    for path in (tmp_path / "no.0.et", tmp_path / "no folder" / "x.0.et"):
+        assert "cannot be read" in refusal(path)
+
+
+def test_a_damaged_file_beside_the_traces_is_skipped(tmp_path):
+    (tmp_path / "else.gz").write_bytes(gzip.compress(b'{"1": [0]}')[:-12])
+    coverage = chakra.load(write(tmp_path, [node(1)])).coverage
+    assert len(coverage.skipped) == 1
 
 
 def test_each_rank_has_one_file(tmp_path):

@@ -19,6 +19,9 @@ _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
 """A number of more digits was written by a clock and is no rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
+_TABLE = re.compile(rb'\s*\{\s*("\d+"\s*:|\})')
+"""How a table of groups begins: with the number of a group, if it has any."""
+_GLANCE = 256
 _ASSUMED = "assumed: the only file"
 
 
@@ -71,59 +74,80 @@ def read_files(path: Path) -> Files:
         A file cannot be read or is damaged, there is none, two are of one rank, or one is missing.
     """
     if not path.is_dir():
-        groups, _, _ = _beside(path, path.parent)
-        return Files((_rank_file(path, alone=True),), groups)
-    files = sorted(file for file in path.iterdir() if file.is_file())
+        rank = _rank_file(path, alone=True)
+        tables, _ = _tables(_listed(path.parent), (path,))
+        if len(tables) > 1:
+            return Files((rank,), notes=("several tables of groups lie beside it: none is used",))
+        return _with_groups((rank,), tables, ())
+    files = [file for file in _listed(path) if file.is_file()]
     chosen = [file for file in files if recognise(_head(file))]
     if not chosen:
         raise TraceError(f"{path}: no Chakra trace in this directory")
-    groups, told_in, skipped = _beside(path, path, chosen)
+    tables, skipped = _tables(files, chosen)
+    if len(tables) > 1:
+        one, other, *_ = tables
+        raise TraceError(f"{path / other}: tells groups, as {one} does: leave one of them")
     ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
     _check_ranks(path, ranks)
-    notes = (f"groups are told by {told_in}",) if told_in else ()
-    return Files(tuple(ranks), groups, skipped, notes)
+    return _with_groups(tuple(ranks), tables, skipped)
+
+
+def _with_groups(
+    ranks: tuple[RankFile, ...],
+    tables: dict[str, GroupTable],
+    skipped: tuple[tuple[str, str], ...],
+) -> Files:
+    notes = tuple(f"groups are told by {name}" for name in tables)
+    return Files(ranks, next(iter(tables.values()), {}), skipped, notes)
 
 
 def _rank(file: RankFile) -> int:
     return file.rank
 
 
-def _head(path: Path) -> bytes:
-    """First bytes of a file, unpacked; what is no gzip after all is what it is."""
+def _head(path: Path, size: int = HEAD) -> bytes:
+    """Read the first bytes of a file, unpacked; what is no gzip after all is what it is."""
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD)
+            head = file.read(size)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{path}: cannot be read: {reason}") from error
     if not head.startswith(_GZIP):
         return head
     try:
-        return zlib.decompressobj(31).decompress(head, HEAD)
+        return zlib.decompressobj(31).decompress(head, size)
     except zlib.error:
         return b""
 
 
-def _beside(
-    path: Path, folder: Path, chosen: Sequence[Path] = ()
-) -> tuple[GroupTable, str, tuple[tuple[str, str], ...]]:
-    """Find the groups among the other files of a folder, told by their content."""
-    groups: GroupTable = {}
-    told_in, skipped = "", []
-    for file in sorted(folder.iterdir()):
-        if file == path or file in chosen:
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{folder}: cannot be read: {reason}") from error
+
+
+def _tables(
+    files: Sequence[Path], chosen: Sequence[Path]
+) -> tuple[dict[str, GroupTable], tuple[tuple[str, str], ...]]:
+    """Find tables of groups among files, told by their content; what else there is, and why not."""
+    tables: dict[str, GroupTable] = {}
+    skipped = []
+    for file in files:
+        if file in chosen or not file.is_file():
             continue
-        head = _head(file).lstrip() if file.is_file() else b""
-        found = comm_groups(_head(file)) if head.startswith(b"{") and len(head) < HEAD else None
-        if head.startswith(b"{") and len(head) >= HEAD and b'":' in head[:64]:
-            found = comm_groups(unpack(file))
+        try:
+            found = comm_groups(unpack(file)) if _TABLE.match(_head(file, _GLANCE)) else None
+        except TraceError as error:
+            skipped.append((str(file), str(error).removeprefix(f"{file}: ")))
+            continue
         if found is None:
             skipped.append((str(file), "no Chakra trace"))
-            continue
-        if told_in:
-            raise TraceError(f"{file}: tells groups, as {told_in} does: leave one of them")
-        groups, told_in = found, file.name
-    return groups, told_in, tuple(skipped)
+        else:
+            tables[file.name] = found
+    return tables, tuple(skipped)
 
 
 def _rank_file(path: Path, *, alone: bool) -> RankFile:

@@ -178,6 +178,12 @@ def test_no_step_is_measured_where_no_starts_are_told(tmp_path):
     assert np.isnan(loaded.workload.measured_start).all()
 
 
+def test_starts_that_some_files_tell_are_not_used_and_noted(tmp_path):
+    loaded = chakra.load(write(tmp_path, [node(1, us=5, start=7)], [node(1, us=5)]))
+    assert math.isnan(loaded.measured_step)
+    assert "starts that 1 of 2 files tell are not used" in loaded.coverage.notes
+
+
 def test_groups_are_told_by_astra_sims_file(tmp_path):
     ranks = [[collective(1, pg_name=str(1 + rank % 2))] for rank in range(4)]
     write(tmp_path, *ranks)

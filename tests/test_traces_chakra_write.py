@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.costs import with_costs
+from experiments.scenario import Scenario
 from link_tapes import Tape
 from simulator.builder import WorkloadBuilder
 from simulator.errors import OutputError, TraceError
 from simulator.workload import UNKNOWN, CallRow, What
 from strategies import workloads
+from topologies import load_cluster
 from traces import chakra
-from traces.chakra_nodes import value_of
+from traces.chakra_nodes import OWN, value_of
 from traces.chakra_schema import COLL, COMP, RECV, SEND
+from traces.chakra_stream import encode
 from traces.chakra_write import write_chakra
 from traces.load import load
 
@@ -87,6 +91,45 @@ def test_a_step_of_many_shapes_is_kept(tmp_path):
     loaded = load(tape.write(tmp_path))
     chakra.save(loaded, tmp_path / "as chakra")
     assert_same(loaded.workload, chakra.load(tmp_path / "as chakra").workload)
+
+
+def without_our_attributes(folder):
+    """What any other tool would have written: starts and durations in whole microseconds."""
+    for path in folder.glob("*.et"):
+        trace = chakra.read(path)
+        for message in (trace.metadata, *trace.nodes):
+            kept = [a.SerializeToString() for a in message.attr if not a.name.startswith(OWN)]
+            kind = type(message.attr.add())
+            del message.attr[:]
+            message.attr.extend(kind.FromString(one) for one in kept)
+        path.write_bytes(encode(trace.metadata, trace.nodes))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        SAMPLES / "gpu-dp2-tp4",
+        pytest.param(
+            TRACES / "megatron-tp8-a100",
+            marks=pytest.mark.skipif(not TRACES.is_dir(), reason="real traces not at hand"),
+        ),
+    ],
+    ids=lambda path: path.name,
+)
+def test_a_profiled_step_replays_from_starts_and_durations_alone(path, tmp_path):
+    profiled = load(path)
+    chakra.save(profiled, tmp_path)
+    without_our_attributes(tmp_path)
+    loaded = chakra.load(tmp_path)
+    assert loaded.measured_step == pytest.approx(profiled.measured_step, abs=2e-6)
+    assert loaded.coverage.starts_explained > 0.98
+    assert loaded.coverage.unused == {}
+    calls, before = loaded.workload.calls, profiled.workload.calls
+    assert calls.size.tolist() == before.size.tolist()
+    assert calls.transfer == pytest.approx(before.transfer, abs=3e-6)
+    scenario = Scenario(loaded.workload, load_cluster("dgx-a100"), engine="analytic")
+    timeline = with_costs(scenario, "trace").run()
+    assert timeline.makespan == pytest.approx(profiled.measured_step, rel=0.005)
 
 
 def job():

@@ -105,8 +105,9 @@ def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
 
 def _duration(ranked: RankNodes, place: int) -> float:
     """Seconds: exact where this project wrote them, else the whole microseconds."""
-    exact = ranked.values[place].get(f"{OWN}duration")
-    if isinstance(exact, float) and exact >= 0 and ranked.nodes[place].type == COMP:
+    values = ranked.values[place]
+    exact = values.get(f"{OWN}duration")
+    if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
         return exact
     return ranked.nodes[place].duration_micros * _MICRO
 
@@ -274,6 +275,9 @@ def _notes(files: Files, job: _Job) -> list[str]:
             "begin together, and each lane runs what becomes ready first"
         )
         notes.extend(_waited(job))
+        some = sum(one.timed for one in job.ranked)
+        if some:
+            notes.append(f"starts that {some} of {len(job.ranked)} files tell are not used")
     if job.matching.assumed_groups:
         notes.append(
             f"{job.matching.assumed_groups} calls without a group, or of one that nothing "

@@ -152,7 +152,7 @@ def _node(context: _Context, op: int) -> Node:
     if view.call is not None:
         call = context.calls[view.call]
         _add_call(context, message, call, view.rank)
-        duration += 0.0 if math.isnan(call.transfer) else call.transfer
+        duration = _spent(workload, op, call, message.type)
     message.duration_micros = round(duration * 1e6)
     _set(message, "what", "int64", int(view.what))
     _set(message, "lane", "string", view.lane)
@@ -161,6 +161,18 @@ def _node(context: _Context, op: int) -> Node:
     _add_waits(context, message, op)
     found: Node = message
     return found
+
+
+def _spent(workload: Workload, op: int, call: Call, kind: int) -> float:
+    """Time a rank is in a call (s): as measured, waiting and all, as Chakra's converter has it.
+
+    Where that is not known, and for what ASTRA-sim is to replay without its other members, it is
+    the call's own time and what the rank needs after it.
+    """
+    measured = float(workload.measured_end[op] - workload.measured_start[op])
+    if kind != COMP and measured >= 0:
+        return measured
+    return float(workload.duration[op]) + (0.0 if math.isnan(call.transfer) else call.transfer)
 
 
 def _add_times(workload: Workload, message: Any, op: int) -> None:

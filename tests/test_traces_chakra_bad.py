@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chakra_traces import body, collective, host, node, receive, send, write
+from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
+from simulator.workload import CallRow, What
 from traces import chakra
 from traces.chakra_schema import COLL, MetadataMessage
 from traces.chakra_stream import encode
+from traces.chakra_write import write_chakra
 
 WHOLE = {"pg_name": "0"}
 GOOD = body(
@@ -70,6 +73,44 @@ def test_a_flipped_bit_is_refused_or_answered(tmp_path_factory, place):
     data = bytearray(GOOD)
     data[place // 8] ^= 1 << (place % 8)
     of(tmp_path_factory.mktemp("bit"), bytes(data))
+
+
+TIMED = body(
+    host(1, us=5, tid=1, start=1_700_000_000_000_000),
+    node(2, us=9, after=[1], stream=7, is_cpu_op=False, start=1_700_000_000_000_007),
+    collective(3, us=4, after=[2], stream=7, start=1_700_000_000_000_020, **WHOLE),
+)
+
+
+@settings(max_examples=400)
+@given(place=st.integers(0, len(TIMED) * 8 - 1))
+def test_a_flipped_bit_in_times_is_refused_or_answered(tmp_path_factory, place):
+    data = bytearray(TIMED)
+    data[place // 8] ^= 1 << (place % 8)
+    of(tmp_path_factory.mktemp("bit"), bytes(data))
+
+
+def own(folder):
+    """A workload of one rank, as this project writes it."""
+    builder = WorkloadBuilder(job_ranks=2)
+    first = builder.op(What.HOST, rank=0, lane="a", name="a", duration=1e-6, ready=1e-6)
+    call = builder.call(CallRow("all_reduce", builder.group((0, 1), "g"), 3, 8.0, "Float", 1e-6))
+    joins = builder.op(What.COLLECTIVE, rank=0, lane="b", name="b", duration=0.0, call=call)
+    builder.edge(first, joins, lag=2e-6)
+    return write_chakra(builder.build(), folder)[0]
+
+
+@settings(max_examples=500)
+@given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_flipped_bit_in_what_was_written_here_is_refused_or_answered(
+    tmp_path_factory, place, bit
+):
+    path = own(tmp_path_factory.mktemp("own"))
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 1 << bit
+    path.write_bytes(bytes(data))
+    refusal(path)
+    refusal(path.parent)
 
 
 @settings(max_examples=300)

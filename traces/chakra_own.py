@@ -38,7 +38,7 @@ def load_own(path: Path, files: Files) -> Loaded:
     """
     try:
         workload = _workload(files)
-    except (WorkloadError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (WorkloadError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise TraceError(
             f"{path}: the attributes {OWN}... do not fit together ({error}): write it again"
         ) from error

@@ -147,6 +147,27 @@ def test_damage_is_told_by_its_place(tmp_path, data, says):
     assert says in of(tmp_path, data)
 
 
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"ids": 3}, "node 0: "),
+        ({"id": "1", "type": "WHAT_NODE"}, "node 0: "),
+        ({"attr": [{"name": "a", "int64Val": "x"}]}, "node 0: "),
+        ([1], "node 0: "),
+        (7, "node 0: "),
+    ],
+)
+def test_json_that_is_not_of_the_schema_is_told_in_a_line(tmp_path, node, says):
+    said = of(tmp_path, ('{"version": "1"}' + "{}" + json.dumps(node)).encode(), "x.0.json")
+    assert said is not None
+    assert says.replace("0", "1") in said
+
+
+def test_the_storage_of_a_newer_schema_is_passed_over_in_json_too(tmp_path):
+    text = '{"version": "1"}{"id": "4", "type": "STORAGE_NODE", "storage": {"level": "FS"}}'
+    assert of(tmp_path, text.encode(), "x.0.json") is None
+
+
 def test_deep_json_is_refused(tmp_path):
     for data in ('{"workload_graph": ' + "[" * 100_000, '{"attr": ' + "[" * 100_000):
         assert of(tmp_path, data.encode(), "x.0.json") is not None

@@ -93,7 +93,7 @@ def _collective(
         size=0.0 if kind == "barrier" else size,
         dtype=_dtype(node),
         key=_name(values),
-        label=(group.label or _name(values)) if group else "",
+        label=" ".join((group.label or _name(values)).split()) if group else "",
         ranks=ranks,
         group_size=None if ranks is None else len(ranks),
         sequence=None,

@@ -20,6 +20,8 @@ from traces.chakra_stream import ChakraTrace
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
+_PASSED_OVER = frozenset({"storage"})
+"""Fields of a node that are known and not read, as in a ``.et`` file."""
 _SPACE = re.compile(r"\s*")
 _NUMBERS = (
     "tensor_size",
@@ -85,7 +87,9 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
             return ChakraTrace(path, MetadataMessage(), nodes, {})
         return _messages(path, data.decode("utf-8"))
     except (ValueError, TypeError, RecursionError, ParseError) as error:
-        raise TraceError(f"{path}: the JSON ({len(data)} bytes) is broken: {error}") from error
+        raise TraceError(
+            f"{path}: the JSON ({len(data)} bytes) is broken: {_line(error)}"
+        ) from error
 
 
 def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
@@ -98,11 +102,19 @@ def _messages(path: Path, text: str) -> ChakraTrace:
     metadata = ParseDict(next(objects, {}), MetadataMessage())
     nodes: list[Node] = []
     for one in objects:
+        if not isinstance(one, dict):
+            raise TraceError(f"{path}: node {len(nodes)}: is no JSON object")
         try:
-            nodes.append(ParseDict(one, NodeMessage()))
+            told = {key: one[key] for key in one if key not in _PASSED_OVER}
+            nodes.append(ParseDict(told, NodeMessage()))
         except ParseError as error:
-            raise TraceError(f"{path}: node {len(nodes)}: {error}") from error
+            raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
     return ChakraTrace(path, metadata, nodes, {})
+
+
+def _line(error: Exception) -> str:
+    """Take the first line of a message: protobuf lists all fields in the second."""
+    return str(error).partition("\n")[0]
 
 
 def _objects(text: str) -> Iterator[Any]:

@@ -1,10 +1,12 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
+from experiments.changes import changed
+from experiments.changes import parse as parse_change
 from experiments.costs import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
@@ -25,6 +27,8 @@ class Settings:
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
+    ``what_ifs`` change the step before anything is asked of it, as
+    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``.
     """
 
     engine: str = "flow"
@@ -32,16 +36,30 @@ class Settings:
     step: str = "median"
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
+    what_ifs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is."""
+    """A trace on the cluster it is taken to have been recorded on, and what was made of it.
+
+    ``recorded`` is the step as it is, which took ``replayed`` (s) when simulated; ``scenario`` and
+    ``timeline`` are the step that questions are asked of: the same, unless the settings have
+    what-ifs, of which ``notes`` say what each touched.
+    """
 
     loaded: Loaded
     scenario: Scenario
     timeline: Timeline
     settings: Settings
+    recorded: Scenario
+    replayed: float
+    notes: tuple[str, ...] = ()
+
+    def on(self, cluster: Cluster) -> Scenario:
+        """Return the step that is asked about on another cluster, with the same what-ifs."""
+        scenario = replace(self.recorded, cluster=cluster)
+        return changed(scenario, map(parse_change, self.settings.what_ifs))[0]
 
     @property
     def error(self) -> float | None:
@@ -50,7 +68,7 @@ class Baseline:
         None where nothing was measured: a workload that was generated.
         """
         measured = self.loaded.measured_step
-        return (self.timeline.makespan - measured) / measured if measured > 0 else None
+        return (self.replayed - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -62,8 +80,13 @@ class Baseline:
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
-            "simulated_step_s": self.timeline.makespan,
+            "simulated_step_s": self.replayed,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
+            "what_ifs": [
+                {"change": change, "note": note}
+                for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
+            ],
+            "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
 
@@ -73,21 +96,28 @@ def baseline(
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
-    """Read a trace and replay it on a cluster.
+    """Read a trace and replay it on a cluster, then with the what-ifs of the settings.
 
     Raises
     ------
     TwofoldError
-        As :func:`traces.load.load`, :func:`topologies.load_cluster` and
-        :func:`simulator.engine.simulate` say.
+        As :func:`traces.load.load`, :func:`topologies.load_cluster`,
+        :func:`simulator.engine.simulate` and :func:`experiments.changes.changed` say.
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     forced = tuple(parse(rule) for rule in settings.algorithms)
+    changes = [parse_change(text) for text in settings.what_ifs]
     loaded = load(trace, settings.step)
     scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
     scenario = with_costs(scenario, settings.collective_cost)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+    timeline = scenario.run(watch("baseline"))
+    base = Baseline(loaded, scenario, timeline, settings, scenario, timeline.makespan)
+    if not changes:
+        return base
+    scenario, notes = changed(scenario, changes)
+    timeline = scenario.run(watch("what if"))
+    return replace(base, scenario=scenario, timeline=timeline, notes=notes)
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

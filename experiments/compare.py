@@ -1,7 +1,7 @@
 """The same step on several clusters and topologies; the first is where it was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
@@ -64,12 +64,13 @@ def compare(
 
 
 def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
-    timeline = base.timeline
-    if cluster is not base.scenario.cluster:
-        timeline = replace(base.scenario, cluster=cluster).run(watch(cluster.name))
+    scenario, timeline = base.scenario, base.timeline
+    if cluster is not base.recorded.cluster:
+        scenario = base.on(cluster)
+        timeline = scenario.run(watch(cluster.name))
     return ComparePoint(
         cluster=cluster.name,
-        value=describe(cluster),
+        value=describe(scenario.cluster),
         step_s=timeline.makespan,
         utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
         exposed_communication_s=exposed_communication(timeline),

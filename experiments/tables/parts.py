@@ -25,18 +25,25 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     title = f"{what}: {loaded.trace} on {base.scenario.cluster.name}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     costs = f"collective costs from the {settings.collective_cost}"
-    simulated = say_time(base.timeline.makespan)
+    simulated = say_time(base.replayed)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
         "simulated with": f"engine {settings.engine}, {costs}, step {loaded.coverage.step}",
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
+        "what if": "\n".join(_say_what_ifs(base)),
+        "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "coverage": wrapped(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
     console.print()
+
+
+def _say_what_ifs(base: Baseline) -> list[str]:
+    pairs = zip(base.settings.what_ifs, base.notes, strict=True)
+    return [f"{change} ({note})" for change, note in pairs]
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:

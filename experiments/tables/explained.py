@@ -1,0 +1,76 @@
+"""Tables of a step explained: what it is spent on, and its critical path."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.explain import ExplainReport
+from experiments.tables.parts import (
+    new_table,
+    print_foot,
+    print_head,
+    print_shares,
+    unit_of,
+)
+from simulator.attribution import Part, Stretch
+
+_NAMES = 6
+"""Names of each use of time in the table; the rest is one row."""
+_STRETCHES = 24
+_NAME = 44
+"""Characters of a name in the table; those of C++ kernels run to hundreds."""
+
+
+def print_explain(console: Console, report: ExplainReport) -> None:
+    """Print what the step is spent on, what the ranks do, and the critical path."""
+    print_head(console, "Explained", report.base)
+    totals: dict[str, float] = {}
+    for part in report.parts:
+        totals[part.what] = totals.get(part.what, 0.0) + part.seconds
+    print_shares(console, "critical path", totals)
+    print_shares(console, "of it", dict(_named(report.parts)))
+    print_shares(console, "mean rank", report.mean)
+    print_foot(
+        console,
+        "critical path, mean rank: each adds up to the simulated step; exposed: communication "
+        "while nothing computes",
+    )
+    console.print()
+    _print_path(console, report.stretches)
+
+
+def _named(parts: Sequence[Part]) -> Iterator[tuple[str, float]]:
+    """Say the largest names of each use of time, and the rest together."""
+    for what in dict.fromkeys(part.what for part in parts):
+        mine = [part for part in parts if part.what == what and part.name]
+        for part in mine[:_NAMES]:
+            yield f"{what} · {_short(part.name)}", part.seconds
+        if rest := mine[_NAMES:]:
+            yield f"{what} · {len(rest)} others", sum(part.seconds for part in rest)
+
+
+def _print_path(console: Console, path: Sequence[Stretch]) -> None:
+    """Print the longest stretches in order of time."""
+    scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
+    longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
+    times = f">start\n[{unit}]", f">time\n[{unit}]"
+    rows = new_table(*times, ">rank", "|lane", "what", "|name", ">ops")
+    for one in sorted(longest, key=lambda stretch: stretch.start_s):
+        rows.add_row(
+            f"{scale * one.start_s:.3f}",
+            f"{scale * one.duration_s:.3f}",
+            str(one.rank),
+            one.lane,
+            one.what,
+            Text(_short(one.name)),
+            f"{one.count:,}",
+        )
+    console.print(rows)
+    if len(path) > len(longest):
+        what = f"the longest {len(longest)} of {len(path):,} stretches of the critical path"
+        print_foot(console, f"{what}, in order of time (--output csv has all)")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

@@ -172,7 +172,7 @@ def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
         _Bar("as it is", timeline.makespan, exposed, "(baseline)"),
         *(
             _Bar(
-                fill(point.change, _WRAP),
+                fill(point.change, _WRAP).replace("$", r"\$"),
                 point.step_s,
                 point.exposed_communication_s,
                 f"({_gain(point.gain_pct)})",

@@ -38,7 +38,7 @@ def dropped(workload: Workload, ops: Mask) -> Workload:
 
 def calls_dropped(workload: Workload, calls: Mask) -> Workload:
     """Let calls not happen: nothing moves, nobody launches them, and nobody waits for members."""
-    gone = (workload.call >= 0) & calls[workload.call]
+    gone = np.isin(workload.call, np.flatnonzero(calls))
     left = np.flatnonzero(~calls)
     number = np.full(len(calls) + 1, -1, dtype=np.int32)
     number[left] = np.arange(len(left), dtype=np.int32)

@@ -46,3 +46,13 @@ def topological(offset, target):  # type: ignore[no-untyped-def]
                 queue[queued] = follower
                 queued += 1
     return queue[:queued]
+
+
+@njit(cache=True)
+def depths(offset, target):  # type: ignore[no-untyped-def]
+    """Length, in edges, of the longest way to each op; of a graph without circles, in CSR form."""
+    depth = np.zeros(len(offset) - 1, dtype=np.int64)
+    for op in topological(offset, target):
+        for edge in range(offset[op], offset[op + 1]):
+            depth[target[edge]] = max(depth[target[edge]], depth[op] + 1)
+    return depth

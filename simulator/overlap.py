@@ -7,23 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.order import topological
-from simulator.timeline import Timeline
+from simulator.order import depths
 from simulator.workload import Edges, What, Workload
 
 _COLUMNS = ("rank", "lane", "name", "ready", "measured_start", "measured_end")
 
 
-def without_overlap(timeline: Timeline) -> Workload:
+def without_overlap(workload: Workload) -> Workload:
     """Let every rank compute nothing while it is in a call, from its arrival to the call's end.
 
-    Each call is put in line with the kernels and copies of its rank, in the order in which the
-    timeline starts them (a call starts when its last member arrives, so that all ranks agree and
-    nothing waits in a circle). Calls with nothing to compute between them may still overlap, and
-    the host runs on.
+    Each call is put in line with the kernels and copies of its rank, behind those that have fewer
+    ops before them (on the longest way through the graph; calls first among equals). That is the
+    order of the program where all ranks run the same one, it is one order for all ranks, and no
+    edge contradicts it: nothing can wait in a circle. Calls with nothing to compute between them
+    may still overlap, and the host runs on.
     """
-    workload = timeline.workload
-    in_line = _line(timeline)
+    in_line = _line(workload)
     extra = [_between(workload, in_line[workload.rank[in_line] == rank]) for rank in workload.ranks]
     edges = workload.edges
     source, target = (np.concatenate(ends) for ends in zip(*extra, strict=True))
@@ -38,23 +37,19 @@ def without_overlap(timeline: Timeline) -> Workload:
     )
 
 
-def _line(timeline: Timeline) -> NDArray[np.int64]:
+def _line(workload: Workload) -> NDArray[np.int64]:
     """Device ops in an order that no edge and no call contradicts."""
-    workload = timeline.workload
-    ops = np.arange(len(workload), dtype=np.int64)
-    is_call = workload.call >= 0
+    one = np.arange(len(workload), dtype=np.int64)
+    calls = np.flatnonzero(workload.call >= 0)
     # All members of a call count as one: who waits for one of them waits for all.
-    member = np.zeros(len(workload.calls), dtype=np.int64)
-    member[workload.call[is_call]] = ops[is_call]
-    one = np.where(is_call, member[workload.call] if len(member) else ops, ops)
+    first = np.full(len(workload.calls), len(workload), dtype=np.int64)
+    np.minimum.at(first, workload.call[calls], calls)
+    one[calls] = first[workload.call[calls]]
     edges = workload.edges
-    joined = Edges.of(len(ops), one[edges.source], one[edges.target], edges.lag)
-    place = np.empty(len(ops), dtype=np.int64)
-    place[topological(joined.offset, joined.target)] = ops
-    start = timeline.start.copy()
-    start[is_call] = timeline.call_start[workload.call[is_call]]
-    order: NDArray[np.int64] = np.lexsort((place[one], start))
-    return np.asarray(order[workload.what[order] != What.HOST])
+    joined = Edges.of(len(workload), one[edges.source], one[edges.target], edges.lag)
+    depth = depths(joined.offset, joined.target)
+    line = np.lexsort((one, workload.call < 0, depth[one]))
+    return np.asarray(line[workload.what[line] != What.HOST])
 
 
 def _between(workload: Workload, line: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:

@@ -62,7 +62,7 @@ def parse(text: str) -> Change:
     try:
         return Change(text, tuple(_part(clause) for clause in _clauses(words_of(text))))
     except TwofoldError as error:
-        raise WhatIfError(f"what-if {text!r}: {error}. Write {GRAMMAR}") from error
+        raise WhatIfError(f"what-if {text!r}: {error}; write {GRAMMAR}") from error
 
 
 def _clauses(words: list[Word]) -> list[Clause]:

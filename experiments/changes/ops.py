@@ -49,7 +49,8 @@ def drop(name: Word, ranks: Ranks) -> Apply:
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
         freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
-        note = f"{say_ops(workload, ops)}, and {freed.sum():,} launches"
+        launches = f", and {freed.sum():,} launches" if freed.any() else ""
+        note = say_ops(workload, ops) + launches
         return Changed(replace(scenario, workload=after), note)
 
     return apply
@@ -80,9 +81,7 @@ def overlap(how: str) -> Apply:
 
 
 def _no_overlap(scenario: Scenario) -> Changed:
-    # The order of things is that of a network without contention: any engine would do.
-    timeline = replace(scenario, engine="analytic").run()
-    workload = without_overlap(timeline)
+    workload = without_overlap(scenario.workload)
     added = len(workload.edges.target) - len(scenario.workload.edges.target)
     note = f"{added:,} waits of kernels and calls for each other"
     return Changed(replace(scenario, workload=workload), note)
@@ -128,7 +127,7 @@ def _gaps(scenario: Scenario, factor: float, ranks: Ranks) -> Changed:
 
 
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
-    """Find the ops that a word or a pattern names, calls aside."""
+    """Find the ops that a word or a pattern names: the device's, the host's if there are none."""
     if name.is_one_of(*OPS):
         found = workload.what == OPS[name.text]
         if not found.any():
@@ -144,9 +143,10 @@ def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
 def _matching(workload: Workload, pattern: str) -> Mask:
     fits = np.array([matches(name, pattern) for name in workload.names], dtype=bool)
     named = fits[workload.name] if len(fits) else np.zeros(len(workload), dtype=bool)
-    found: Mask = named & (workload.what < What.COLLECTIVE)
-    if found.any():
-        return found
+    kernels: Mask = named & ((workload.what == What.COMPUTE) | (workload.what == What.COPY))
+    host: Mask = named & (workload.what == What.HOST)
+    if kernels.any() or host.any():
+        return kernels if kernels.any() else host
     if named.any():
         raise WhatIfError(f"{pattern!r} names calls; write such as 'all_reduce time x0.5'")
     raise WhatIfError(_nothing(workload, pattern))

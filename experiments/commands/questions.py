@@ -130,24 +130,24 @@ def what_if(
     settings: "Settings",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    r"""Change the step in ways that can be written, one row each.
+    """Change the step in ways that can be written, one row each.
 
     x multiplies what is named, a time or a bandwidth: 'compute x0.5' is compute in half the time.
 
     \b
-    [rank R] compute|host|copy|gaps|NAME* xF   times; quote a NAME with spaces
-    [rank R] compute|host|copy|gaps|NAME* drop they take no time, nobody launches them
-    [rank R] fuse NAME* [xF]                   adjacent kernels become one
+    \\[rank R] compute|host|copy|gaps|NAME* xF   times; quote a NAME with spaces
+    \\[rank R] compute|host|copy|gaps|NAME* drop they take no time, nobody launches them
+    \\[rank R] fuse NAME* \\[xF]                   adjacent kernels become one
     RESOURCE xF, RESOURCE = VALUE              scale_out.bandwidth = 400 Gbit/s
-    [KIND][@LABEL] bytes|time xF               all_reduce@tp bytes x0.5
-    KIND[@LABEL] drop, calls drop              they do not happen
-    algorithm KIND[1MiB..]@LABEL=NAME          all_reduce=tree
+    \\[KIND]\\[@LABEL] bytes|time xF               all_reduce@tp bytes x0.5
+    KIND\\[@LABEL] drop, calls drop              they do not happen
+    algorithm KIND\\[1MiB..]@LABEL=NAME          all_reduce=tree
     overlap none|full                          of compute and communication
     stragglers removed                         every rank as the median one
     accelerator NAME                           another, by roofline
 
     R is 3 or 0-3,8. Changes joined by 'and' apply together.
-    """
+    """  # noqa: D301 - a real backspace, by which click keeps the lines
     from experiments.progress import watching
     from experiments.what_ifs import what_ifs as ask
 

@@ -1,6 +1,6 @@
 """Tables of a step explained: what it is spent on, and its critical path."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -29,7 +29,7 @@ def print_explain(console: Console, report: ExplainReport) -> None:
     for part in report.parts:
         totals[part.what] = totals.get(part.what, 0.0) + part.seconds
     print_shares(console, "critical path", totals)
-    print_shares(console, "of it", dict(_named(report.parts)))
+    print_shares(console, "of it", _named(report.parts))
     print_shares(console, "mean rank", report.mean)
     print_foot(
         console,
@@ -40,14 +40,17 @@ def print_explain(console: Console, report: ExplainReport) -> None:
     _print_path(console, report.stretches)
 
 
-def _named(parts: Sequence[Part]) -> Iterator[tuple[str, float]]:
-    """Say the largest names of each use of time, and the rest together."""
+def _named(parts: Sequence[Part]) -> dict[str, float]:
+    """Say the largest names of each use of time, and the rest of it together."""
+    said: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):
-        mine = [part for part in parts if part.what == what and part.name]
-        for part in mine[:_NAMES]:
-            yield f"{what} · {_short(part.name)}", part.seconds
-        if rest := mine[_NAMES:]:
-            yield f"{what} · {len(rest)} others", sum(part.seconds for part in rest)
+        mine = [part for part in parts if part.what == what]
+        names = [f"{what} · {_short(part.name)}" if part.name else what for part in mine]
+        if len(mine) > _NAMES + 1:
+            names[_NAMES:] = [f"{what} · {len(mine) - _NAMES} others"] * (len(mine) - _NAMES)
+        for name, part in zip(names, mine, strict=True):
+            said[name] = said.get(name, 0.0) + part.seconds
+    return said
 
 
 def _print_path(console: Console, path: Sequence[Stretch]) -> None:
@@ -73,4 +76,6 @@ def _print_path(console: Console, path: Sequence[Stretch]) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+    """Cut a long name in the middle: C++ kernels begin alike, and end alike."""
+    half = _NAME // 2
+    return name if len(name) <= _NAME else f"{name[: half - 1]}…{name[-half:]}"

@@ -159,7 +159,14 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
 def test_csv_is_the_table_of_the_record(jobs, command):
     rows = list(csv.DictReader(io.StringIO(run(jobs, command, "--output", "csv"))))
     answer = record(jobs, command)
-    where = {"utility": "utilities", "replay": "ranks", "inspect": "calls", "cluster": "quantities"}
+    where = {
+        "utility": "utilities",
+        "replay": "ranks",
+        "inspect": "calls",
+        "cluster": "quantities",
+        "what-if": "points",
+        "explain": "path",
+    }
     expected = answer[where[command]] if command in where else answer
     assert rows == [
         {key: "" if value is None else str(value) for key, value in row.items()} for row in expected

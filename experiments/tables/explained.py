@@ -11,15 +11,19 @@ from experiments.tables.parts import (
     print_foot,
     print_head,
     print_shares,
+    shares_table,
     unit_of,
 )
 from simulator.attribution import Part, Stretch
 
 _NAMES = 6
 """Names of each use of time in the table; the rest is one row."""
-_STRETCHES = 24
-_NAME = 44
+_STRETCHES = 20
+_NAME = 40
 """Characters of a name in the table; those of C++ kernels run to hundreds."""
+_BESIDE = 54
+"""Characters of the other columns of the path."""
+_COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
 
 def print_explain(console: Console, report: ExplainReport) -> None:
@@ -28,7 +32,7 @@ def print_explain(console: Console, report: ExplainReport) -> None:
     totals: dict[str, float] = {}
     for part in report.parts:
         totals[part.what] = totals.get(part.what, 0.0) + part.seconds
-    print_shares(console, "critical path", totals)
+    console.print(shares_table(console, "critical path", totals))
     print_shares(console, "of it", _named(report.parts))
     print_shares(console, "mean rank", report.mean)
     print_foot(
@@ -55,6 +59,7 @@ def _named(parts: Sequence[Part]) -> dict[str, float]:
 
 def _print_path(console: Console, path: Sequence[Stretch]) -> None:
     """Print the longest stretches in order of time."""
+    most = max(_NAME // 2, min(_NAME, console.width - _BESIDE))
     scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
     longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
     times = f">start\n[{unit}]", f">time\n[{unit}]"
@@ -66,7 +71,7 @@ def _print_path(console: Console, path: Sequence[Stretch]) -> None:
             str(one.rank),
             one.lane,
             one.what,
-            Text(_short(one.name)),
+            Text(_short(one.name, most)),
             f"{one.count:,}",
         )
     console.print(rows)
@@ -75,7 +80,9 @@ def _print_path(console: Console, path: Sequence[Stretch]) -> None:
         print_foot(console, f"{what}, in order of time (--output csv has all)")
 
 
-def _short(name: str) -> str:
-    """Cut a long name in the middle: C++ kernels begin alike, and end alike."""
-    half = _NAME // 2
-    return name if len(name) <= _NAME else f"{name[: half - 1]}…{name[-half:]}"
+def _short(name: str, most: int = _NAME) -> str:
+    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
+    for common in _COMMON:
+        name = name.replace(common, "")
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"

@@ -14,6 +14,8 @@ from traces.coverage import Coverage
 
 _BAR = 24
 """Characters of the longest bar."""
+_BESIDE = 24
+"""Characters of a time, a share and the space between columns."""
 _LEAST_FULL = 1.0
 """Utility (%) of a full bar at least, so that a table of nearly nothing looks like nothing."""
 _FACT_NAME = len("simulated with") + 2
@@ -63,14 +65,20 @@ def print_foot(console: Console, text: str) -> None:
 
 def print_shares(console: Console, title: str, shares: Mapping[str, float]) -> None:
     """Print times (s) and their shares of the sum, the largest first."""
+    console.print()
+    console.print(shares_table(console, title, shares))
+
+
+def shares_table(console: Console, title: str, shares: Mapping[str, float]) -> Table:
+    """Make the table of :func:`print_shares`; bars are shorter where names leave less room."""
+    width = max(4, min(_BAR, console.width - max(map(len, (title, *shares))) - _BESIDE))
     total = sum(shares.values()) or 1.0
     rows = new_table(title, ">time", ">share", "|")
     for name, seconds in sorted(shares.items(), key=lambda one: -one[1]):
         share = seconds / total
-        bar = "█" * round(_BAR * share)
+        bar = "█" * round(width * share)
         rows.add_row(name, say_time(seconds), f"{100 * share:.1f} %", Text(bar, style="green"))
-    console.print()
-    console.print(rows)
+    return rows
 
 
 def print_aligned(console: Console, tables: Sequence[Table]) -> None:

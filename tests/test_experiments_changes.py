@@ -309,7 +309,8 @@ def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
         ("all_reduce@pp time x2", "no call is one of 'all_reduce@pp'"),
         ("algorithm all_reduce[1TB..]=ring", "no call is one of 'all_reduce"),
         ("gaps x0.5", "there are no gaps"),
-        ("fuse *flash_fwd*", "no two of which follow each other"),
+        ("fuse *flash_fwd*", "is 48 kernels on 8 ranks, no two of which follow each other"),
+        ("fuse Memcpy*", "'Memcpy.' is no kernels, no two of which"),
         ("scale_up.size x0.3", "is 2.4, not a whole number"),
     ],
 )

@@ -10,7 +10,8 @@ from simulator.edit import Mask
 from simulator.errors import TwofoldError, WhatIfError
 from simulator.workload import What, Workload
 
-_SAID = {What.COMPUTE: "kernel", What.COPY: "cop", What.HOST: "host op"}
+_SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
+_MANY = {"copy": "copies", "launch": "launches"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +68,7 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
 def say_ops(workload: Workload, ops: Mask) -> str:
     """Count ops in words: ``1,240 kernels and 8 copies on 8 ranks``."""
     counts = {what: int((ops & (workload.what == what)).sum()) for what in _SAID}
-    parts = [_plural(number, _SAID[what]) for what, number in counts.items() if number]
+    parts = [say_count(number, _SAID[what]) for what, number in counts.items() if number]
     return f"{' and '.join(parts) or 'no ops'} on {say_ranks(workload, ops)}"
 
 
@@ -77,9 +78,6 @@ def say_ranks(workload: Workload, ops: Mask) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
-def _plural(number: int, noun: str) -> str:
-    if noun == "cop":
-        noun, ending = ("copy", "") if number == 1 else ("copies", "")
-    else:
-        ending = "" if number == 1 else "s"
-    return f"{number:,} {noun}{ending}"
+def say_count(number: int, noun: str) -> str:
+    """Say how many: ``1 copy``, ``1,240 launches``."""
+    return f"{number:,} {noun if number == 1 else _MANY.get(noun, f'{noun}s')}"

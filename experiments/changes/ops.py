@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.changes.changed import Apply, Changed, say_ops, say_ranks
+from experiments.changes.changed import Apply, Changed, say_count, say_ops, say_ranks
 from experiments.changes.words import Word, matches, near
 from experiments.scenario import Scenario
 from simulator.edit import Mask, dropped, fused, lags_scaled, scaled
@@ -49,7 +49,7 @@ def drop(name: Word, ranks: Ranks) -> Apply:
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
         freed = (workload.what == What.HOST) & ~ops & (after.duration < workload.duration)
-        launches = f", and {freed.sum():,} launches" if freed.any() else ""
+        launches = f", and {say_count(int(freed.sum()), 'launch')}" if freed.any() else ""
         note = say_ops(workload, ops) + launches
         return Changed(replace(scenario, workload=after), note)
 
@@ -64,12 +64,12 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Apply:
         ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
         done = fused(workload, ops, factor)
         if not done.runs:
-            what = say_ops(workload, ops)
+            what = say_ops(workload, ops) if ops.any() else "no kernels"
             raise WhatIfError(
                 f"{name.text!r} is {what}, no two of which follow each other on a stream with "
                 "nothing else waiting in between"
             )
-        note = f"{say_ops(workload, done.kernels)} in {done.runs:,} launches"
+        note = f"{say_ops(workload, done.kernels)} in {say_count(done.runs, 'launch')}"
         return Changed(replace(scenario, workload=done.workload), note)
 
     return apply
@@ -83,7 +83,7 @@ def overlap(how: str) -> Apply:
 def _no_overlap(scenario: Scenario) -> Changed:
     workload = without_overlap(scenario.workload)
     added = len(workload.edges.target) - len(scenario.workload.edges.target)
-    note = f"{added:,} waits of kernels and calls for each other"
+    note = f"{say_count(added, 'wait')} of kernels and calls for each other"
     return Changed(replace(scenario, workload=workload), note)
 
 
@@ -91,7 +91,8 @@ def _full_overlap(scenario: Scenario) -> Changed:
     workload = scenario.workload
     edges = workload.edges
     waits = (workload.call[edges.source] >= 0) & (workload.call[edges.target] < 0)
-    note = f"{waits.sum():,} waits for calls gone: a bound on what overlap could gain"
+    gone = say_count(int(waits.sum()), "wait")
+    note = f"{gone} for calls gone: a bound on what overlap could gain"
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
 
 
@@ -122,7 +123,7 @@ def _gaps(scenario: Scenario, factor: float, ranks: Ranks) -> Changed:
         raise WhatIfError("there are no gaps between the device's ops")
     leaving = np.zeros(len(workload), dtype=bool)
     leaving[source[gaps]] = True
-    note = f"{gaps.sum():,} gaps on {say_ranks(workload, leaving)}"
+    note = f"{say_count(int(gaps.sum()), 'gap')} on {say_ranks(workload, leaving)}"
     return Changed(replace(scenario, workload=lags_scaled(workload, gaps, factor)), note)
 
 

@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from experiments.baseline import Baseline
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
 from experiments.network import TopologyReport
@@ -108,7 +109,7 @@ def _draw_sweep(report: SweepReport, path: Path) -> None:
             _label_gain(axes, point, scale)
         axes.legend(frameon=False, fontsize=_SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
-        figure.suptitle(_title(report.base.loaded.trace, f" on {cluster}"), fontsize=8)
+        figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         _save(figure, path)
 
 
@@ -161,7 +162,7 @@ def _draw_compare(report: CompareReport, path: Path) -> None:
         )
         for number, point in enumerate(report.points)
     ]
-    _draw_bars(bars, _title(report.base.loaded.trace, ": step and utility"), path)
+    _draw_bars(bars, _title(report.base, ": step and utility"), path)
 
 
 def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
@@ -180,7 +181,7 @@ def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
             for point in report.points
         ),
     ]
-    _draw_bars(bars, _title(report.base.loaded.trace, ": what ifs"), path)
+    _draw_bars(bars, _title(report.base, ": what ifs"), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +263,14 @@ def _unit(seconds: float) -> tuple[float, str]:
     return 1e6, "us"
 
 
-def _title(trace: str, rest: str) -> str:
-    """Return the trace's short name and the rest, in two lines if one is too narrow."""
-    name = Path(trace).name.removesuffix(".gz").removesuffix(".json")
-    return name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+def _title(base: Baseline, rest: str) -> str:
+    """Return the trace's short name, the rest, and what was changed of it, in lines that fit."""
+    name = Path(base.loaded.trace).name.removesuffix(".gz").removesuffix(".json")
+    title = name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+    if base.notes:
+        changes = fill(f"with {', '.join(base.settings.what_ifs)}", _TITLE)
+        title += "\n" + changes.replace("$", r"\$")
+    return title
 
 
 def _gain(percent: float) -> str:

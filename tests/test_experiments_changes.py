@@ -144,6 +144,9 @@ def test_host_takes_launches_along_and_gaps_are_the_devices(base):
     gaps = parse("gaps x3").apply(scenario).scenario.workload
     np.testing.assert_allclose(gaps.edges.lag, lagged * np.where(source == What.HOST, 1, 3))
     np.testing.assert_array_equal(gaps.duration, workload.duration)
+    launch = parse("launch x3").apply(scenario).scenario.workload
+    np.testing.assert_array_equal(launch.edges.lag, host.edges.lag)
+    np.testing.assert_array_equal(launch.duration, workload.duration)
     one = parse("rank 2 gaps drop").apply(scenario).scenario.workload
     here = (source != What.HOST) & (workload.rank[workload.edges.source] == 2)
     np.testing.assert_allclose(one.edges.lag, np.where(here, 0, lagged))
@@ -309,6 +312,7 @@ def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
         ("all_reduce@pp time x2", "no call is one of 'all_reduce@pp'"),
         ("algorithm all_reduce[1TB..]=ring", "no call is one of 'all_reduce"),
         ("gaps x0.5", "there are no gaps"),
+        ("launch drop and launch x2", "no launch takes time"),
         ("fuse *flash_fwd*", "is 48 kernels on 8 ranks, no two of which follow each other"),
         ("fuse Memcpy*", "'Memcpy.' is no kernels, no two of which"),
         ("scale_up.size x0.3", "is 2.4, not a whole number"),
@@ -404,10 +408,16 @@ def test_an_explanation_adds_up_to_the_step(job, trace, pytestconfig):
         assert seconds == same(np.mean([parts.get(name, 0) for parts in report.ranks.values()]))
 
 
-def test_changes_can_be_drawn(job, tmp_path):
-    report = what_ifs(job, CLUSTER, ["compute x0.5", "calls drop"])
+def test_changes_can_be_drawn_whatever_they_are_called(tmp_path):
+    def named(_, made):
+        return [event | {"name": str(event["name"]).replace("gemm", "$x_$")} for event in made]
+
+    job = write_job(tmp_path / "job", 4, named)
     path = tmp_path / "bars.svg"
-    draw(report, path)
+    settings = Settings(what_ifs=("'*$x_$' x2",))
+    draw(what_ifs(job, CLUSTER, ["'*$x_$' x0.5", "calls drop"], settings=settings), path)
     text = path.read_text()
-    assert "as it is" in text
-    assert "compute x0.5" in text
+    for words in ("as it is", "'*$x_$' x0.5", "with '*$x_$' x2", "calls drop"):
+        assert words in text
+    draw(sweep(job, CLUSTER, "compute", factors=[1, 2], settings=settings), path)
+    assert "with '*$x_$' x2" in path.read_text()

@@ -102,6 +102,29 @@ def test_a_host_op_that_launches_two_goes_when_both_do():
     assert dropped(workload, named(workload, "a", "b")).duration[graph] == 0.0
 
 
+def test_what_is_dropped_is_not_waited_for_to_be_launched():
+    """Kernel b would be launched late, by a thread that has more to do; a and c are early."""
+    builder = WorkloadBuilder(job_ranks=1)
+    early = builder.op(What.HOST, rank=0, lane="t", name="graph", duration=1e-6)
+    late = builder.op(What.HOST, rank=0, lane="u", name="late", duration=1e-3)
+    a, b, c, other = (
+        builder.op(What.COMPUTE, rank=0, lane=lane, name=name, duration=1e-6)
+        for lane, name in (("s", "a"), ("s", "b"), ("s", "c"), ("v", "other"))
+    )
+    for host, kernel in ((early, a), (late, b), (early, c), (late, other)):
+        builder.edge(host, kernel, lag=LAUNCH)
+    builder.edge(a, b)
+    builder.edge(b, c)
+    workload = builder.build()
+    before, after = (
+        simulate(each, ring_network(1), plan)
+        for each in (workload, dropped(workload, named(workload, "b")))
+    )
+    assert before.end[c] == same(1e-3 + LAUNCH + 2e-6)
+    assert after.end[c] == same(1e-6 + LAUNCH + 2e-6)
+    assert after.end[other] == before.end[other]
+
+
 @given(cases())
 def test_dropping_never_lengthens_without_contention(case):
     workload, network = case

@@ -4,10 +4,12 @@
 compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 
 =====================================================  ==========================================
-``[rank R] compute|host|copy|gaps|NAME xF``            durations; ``host`` with launch latencies,
-                                                       ``gaps`` between the device's ops; NAME of
-                                                       ops may hold ``*``, and quotes if spaces
-``[rank R] compute|host|copy|gaps|NAME drop``          they take no time, and are not launched
+``[rank R] compute|host|copy|NAME xF``                 durations, of ``host`` its launch latencies,
+                                                       too; ``*`` in a NAME stands for any text;
+                                                       quote one with spaces
+``[rank R] launch|gaps xF``                            from a launch to its kernel; between the
+                                                       device's ops
+``[rank R] compute|host|copy|launch|gaps|NAME drop``   they take no time, and are not launched
 ``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
 ``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster
 ``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
@@ -39,7 +41,7 @@ from experiments.what_if import CLUSTER_RESOURCES
 from simulator.errors import TwofoldError, WhatIfError
 
 GRAMMAR = (
-    "[rank R] compute|host|copy|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
+    "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
     "overlap none|full, stragglers removed, accelerator NAME; joined by 'and'"
 )

@@ -16,18 +16,22 @@ from simulator.workload import What, Workload
 
 OPS = {"compute": What.COMPUTE, "host": What.HOST, "copy": What.COPY}
 """Words for all ops of a kind."""
-GAPS = "gaps"
-"""The word for the lags that leave device ops."""
+GAPS, LAUNCH = "gaps", "launch"
+"""Words for the lags that leave the device's ops, and the host's."""
+_NO_LAGS = {
+    GAPS: "there are no gaps between the device's ops",
+    LAUNCH: "no launch takes time until what it launches begins",
+}
 Ranks = tuple[int, ...] | None
 
 
 def scale(name: Word, factor: float, ranks: Ranks) -> Apply:
-    """Multiply durations; of the host its launch latencies too, of gaps the lags themselves."""
+    """Multiply durations; of the host its launch latencies too, of gaps and launches the lags."""
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
-        if name.is_one_of(GAPS):
-            return _gaps(scenario, factor, ranks)
+        if name.is_one_of(GAPS, LAUNCH):
+            return _scale_lags(scenario, name.text, factor, ranks)
         ops = _select(workload, name, ranks)
         note = say_ops(workload, ops)
         workload = scaled(workload, ops, factor)
@@ -41,7 +45,7 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Apply:
 
 def drop(name: Word, ranks: Ranks) -> Apply:
     """Leave ops out, with the host work that only launched them."""
-    if name.is_one_of("host", GAPS):
+    if name.is_one_of("host", GAPS, LAUNCH):
         return scale(name, 0.0, ranks)
 
     def apply(scenario: Scenario) -> Changed:
@@ -113,18 +117,18 @@ def without_stragglers(scenario: Scenario) -> Changed:
     return Changed(replace(scenario, workload=done.workload), note)
 
 
-def _gaps(scenario: Scenario, factor: float, ranks: Ranks) -> Changed:
+def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> Changed:
     workload = scenario.workload
     edges = workload.edges
     source = edges.source
-    gaps = (workload.what[source] != What.HOST) & (edges.lag > 0)
-    gaps &= _on(workload, ranks)[source]
-    if not gaps.any():
-        raise WhatIfError("there are no gaps between the device's ops")
+    found = (workload.what[source] == What.HOST) == (name == LAUNCH)
+    found &= (edges.lag > 0) & _on(workload, ranks)[source]
+    if not found.any():
+        raise WhatIfError(_NO_LAGS[name])
     leaving = np.zeros(len(workload), dtype=bool)
-    leaving[source[gaps]] = True
-    note = f"{say_count(int(gaps.sum()), 'gap')} on {say_ranks(workload, leaving)}"
-    return Changed(replace(scenario, workload=lags_scaled(workload, gaps, factor)), note)
+    leaving[source[found]] = True
+    note = f"{say_count(int(found.sum()), name.rstrip('s'))} on {say_ranks(workload, leaving)}"
+    return Changed(replace(scenario, workload=lags_scaled(workload, found, factor)), note)
 
 
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
@@ -160,7 +164,7 @@ def _nothing(workload: Workload, pattern: str) -> str:
     wide = names[workload.name] & (workload.what < What.COLLECTIVE)
     if pattern.strip("*") and wide.any():
         return f"no op is called {pattern!r}; {wider!r} would be {say_ops(workload, wide)}"
-    close = near(pattern, (*OPS, GAPS, *workload.names))
+    close = near(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
     hint = f"; did you mean {close!r}?" if close else "; twofold explain lists names"
     return f"no op is called {pattern!r}{hint}"
 

@@ -135,17 +135,19 @@ def what_if(
     x multiplies what is named, a time or a bandwidth: 'compute x0.5' is compute in half the time.
 
     \b
-    \\[rank R] compute|host|copy|gaps|NAME* xF   times; quote a NAME with spaces
-    \\[rank R] compute|host|copy|gaps|NAME* drop they take no time, nobody launches them
-    \\[rank R] fuse NAME* \\[xF]                   adjacent kernels become one
-    RESOURCE xF, RESOURCE = VALUE              scale_out.bandwidth = 400 Gbit/s
-    \\[KIND]\\[@LABEL] bytes|time xF               all_reduce@tp bytes x0.5
-    KIND\\[@LABEL] drop, calls drop              they do not happen
-    algorithm KIND\\[1MiB..]@LABEL=NAME          all_reduce=tree
-    overlap none|full                          of compute and communication
-    stragglers removed                         every rank as the median one
-    accelerator NAME                           another, by roofline
+    \\[rank R] compute|host|copy|NAME* xF   their time; quote a NAME with spaces
+    \\[rank R] launch|gaps xF               until a kernel begins; between kernels
+    \\[rank R] compute|host|NAME*|... drop  no time, and nobody launches them
+    \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
+    RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
+    \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
+    KIND\\[@LABEL] drop, calls drop         they do not happen
+    algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
+    overlap none|full                     of compute and communication
+    stragglers removed                    every rank as the median one
+    accelerator NAME                      another, by roofline
 
+    What is dropped or fused takes with it the host's work since the launch before it.
     R is 3 or 0-3,8. Changes joined by 'and' apply together.
     """  # noqa: D301 - a real backspace, by which click keeps the lines
     from experiments.progress import watching

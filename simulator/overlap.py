@@ -1,16 +1,13 @@
 """Overlap of compute and communication as a what-if: none of it, or all that could be."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.order import depths
-from simulator.workload import Edges, What, Workload
-
-_COLUMNS = ("rank", "lane", "name", "ready", "measured_start", "measured_end")
+from simulator.workload import Edges, Floats, What, Workload
 
 
 def without_overlap(workload: Workload) -> Workload:
@@ -22,23 +19,31 @@ def without_overlap(workload: Workload) -> Workload:
     edge contradicts it: nothing can wait in a circle. Calls with nothing to compute between them
     may still overlap, and the host runs on.
     """
-    in_line = _line(workload)
-    extra = [_between(workload, in_line[workload.rank[in_line] == rank]) for rank in workload.ranks]
+    line = _line(workload)
+    rank, is_call = workload.rank[line], workload.call[line] >= 0
+    turns = np.flatnonzero((np.diff(rank) != 0) | np.diff(is_call)) + 1
+    begins = np.concatenate([[0], turns])[: len(line)]
+    stretch = np.repeat(np.arange(len(begins)), np.diff([*begins, len(line)]))
+    # Between a rank's kernels and the calls after them, and these and the kernels after: a joint.
+    meets = np.diff(rank[begins]) == 0
+    joint = len(workload) + np.cumsum(meets) - 1
+    leads, follows = (np.concatenate(one) for one in ((meets, [False]), ([False], meets)))
+    before, after = leads[stretch], follows[stretch]
+    source = np.concatenate([line[before], joint[stretch[after] - 1]])
+    target = np.concatenate([joint[stretch[before]], line[after]])
     edges = workload.edges
-    source, target = (np.concatenate(ends) for ends in zip(*extra, strict=True))
-    return replace(
-        workload,
-        edges=Edges.of(
-            len(workload),
-            np.concatenate([edges.source, source]),
-            np.concatenate([edges.target, target]),
-            np.concatenate([edges.lag, np.zeros(len(source))]),
-        ),
+    ordered = Edges.of(
+        len(workload) + int(meets.sum()),
+        np.concatenate([edges.source, source]),
+        np.concatenate([edges.target, target]),
+        np.concatenate([edges.lag, np.zeros(len(source))]),
     )
+    like = line[begins[1:][meets]]
+    return _with_joints(workload, like, np.zeros(len(like)), ordered)
 
 
 def _line(workload: Workload) -> NDArray[np.int64]:
-    """Device ops in an order that no edge and no call contradicts."""
+    """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
     one = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
     # All members of a call count as one: who waits for one of them waits for all.
@@ -48,20 +53,8 @@ def _line(workload: Workload) -> NDArray[np.int64]:
     edges = workload.edges
     joined = Edges.of(len(workload), one[edges.source], one[edges.target], edges.lag)
     depth = depths(joined.offset, joined.target)
-    line = np.lexsort((one, workload.call < 0, depth[one]))
+    line = np.lexsort((one, workload.call < 0, depth[one], workload.rank))
     return np.asarray(line[workload.what[line] != What.HOST])
-
-
-def _between(workload: Workload, line: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Edges of a rank: from every kernel to the calls after it, and from those to the next."""
-    is_call = workload.call[line] >= 0
-    turns = np.flatnonzero(np.diff(is_call)) + 1
-    stretches = np.split(line, turns)
-    source, target = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for one, other in pairwise(stretches):
-        source.append(np.repeat(one, len(other)))
-        target.append(np.tile(other, len(one)))
-    return np.concatenate(source), np.concatenate(target)
 
 
 def with_full_overlap(workload: Workload) -> Workload:
@@ -72,26 +65,43 @@ def with_full_overlap(workload: Workload) -> Workload:
     op without a duration holds together what came before it on its rank and what comes after.
     """
     calls = np.flatnonzero(workload.call >= 0)
-    ops, extra = len(workload), len(calls)
-    rows = np.concatenate([np.arange(ops), calls])
-    stand_in = np.arange(ops)
-    stand_in[calls] = ops + np.arange(extra)
+    ops = len(workload)
+    joint = np.arange(ops)
+    joint[calls] = ops + np.arange(len(calls))
     edges = workload.edges
     is_call = workload.call >= 0
     among = is_call[edges.source] & is_call[edges.target]
-    source: list[NDArray[Any]] = [stand_in[edges.source], edges.source[among], stand_in[calls]]
-    target: list[NDArray[Any]] = [stand_in[edges.target], edges.target[among], calls]
-    lag: list[NDArray[Any]] = [np.where(among, 0.0, edges.lag), edges.lag[among], np.zeros(extra)]
-    columns = {name: np.asarray(getattr(workload, name))[rows] for name in _COLUMNS}
-    none = np.full(extra, np.nan)
-    columns["measured_start"][ops:] = columns["measured_end"][ops:] = np.nan
+    free = Edges.of(
+        ops + len(calls),
+        np.concatenate([joint[edges.source], edges.source[among], joint[calls]]),
+        np.concatenate([joint[edges.target], edges.target[among], calls]),
+        np.concatenate([np.where(among, 0.0, edges.lag), edges.lag[among], np.zeros(len(calls))]),
+    )
+    return _with_joints(workload, calls, workload.ready[calls], free)
+
+
+def _with_joints(
+    workload: Workload, like: NDArray[np.int64], ready: Floats, edges: Edges
+) -> Workload:
+    """Add ops without a duration at the end, named and placed as the ops they are ``like``."""
+    extra = len(like)
+    unknown = np.full(extra, np.nan)
+
+    def longer(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([column, more]).astype(column.dtype)
+
     return replace(
         workload,
-        **columns,
-        flops=None if workload.flops is None else np.concatenate([workload.flops, none]),
-        traffic=None if workload.traffic is None else np.concatenate([workload.traffic, none]),
-        what=np.concatenate([workload.what, np.full(extra, What.COPY, dtype=np.uint8)]),
-        call=np.concatenate([workload.call, np.full(extra, -1, dtype=np.int32)]),
-        duration=np.concatenate([workload.duration, np.zeros(extra)]),
-        edges=Edges.of(ops + extra, *(np.concatenate(part) for part in (source, target, lag))),
+        what=longer(workload.what, np.full(extra, What.COPY)),
+        rank=longer(workload.rank, workload.rank[like]),
+        lane=longer(workload.lane, workload.lane[like]),
+        name=longer(workload.name, workload.name[like]),
+        call=longer(workload.call, np.full(extra, -1)),
+        duration=longer(workload.duration, np.zeros(extra)),
+        ready=longer(workload.ready, ready),
+        measured_start=longer(workload.measured_start, unknown),
+        measured_end=longer(workload.measured_end, unknown),
+        edges=edges,
+        flops=None if workload.flops is None else longer(workload.flops, unknown),
+        traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator.builder import WorkloadBuilder
 from simulator.edit import calls_dropped, dropped, fused, lags_scaled, scaled
 from simulator.engine import simulate
+from simulator.errors import WorkloadError
 from simulator.metrics import length, rank_times, union
 from simulator.order import depths, topological
 from simulator.overlap import with_full_overlap, without_overlap
@@ -221,7 +222,8 @@ def test_fused_work_is_the_sum_of_the_work():
 @settings(deadline=None)
 def test_without_overlap_a_rank_in_a_call_computes_nothing(case, engine):
     workload, network = case
-    timeline = simulate(without_overlap(workload), network, plan, engine=engine)
+    workload = without_overlap(workload)
+    timeline = simulate(workload, network, plan, engine=engine)
     device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
     for rank in workload.ranks:
         mine = workload.rank == rank
@@ -232,6 +234,20 @@ def test_without_overlap_a_rank_in_a_call_computes_nothing(case, engine):
         assert length(union(both[:, 0], both[:, 1])) == same(
             length(inside) + length(busy), abs=1e-15
         )
+
+
+def test_a_call_comes_before_what_is_launched_behind_it():
+    builder = WorkloadBuilder(job_ranks=1)
+    unknown = CallRow("all_reduce", builder.group((0,)), 0, float("nan"), transfer=2.0)
+    call = builder.call(unknown)
+    first, behind = (
+        builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0) for _ in range(2)
+    )
+    reduce = builder.op(What.COLLECTIVE, rank=0, lane="c", name="c", duration=0.0, call=call)
+    builder.edge(first, behind)
+    builder.edge(first, reduce)
+    timeline = simulate(without_overlap(builder.build()), ring_network(1), plan)
+    assert (timeline.start[reduce], timeline.start[behind], timeline.makespan) == (1.0, 3.0, 4.0)
 
 
 @given(cases())
@@ -258,16 +274,49 @@ def test_with_full_overlap_only_calls_wait_for_calls(case):
     assert (one.start[: len(workload)][own] >= alone.start[own] - 1e-12).all()
 
 
-def test_full_overlap_keeps_the_order_of_kernels_around_a_call():
+def test_full_overlap_keeps_the_order_of_kernels_around_calls():
+    """The gap before a kernel stays its gap; one between two calls is theirs alone."""
     builder = WorkloadBuilder(job_ranks=1)
-    call = builder.call(CallRow("all_reduce", builder.group((0,)), 0, 1.0))
+    group = builder.group((0,))
     first = builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
-    comm = builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
+    calls = [
+        builder.op(
+            What.COLLECTIVE,
+            rank=0,
+            lane="s",
+            name="c",
+            duration=0.0,
+            call=builder.call(CallRow("all_reduce", group, number, 1.0)),
+        )
+        for number in range(2)
+    ]
     second = builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
-    builder.edge(first, comm)
-    builder.edge(comm, second, lag=0.25)
+    builder.edge(first, calls[0])
+    builder.edge(calls[0], calls[1], lag=0.5)
+    builder.edge(calls[1], second, lag=0.25)
     timeline = simulate(with_full_overlap(builder.build()), ring_network(1), plan)
     assert timeline.start[second] == 1.25
+    assert timeline.start[calls[1]] == 1.5
+
+
+@pytest.mark.parametrize("amounts", [[-1.0], [np.inf], [1.0, 1.0]], ids=str)
+@pytest.mark.parametrize("column", ["flops", "traffic"])
+def test_work_is_an_amount_or_unknown(column, amounts):
+    workload = stream([("a", 1.0)]).build()
+    assert (workload.flops, workload.traffic) == (None, None)
+    replace(workload, **{column: np.array([np.nan, 1.0])})
+    with pytest.raises(WorkloadError, match=f"column '{column}' is not 2 amounts"):
+        replace(workload, **{column: np.array([*amounts, 1.0])})
+
+
+def test_what_stands_in_for_a_call_has_no_work():
+    builder = WorkloadBuilder(job_ranks=1)
+    call = builder.call(CallRow("all_reduce", builder.group((0,)), 0, 1.0))
+    builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0, work=(2.0, 3.0))
+    builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
+    full = with_full_overlap(builder.build())
+    np.testing.assert_array_equal(full.flops, [2.0, np.nan, np.nan])
+    np.testing.assert_array_equal(full.traffic, [3.0, np.nan, np.nan])
 
 
 def uniform(ranks, durations, late=0.0):

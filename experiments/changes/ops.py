@@ -86,8 +86,7 @@ def overlap(how: str) -> Apply:
 
 def _no_overlap(scenario: Scenario) -> Changed:
     workload = without_overlap(scenario.workload)
-    added = len(workload.edges.target) - len(scenario.workload.edges.target)
-    note = f"{say_count(added, 'wait')} of kernels and calls for each other"
+    note = f"{say_count(len(workload.calls), 'call')} in line with what their ranks compute"
     return Changed(replace(scenario, workload=workload), note)
 
 

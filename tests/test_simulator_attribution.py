@@ -93,17 +93,20 @@ def test_each_instant_counts_for_what_comes_first():
     )
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_communication_is_split_into_latency_bandwidth_and_software(engine):
+def test_communication_is_split_into_latency_bandwidth_and_software(engine, factor):
     """A ring of two on one tier: 2 steps of alpha + S/2B, and an overhead of software."""
     builder = WorkloadBuilder(job_ranks=2)
     call = builder.call(CallRow("all_reduce", builder.group((0, 1), "dp"), 0, 1e6))
     for rank in (0, 1):
         builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     network = two_tiers(2)
-    timeline = simulate(builder.build(), network, with_software, engine=engine)
+    workload = builder.build()
+    workload = workload.with_calls(factor=np.array([factor]))
+    timeline = simulate(workload, network, with_software, engine=engine)
     parts = path_parts(timeline, critical_path(timeline), with_software)
-    found = {part.name.removeprefix("all_reduce dp[2]: "): part.seconds for part in parts}
+    found = {part.name.removeprefix("all_reduce dp[2]: "): part.seconds / factor for part in parts}
     loads = {name.split()[0] for name in found}
     assert loads == {"scale_out", "software"}
     hops = 2 * 2 * 5e-6

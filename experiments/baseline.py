@@ -7,13 +7,13 @@ from pathlib import Path
 from collectives.force import parse
 from experiments.changes import changed
 from experiments.changes import parse as parse_change
-from experiments.costs import with_costs
+from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import load
+from traces.load import Reader, reader
 from traces.loaded import Loaded
 
 Watch = Callable[[str], Progress | None]
@@ -43,23 +43,28 @@ class Settings:
 class Baseline:
     """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
-    ``recorded`` is the step as it is, which took ``replayed`` (s) when simulated; ``scenario`` and
-    ``timeline`` are the step that questions are asked of: the same, unless the settings have
-    what-ifs, of which ``notes`` say what each touched.
+    ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
+    ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
+    settings have what-ifs, of which ``notes`` say what each touched.
+    ``read`` reads other steps of the trace.
     """
 
     loaded: Loaded
     scenario: Scenario
     timeline: Timeline
     settings: Settings
+    read: Reader
     recorded: Scenario
-    replayed: float
+    replayed_step: float
     notes: tuple[str, ...] = ()
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
-        scenario = replace(self.recorded, cluster=cluster)
-        return changed(scenario, map(parse_change, self.settings.what_ifs))[0]
+        return self.asked(replace(self.recorded, cluster=cluster))
+
+    def asked(self, recorded: Scenario) -> Scenario:
+        """Return a step as it was recorded with the what-ifs of the settings."""
+        return changed(recorded, map(parse_change, self.settings.what_ifs))[0]
 
     @property
     def error(self) -> float | None:
@@ -68,7 +73,7 @@ class Baseline:
         None where nothing was measured: a workload that was generated.
         """
         measured = self.loaded.measured_step
-        return (self.replayed - measured) / measured if measured > 0 else None
+        return (self.replayed_step - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -80,7 +85,7 @@ class Baseline:
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
-            "simulated_step_s": self.replayed,
+            "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
             "what_ifs": [
                 {"change": change, "note": note}
@@ -106,18 +111,32 @@ def baseline(
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    forced = tuple(parse(rule) for rule in settings.algorithms)
-    changes = [parse_change(text) for text in settings.what_ifs]
-    loaded = load(trace, settings.step)
-    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
-    scenario = with_costs(scenario, settings.collective_cost)
+    for rule in settings.algorithms:
+        parse(rule)
+    for change in settings.what_ifs:
+        parse_change(change)
+    return replayed(reader(trace), where, settings, watch)
+
+
+def replayed(
+    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+) -> Baseline:
+    """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    loaded = read(settings.step)
+    scenario = costed(loaded, cluster, settings)
     timeline = scenario.run(watch("baseline"))
-    base = Baseline(loaded, scenario, timeline, settings, scenario, timeline.makespan)
-    if not changes:
+    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline.makespan)
+    if not settings.what_ifs:
         return base
-    scenario, notes = changed(scenario, changes)
-    timeline = scenario.run(watch("what if"))
-    return replace(base, scenario=scenario, timeline=timeline, notes=notes)
+    scenario, notes = changed(scenario, map(parse_change, settings.what_ifs))
+    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
+
+
+def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+    """Make a scenario of a step on the cluster it was recorded on, its collectives costed."""
+    forced = tuple(parse(rule) for rule in settings.algorithms)
+    scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
+    return with_costs(scenario, settings.collective_cost)
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

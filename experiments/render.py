@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
@@ -16,6 +17,7 @@ from experiments.network import TopologyReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
+from experiments.validate import StepError, ValidationReport
 from experiments.what_ifs import WhatIfPoint, WhatIfReport
 from simulator.attribution import Stretch
 from topologies.spec import Summary
@@ -28,6 +30,8 @@ Report = (
     | WhatIfReport
     | ExplainReport
     | InspectReport
+    | CalibrationReport
+    | ValidationReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -66,6 +70,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     WhatIfReport: (WhatIfPoint, "points"),
     ExplainReport: (Stretch, "stretches"),
     InspectReport: (CallSummary, "calls"),
+    CalibrationReport: (Parameter, "parameters"),
+    ValidationReport: (StepError, "steps"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

@@ -1,107 +1,118 @@
-"""Overlap of compute and communication as a what-if: none of it, or all that could be."""
+"""Does contention matter to a step: calls that are on the same links at the same time.
 
-from dataclasses import replace
-from typing import Any
+Read off a timeline of the ``analytic`` engine. If no two calls that share a link overlap, the
+``flow`` engine gives the same timeline: up to the first overlap nothing is shared, and there is
+none. If some do, each is taken to be held up by every other for as long as they overlap, or as the
+other keeps a common link busy, whichever is less; the step with calls that much longer estimates
+how much contention makes of it. It is an estimate, not a bound: a call that is held up may meet
+others it did not meet before.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from simulator.order import depths
-from simulator.workload import Edges, Floats, What, Workload
+from simulator.analytic import Points, makespans
+from simulator.contract import contract
+from simulator.engine import Costs
+from simulator.timeline import Timeline
+from simulator.workload import Floats, Workload
+
+if TYPE_CHECKING:
+    from simulator.load import Load
+
+_SILENT = -1
+"""Stands for the loads that use no link."""
+MATTERS = 1e-3
+"""Contention matters if it is estimated to make the step longer by more than this fraction."""
 
 
-def without_overlap(workload: Workload) -> Workload:
-    """Let every rank compute nothing while it is in a call, from its arrival to the call's end.
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What contention there is: calls held up by others, and what that would make of the step.
 
-    Each call is put in line with the kernels and copies of its rank, behind those that have fewer
-    ops before them (on the longest way through the graph; calls first among equals). That is the
-    order of the program where all ranks run the same one, it is one order for all ranks, and no
-    edge contradicts it: nothing can wait in a circle. Calls with nothing to compute between them
-    may still overlap, and the host runs on.
+    ``step`` (s) is without contention, ``contended`` (s) with calls as much longer as they could
+    be held up.
     """
-    line = _line(workload)
-    rank, is_call = workload.rank[line], workload.call[line] >= 0
-    turns = np.flatnonzero((np.diff(rank) != 0) | np.diff(is_call)) + 1
-    begins = np.concatenate([[0], turns])[: len(line)]
-    stretch = np.repeat(np.arange(len(begins)), np.diff([*begins, len(line)]))
-    # Between a rank's kernels and the calls after them, and these and the kernels after: a joint.
-    meets = np.diff(rank[begins]) == 0
-    joint = len(workload) + np.cumsum(meets) - 1
-    leads, follows = (np.concatenate(one) for one in ((meets, [False]), ([False], meets)))
-    before, after = leads[stretch], follows[stretch]
-    source = np.concatenate([line[before], joint[stretch[after] - 1]])
-    target = np.concatenate([joint[stretch[before]], line[after]])
-    edges = workload.edges
-    ordered = Edges.of(
-        len(workload) + int(meets.sum()),
-        np.concatenate([edges.source, source]),
-        np.concatenate([edges.target, target]),
-        np.concatenate([edges.lag, np.zeros(len(source))]),
-    )
-    like = line[begins[1:][meets]]
-    return _with_joints(workload, like, np.zeros(len(like)), ordered)
+
+    calls: int
+    step: float
+    contended: float
+
+    @property
+    def fraction(self) -> float:
+        """How much longer contention makes the step, as estimated."""
+        return (self.contended - self.step) / self.step if self.step else 0.0
+
+    @property
+    def matters(self) -> bool:
+        """Whether the ``flow`` engine should answer."""
+        return self.fraction > MATTERS
 
 
-def _line(workload: Workload) -> NDArray[np.int64]:
-    """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
-    one = np.arange(len(workload), dtype=np.int64)
-    calls = np.flatnonzero(workload.call >= 0)
-    # All members of a call count as one: who waits for one of them waits for all.
-    first = np.full(len(workload.calls), len(workload), dtype=np.int64)
-    np.minimum.at(first, workload.call[calls], calls)
-    one[calls] = first[workload.call[calls]]
-    edges = workload.edges
-    joined = Edges.of(len(workload), one[edges.source], one[edges.target], edges.lag)
-    depth = depths(joined.offset, joined.target)
-    line = np.lexsort((one, workload.call < 0, depth[one], workload.rank))
-    return np.asarray(line[workload.what[line] != What.HOST])
+def overlap(timeline: Timeline, costs: Costs) -> Overlap:
+    """Judge a timeline of the ``analytic`` engine; ``costs`` are those it was made with."""
+    workload = timeline.workload
+    began = np.flatnonzero(~np.isnan(timeline.call_start))
+    row, holds = _holds(workload, costs, timeline)
+    delay = np.zeros(len(workload.calls))
+    order = began[np.argsort(timeline.call_start[began], kind="stable")]
+    times = timeline.call_start, timeline.call_end, workload.calls.factor
+    _delays(order, times, row, holds, delay)
+    held = int((delay > 0).sum())
+    if not held:
+        return Overlap(0, timeline.makespan, timeline.makespan)
+    lasting = np.nan_to_num(timeline.call_end - timeline.call_start) + delay
+    one = np.ones(len(delay))
+    points = Points(lasting[:, None], np.arange(len(delay)), one, {})
+    longer = float(makespans(contract(workload, ()), points)[0])
+    return Overlap(held, timeline.makespan, max(longer, timeline.makespan))
 
 
-def with_full_overlap(workload: Workload) -> Workload:
-    """Let nothing but calls wait for a call: a bound on what overlapping could gain.
+def _holds(workload: Workload, costs: Costs, timeline: Timeline) -> tuple[NDArray[np.intp], Floats]:
+    """How long each kind of load keeps a link busy that it has in common with each other (s).
 
-    Data that a call brings are taken to be there; no program could do better. Calls wait for what
-    they waited for, and the step ends when the last of them has. In place of every call's op, an
-    op without a duration holds together what came before it on its rank and what comes after.
+    ``holds[a, b]`` is how long ``b`` does so to ``a``; loads that are laid alike are a kind, and
+    ``row`` says of which kind a call is.
     """
-    calls = np.flatnonzero(workload.call >= 0)
-    ops = len(workload)
-    joint = np.arange(ops)
-    joint[calls] = ops + np.arange(len(calls))
-    edges = workload.edges
-    is_call = workload.call >= 0
-    among = is_call[edges.source] & is_call[edges.target]
-    free = Edges.of(
-        ops + len(calls),
-        np.concatenate([joint[edges.source], edges.source[among], joint[calls]]),
-        np.concatenate([joint[edges.target], edges.target[among], calls]),
-        np.concatenate([np.where(among, 0.0, edges.lag), edges.lag[among], np.zeros(len(calls))]),
-    )
-    return _with_joints(workload, calls, workload.ready[calls], free)
+    kinds: dict[int, int] = {}
+    loads: list[tuple[Load, ...]] = []
+    row = np.zeros(len(workload.calls), dtype=np.intp)
+    for call in range(len(workload.calls)):
+        laid = costs.loads(workload.call_view(call))
+        silent = not any(len(load.link) for load in laid)
+        row[call] = kinds.setdefault(_SILENT if silent else id(laid), len(kinds))
+        if row[call] == len(loads):
+            loads.append(laid)
+    busy = np.zeros((len(loads), len(timeline.topology)))
+    for kind, laid in enumerate(loads):
+        for load in laid:
+            busy[kind, load.link] += load.weight * load.amount
+    busy = np.unique(busy / timeline.topology.bandwidth, axis=1)
+    uses = busy > 0
+    holds = np.array([(busy * mine).max(axis=1, initial=0.0) for mine in uses])
+    return row, holds.reshape(len(loads), len(loads))
 
 
-def _with_joints(
-    workload: Workload, like: NDArray[np.int64], ready: Floats, edges: Edges
-) -> Workload:
-    """Add ops without a duration at the end, named and placed as the ops they are ``like``."""
-    extra = len(like)
-    unknown = np.full(extra, np.nan)
-
-    def longer(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([column, more]).astype(column.dtype)
-
-    return replace(
-        workload,
-        what=longer(workload.what, np.full(extra, What.COPY)),
-        rank=longer(workload.rank, workload.rank[like]),
-        lane=longer(workload.lane, workload.lane[like]),
-        name=longer(workload.name, workload.name[like]),
-        call=longer(workload.call, np.full(extra, -1)),
-        duration=longer(workload.duration, np.zeros(extra)),
-        ready=longer(workload.ready, ready),
-        measured_start=longer(workload.measured_start, unknown),
-        measured_end=longer(workload.measured_end, unknown),
-        edges=edges,
-        flops=None if workload.flops is None else longer(workload.flops, unknown),
-        traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
-    )
+@njit(cache=True)
+def _delays(order, times, row, holds, delay):  # type: ignore[no-untyped-def]
+    """Add up how long each call is held up; calls come in the order in which they start."""
+    start, end, factor = times
+    active = np.empty(len(order), dtype=np.int64)
+    size = 0
+    for call in order:
+        kept = 0
+        for at in range(size):
+            other = active[at]
+            if end[other] <= start[call]:
+                continue
+            active[kept] = other
+            kept += 1
+            both = min(end[other], end[call]) - start[call]
+            delay[call] += min(both, holds[row[call], row[other]] * factor[other])
+            delay[other] += min(both, holds[row[other], row[call]] * factor[call])
+        active[kept] = call
+        size = kept + 1

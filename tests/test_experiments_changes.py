@@ -271,11 +271,11 @@ def test_a_changed_step_is_what_questions_are_asked_of(job):
     report = utility(job, CLUSTER, settings=settings, resources=["compute", "scale_up.bandwidth"])
     base = report.base
     assert base.timeline.makespan == truth.points[0].step_s
-    assert base.replayed == truth.base.timeline.makespan
+    assert base.replayed_step == truth.base.timeline.makespan
     assert base.error == truth.base.error
     record = base.record()
     assert record["changed_step_s"] == base.timeline.makespan
-    assert record["simulated_step_s"] == base.replayed
+    assert record["simulated_step_s"] == base.replayed_step
     assert [one["change"] for one in record["what_ifs"]] == list(settings.what_ifs)
     assert [one["note"] for one in record["what_ifs"]] == [
         "48 kernels on 16 ranks",

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.blocking import with_full_overlap, without_overlap
 from simulator.builder import WorkloadBuilder
 from simulator.edit import calls_dropped, dropped, fused, lags_scaled, scaled
 from simulator.engine import simulate
 from simulator.errors import WorkloadError
 from simulator.metrics import length, rank_times, union
 from simulator.order import depths, topological
-from simulator.overlap import with_full_overlap, without_overlap
 from simulator.stragglers import evened
 from simulator.workload import CallRow, What
 from strategies import cases, plan, ring_network, workloads

@@ -7,9 +7,9 @@ import numpy as np
 from experiments.changes.changed import Apply, Changed, say_count, say_ops, say_ranks
 from experiments.changes.words import Word, matches, near
 from experiments.scenario import Scenario
+from simulator.blocking import with_full_overlap, without_overlap
 from simulator.edit import Mask, dropped, fused, lags_scaled, scaled
 from simulator.errors import WhatIfError
-from simulator.overlap import with_full_overlap, without_overlap
 from simulator.stragglers import evened
 from simulator.units import format_quantity
 from simulator.workload import What, Workload

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from experiments.baseline import Settings
 
 
-@with_settings
+@with_settings()
 def utility(
     trace: Trace,
     cluster: ClusterOption,
@@ -52,7 +52,7 @@ def utility(
     show(report, output)
 
 
-@with_settings
+@with_settings()
 def sweep(
     trace: Trace,
     cluster: ClusterOption,
@@ -85,7 +85,7 @@ def sweep(
     show(report, output, figure)
 
 
-@with_settings
+@with_settings()
 def compare(
     trace: Trace,
     cluster: Annotated[
@@ -113,7 +113,7 @@ def compare(
     show(report, output, figure)
 
 
-@with_settings
+@with_settings()
 def what_if(
     trace: Trace,
     change: Annotated[
@@ -159,7 +159,7 @@ def what_if(
     show(report, output, figure)
 
 
-@with_settings
+@with_settings()
 def replay(
     trace: Trace,
     cluster: ClusterOption,
@@ -179,7 +179,7 @@ def replay(
     show(report, output)
 
 
-@with_settings
+@with_settings()
 def explain(
     trace: Trace,
     cluster: ClusterOption,

@@ -27,7 +27,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     title = f"{what}: {loaded.trace} on {base.scenario.cluster.name}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     costs = f"collective costs from the {settings.collective_cost}"
-    simulated = say_time(base.replayed)
+    simulated = say_time(base.replayed_step)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {

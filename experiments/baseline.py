@@ -11,8 +11,8 @@ from simulator.engine import Progress
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import load
 from traces.loaded import Loaded
+from traces.package import load
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""

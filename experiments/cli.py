@@ -21,6 +21,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     questions.compare,
     questions.replay,
     files.inspect,
+    files.metrics,
+    files.package,
     networks.clusters,
     networks.collective,
     networks.topology,

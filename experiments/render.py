@@ -11,7 +11,9 @@ from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
 from experiments.inspection import CallSummary, InspectReport
+from experiments.metrics import Metric, MetricsReport
 from experiments.network import TopologyReport
+from experiments.package import PackagedFile, PackageReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
@@ -23,6 +25,8 @@ Report = (
     | SweepReport
     | CompareReport
     | InspectReport
+    | MetricsReport
+    | PackageReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -59,6 +63,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     SweepReport: (SweepPoint, "points"),
     CompareReport: (ComparePoint, "points"),
     InspectReport: (CallSummary, "calls"),
+    MetricsReport: (Metric, "metrics"),
+    PackageReport: (PackagedFile, "files"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

@@ -11,12 +11,15 @@ from experiments.clusters import ClustersReport
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
 from experiments.inspection import InspectReport
+from experiments.metrics import MetricsReport
 from experiments.network import TopologyReport
+from experiments.package import PackageReport
 from experiments.render import Report
 from experiments.replay import ReplayReport
 from experiments.sweep import SweepReport
 from experiments.tables.files import print_inspect
 from experiments.tables.networks import print_clusters, print_collective, print_topology
+from experiments.tables.packages import print_metrics, print_package
 from experiments.tables.replays import print_replay
 from experiments.tables.what_ifs import print_compare, print_sweep, print_utility
 from experiments.utility import UtilityReport
@@ -47,6 +50,8 @@ _PRINTERS: dict[type, Callable[[Console, Any], None]] = {
     SweepReport: print_sweep,
     CompareReport: print_compare,
     InspectReport: print_inspect,
+    MetricsReport: print_metrics,
+    PackageReport: print_package,
     ClustersReport: print_clusters,
     CollectiveReport: print_collective,
     TopologyReport: print_topology,

@@ -1,18 +1,20 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
+from experiments.card_cluster import card_cluster
 from experiments.costs import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
+from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
 from traces.loaded import Loaded
-from traces.package import load
+from traces.package import find_package, load
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -69,11 +71,11 @@ class Baseline:
 
 def baseline(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Cluster | Path | str | None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
-    """Read a trace and replay it on a cluster.
+    """Read a trace, or a package, and replay it on a cluster; None is that of the package's card.
 
     Raises
     ------
@@ -82,12 +84,29 @@ def baseline(
         :func:`simulator.engine.simulate` say.
     """
     settings = settings or Settings()
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where, notes = _where(trace, cluster)
     forced = tuple(parse(rule) for rule in settings.algorithms)
     loaded = load(trace, settings.step)
+    told = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
+    loaded = replace(loaded, coverage=told)
     scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
     scenario = with_costs(scenario, settings.collective_cost)
     return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+
+
+def _where(
+    trace: Path | str, cluster: Cluster | Path | str | None
+) -> tuple[Cluster, tuple[str, ...]]:
+    """Find the cluster, and what there is to say about it."""
+    if isinstance(cluster, Cluster):
+        return cluster, ()
+    if cluster is not None:
+        return load_cluster(cluster), ()
+    package = find_package(trace)
+    if package is None:
+        raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")
+    made = card_cluster(package.card, source=str(package.file))
+    return made.cluster, made.notes
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

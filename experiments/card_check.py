@@ -47,7 +47,8 @@ def _ranks(card: Card, loaded: Loaded) -> Iterator[str]:
     traced = loaded.coverage.ranks_in_job
     total, plan = card.xpu.total_count, card.parallelism.ranks
     if total is not None and total != traced:
-        yield f"workload.hardware.xpu_spec.total_count is {total}, the trace's job has {traced} ranks"
+        where = "workload.hardware.xpu_spec.total_count"
+        yield f"{where} is {total}, the trace's job has {traced} ranks"
     if plan is not None and plan not in {total, traced}:
         yield (
             f"model_plan_parallelization is dp x tp x pp x cp = {plan} ranks, "
@@ -71,7 +72,9 @@ def _groups(card: Card, workload: Workload) -> Iterator[str]:
         if kind is not None and sizes[kind] is not None:
             if ranks != sizes[kind] and not (kind == "dp" and ranks in products):
                 told[f"{kind} is {sizes[kind]}, but the trace has {group}"] = None
-        elif kind is None and plan.ranks is not None and ranks not in {*products, workload.job_ranks}:
+        elif (
+            kind is None and plan.ranks is not None and ranks not in {*products, workload.job_ranks}
+        ):
             told[f"{group} of the trace fits no product of the card's parallel sizes"] = None
     yield from told
 
@@ -168,9 +171,7 @@ def _measured(
     )
 
 
-def _busbws(
-    workload: Workload, per_node: int | None, *, adds: bool
-) -> Iterator[tuple[float, str]]:
+def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator[tuple[float, str]]:
     """Busbw of the large calls inside one node (B/s) that all members recorded, and their names.
 
     A switch that adds (``adds``) makes of a reduction's busbw something else than traffic.

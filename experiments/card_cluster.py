@@ -50,9 +50,11 @@ def card_cluster(card: Card, *, source: str) -> CardCluster:
         )
     known = [load_cluster(name) for name in catalog()]
     candidates = [one for one in known if same_accelerator(card.xpu.model, one.accelerator.name)]
+    if (card.xpu.total_count or 0) > (card.xpu.count_per_node or math.inf):
+        candidates = [one for one in candidates if one.scale_out is not None]
     if not candidates:
         raise ClusterError(
-            f"{source}: no cluster of the catalogue has an accelerator {card.xpu.model!r}: "
+            f"{source}: no cluster of the catalogue of that size has {card.xpu.model!r}: "
             "name one with --cluster"
         )
     nearest = max(candidates, key=lambda one: _likeness(card, one))
@@ -60,14 +62,16 @@ def card_cluster(card: Card, *, source: str) -> CardCluster:
 
 
 def same_accelerator(one: str, other: str) -> bool:
-    """Whether two names are of one accelerator, as far as both tell: ``nvidia_a100``, ``A100-SXM4``.
+    """Whether two names are of one accelerator, as far as both tell.
 
     Examples
     --------
     >>> same_accelerator("nvidia_a100", "NVIDIA A100-SXM4-80GB")
     True
-    >>> same_accelerator("nvidia_a100_40gb", "A100-SXM4-80GB"), same_accelerator("tpu_v6e", "TPU v4")
-    (False, False)
+    >>> same_accelerator("nvidia_a100_40gb", "A100-SXM4-80GB")
+    False
+    >>> same_accelerator("tpu_v6e", "TPU v4")
+    False
     """
     first, second = _words(one), _words(other)
     chips = [{word for word in words if re.search("[0-9]", word)} for words in (first, second)]
@@ -87,18 +91,20 @@ def _words(name: str) -> set[str]:
     return set(_WORD.findall(name.lower())) - _MAKERS
 
 
-def _likeness(card: Card, cluster: Cluster) -> tuple[int, int, int, float]:
-    """How alike they are: ranks per node, words of the network, bandwidths."""
+def _likeness(card: Card, cluster: Cluster) -> tuple[int, int, int, int, float]:
+    """How alike they are: the name, ranks per node, words of the network, bandwidths."""
     bandwidths = card.bandwidths()
     fabric = cluster.scale_out
     text = f"{cluster.name} {cluster.description} {fabric.topology if fabric else ''}".lower()
-    words = re.findall("[a-z]{4,}", (card.workload.hardware.network_topo.topology or "").lower())
+    network = (card.workload.hardware.network_topo.topology or "").lower()
+    words = re.findall("[a-z]{4,}", network)
     apart = [
         _apart(bandwidths.scale_up, cluster.scale_up.bandwidth),
         _apart(bandwidths.scale_out, fabric.bandwidth if fabric else None),
     ]
     per_node = card.xpu.count_per_node
     return (
+        int(cluster.name in network),
         int(per_node == cluster.ranks_per_node),
         sum(word in text for word in words),
         sum(one <= _CLOSE for one in apart),
@@ -117,7 +123,7 @@ def _made(card: Card, nearest: Cluster, source: str) -> CardCluster:
     data: dict[str, Any] = nearest.model_dump(
         mode="json", exclude_unset=True, exclude={"sources", "name", "description"}
     )
-    data["name"] = f"{source} (after {nearest.name})"
+    data["name"] = f"{nearest.name} (by its card)"
     notes = [f"cluster from the card, after {nearest.name} of the catalogue"]
     for tier, given in (("scale_up", bandwidths.scale_up), ("scale_out", bandwidths.scale_out)):
         if given is None or tier not in data:
@@ -141,7 +147,7 @@ def _made(card: Card, nearest: Cluster, source: str) -> CardCluster:
 
 
 def _other_node(data: dict[str, Any], nearest: Cluster, per_node: int) -> dict[str, Any]:
-    """Give the nearest cluster nodes of another size, each a scale-up domain with its NICs' share."""
+    """Give the nearest cluster nodes of another size, each a domain with its share of NICs."""
     if nearest.scale_up.size != nearest.ranks_per_node or nearest.scale_up.dimensions is not None:
         return {"ranks_per_node": per_node}
     changed: dict[str, Any] = {

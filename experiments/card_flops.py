@@ -29,7 +29,9 @@ def step_flops(card: Card) -> StepFlops:
     if model.phase is None or model.phase.lower() != "training":
         return StepFlops(None, f"phase {model.phase or 'unknown'}: FLOPs are counted for training")
     if model.moe:
-        return StepFlops(None, "the card does not tell how many parameters of the experts are active")
+        return StepFlops(
+            None, "the card does not tell how many parameters of the experts are active"
+        )
     if model.granularity not in (None, _TRAINING):
         return StepFlops(None, f"granularity {model.granularity}: not a whole training step")
     scope = (data.batch_size_scope or "global").lower()

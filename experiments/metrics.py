@@ -7,10 +7,10 @@ from collectives.traffic import utilisations, volumes
 from experiments.baseline import Baseline, Settings, Watch, baseline, coverage_record
 from experiments.card_check import check_card
 from experiments.card_flops import peak_of, step_flops
-from experiments.card_cluster import card_cluster
 from experiments.ports import ports
 from simulator import metrics as of
 from simulator.measured import Run, measured
+from simulator.phases import serving_latency
 from topologies import Cluster
 from traces.card import Card
 from traces.loaded import Loaded
@@ -85,15 +85,11 @@ def metrics(
     """
     settings = settings or Settings()
     package = find_package(trace)
-    notes: list[str] = []
-    if cluster is None and package is not None:
-        made = card_cluster(package.card, source=str(package.file))
-        cluster, notes = made.cluster, [*made.notes]
-    base = None if cluster is None else baseline(trace, cluster, settings, watch)
-    loaded = load_any(trace, settings.step) if base is None else base.loaded
-    if base is None:
-        notes.append("nothing is simulated: name a --cluster")
-    return _report(loaded, base, package, notes)
+    if cluster is None and package is None:
+        loaded = load_any(trace, settings.step)
+        return _report(loaded, None, None, ["nothing is simulated: name a --cluster"])
+    base = baseline(trace, cluster, settings, watch)
+    return _report(base.loaded, base, package, [])
 
 
 def _report(
@@ -108,8 +104,8 @@ def _report(
     if package is not None and (why := step_flops(card).why):
         notes.append(f"MFU is not given: {why}")
     notes.append(NO_SM_COVERAGE)
-    known = {} if run is None else _values(run, base, card)
-    simulated = {} if base is None else _values(base.timeline, base, card)
+    known = {} if run is None else _values(run, loaded, base, card)
+    simulated = {} if base is None else _values(base.timeline, loaded, base, card)
     rows = [
         Metric(name, about, UNITS[name], known.get((name, about)), simulated.get((name, about)))
         for name, about in _ordered(known, simulated)
@@ -118,12 +114,15 @@ def _report(
     return MetricsReport(loaded, base, tuple(rows), findings, tuple(notes))
 
 
-def _values(run: Run, base: Baseline | None, card: Card) -> Values:
+def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Values:
     """Every metric of a run, by its name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
+    serving = serving_latency(run, loaded.phases)
     values: Values = {
         ("step_time", ""): of.step_time(run),
         ("mfu", ""): _mfu(run, base, card),
+        ("ttft", ""): serving.ttft if serving else None,
+        ("tpot", ""): serving.tpot if serving else None,
         ("communication_fraction", ""): of.communication_fraction(run),
         ("communication_overlap", ""): of.communication_overlap(run),
         ("exposed_communication", ""): of.exposed_communication(run),
@@ -167,6 +166,8 @@ def _ordered(known: Values, simulated: Values) -> list[tuple[str, str]]:
 UNITS = {
     "step_time": "s",
     "mfu": "1",
+    "ttft": "s",
+    "tpot": "s",
     "communication_fraction": "1",
     "communication_overlap": "1",
     "exposed_communication": "s",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.baseline import Settings
 from experiments.card_check import check_card, kind_of_group
 from experiments.metrics import metrics
 from simulator.errors import OutputError, TraceError
@@ -60,7 +61,7 @@ def package(
     *,
     cluster: Cluster | Path | str | None = None,
     scripts: Sequence[Path] = (),
-    step: str = "median",
+    settings: Settings | None = None,
 ) -> PackageReport:
     """Write a package of a trace into a new or empty directory; all of it, or nothing.
 
@@ -75,12 +76,17 @@ def package(
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)
-    loaded = load_any(trace, step)
+    settings = settings or Settings()
+    loaded = load_any(trace, settings.step)
     where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
     inner = source.traces if source is not None else Path(trace)
     files = trace_files(inner)
-    card = _filled(source.card if source is not None else Card(), loaded, where, recognised(inner))
-    numbers = _metrics(trace, where, step)
+    card = source.card if source is not None else Card()
+    if where is not None:
+        card = _filled(card, _of_cluster(where, loaded, settings.nodes))
+    card = _filled(card, _of_trace(loaded, recognised(inner)))
+    record = metrics(trace, where, settings=settings).record()
+    numbers = json.dumps(record, indent=2, allow_nan=False) + "\n"
     with _whole(target) as folder:
         written = [*_copied(files, folder, TRACES), *_copied(scripts, folder, SCRIPTS)]
         for name, text in ((CARD, write_card(card)), (METRICS, numbers)):
@@ -105,23 +111,7 @@ def blank_keys(section: Section, prefix: str = "") -> Iterator[str]:
             yield path
 
 
-def _metrics(trace: Path | str, cluster: Cluster | None, step: str) -> str:
-    """Return the metrics file: measured alone without a cluster, else simulated as well."""
-    from experiments.baseline import Settings
-
-    record = metrics(trace, cluster, settings=Settings(step=step)).record()
-    return json.dumps(record, indent=2, allow_nan=False) + "\n"
-
-
-def _filled(card: Card, loaded: Loaded, cluster: Cluster | None, kind: str) -> Card:
-    known: dict[str, Any] = {
-        "version": TEMPLATE_VERSION,
-        "workload": {"hardware": {"xpu_spec": _xpu(loaded)}},
-        "Model-executor": {"model_plan_parallelization": _parallel_sizes(loaded)},
-        "metric_source": {"traces": [_TRACE_TYPES.get(kind, kind)]},
-    }
-    if cluster is not None:
-        _merge(known, _of_cluster(cluster))
+def _filled(card: Card, known: dict[str, Any]) -> Card:
     data = card.model_dump(by_alias=True)
     _merge(data, known)
     return Card.model_validate(data)
@@ -136,10 +126,20 @@ def _merge(data: dict[str, Any], known: dict[str, Any]) -> None:
             data[key] = value
 
 
-def _xpu(loaded: Loaded) -> dict[str, Any]:
+def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
+    """Return what the trace tells, as a card has it."""
     name = loaded.accelerator
-    kind = None if not name else "TPU" if "tpu" in name.lower() else "GPU"
-    return {"type": kind, "model": name or None, "total_count": loaded.coverage.ranks_in_job}
+    xpu = {
+        "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
+        "model": name or None,
+        "total_count": loaded.coverage.ranks_in_job,
+    }
+    return {
+        "version": TEMPLATE_VERSION,
+        "workload": {"hardware": {"xpu_spec": xpu}},
+        "Model-executor": {"model_plan_parallelization": _parallel_sizes(loaded)},
+        "metric_source": {"traces": [_TRACE_TYPES.get(kind, kind)]},
+    }
 
 
 def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
@@ -158,19 +158,21 @@ def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
     return told
 
 
-def _of_cluster(cluster: Cluster) -> dict[str, Any]:
+def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str, Any]:
+    """Return what the cluster tells, as a card has it; its name tells it from others again."""
+    ranks = loaded.coverage.ranks_in_job
     fabric, library = cluster.scale_out, cluster.library
     out = fabric.bandwidth / _GIGABIT if fabric is not None else None
     known: dict[str, Any] = {
         "workload": {
             "hardware": {
                 "network_topo": {
-                    "topology": fabric.topology if fabric is not None else None,
+                    "topology": f"{(fabric or cluster.scale_up).topology} ({cluster.name})",
                     "bandwidth_gbps": [out, cluster.scale_up.bandwidth / _GIGABIT],
                 },
                 "xpu_spec": {
-                    "model": cluster.accelerator.name,
-                    "count_per_node": cluster.ranks_per_node,
+                    "model": loaded.accelerator or cluster.accelerator.name,
+                    "count_per_node": ranks // nodes if nodes else cluster.ranks_per_node,
                 },
             }
         }

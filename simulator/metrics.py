@@ -65,7 +65,7 @@ def step_time(run: Run) -> float:
 
 
 def mfu(flops: float, *, step: float, ranks: int, peak: float) -> float:
-    """Model FLOPs utilisation: FLOPs the model needs per step / (step time × ranks × peak FLOP/s).
+    """Model FLOPs utilisation: model's FLOPs per step / (step time, ranks and peak FLOP/s).
 
     Chowdhery et al., PaLM, arXiv 2204.02311, section 4.1: recomputed FLOPs do not count.
 
@@ -98,7 +98,7 @@ def communication_fraction(run: Run) -> float:
 def communication_overlap(run: Run) -> float | None:
     """Share of the communication during which its rank computes (0 to 1), summed over ranks.
 
-    The rest is exposed: overlap × communication + exposed communication = communication. None
+    The rest is exposed: overlap * communication + exposed communication = communication. None
     where nothing is communicated. Of CCL-Bench (arXiv 2605.06544) ``communication_overlap_ratio``.
     """
     rows = rank_times(run)

@@ -60,7 +60,7 @@ class Model(Section):
 
 
 class Data(Section):
-    """``workload.data``; ``batch_size`` is global if ``batch_size_scope`` does not say otherwise."""
+    """``workload.data``; ``batch_size`` is global unless ``batch_size_scope`` says otherwise."""
 
     batch_size: Count = None
     batch_size_scope: Text = None
@@ -111,7 +111,7 @@ class Framework(Section):
 
 
 class Parallelism(Section):
-    """``Model-executor.model_plan_parallelization``: how many ranks each kind of parallelism has."""
+    """``Model-executor.model_plan_parallelization``: ranks of each kind of parallelism."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
 
@@ -132,7 +132,7 @@ class Parallelism(Section):
 
     @property
     def ranks(self) -> int | None:
-        """Ranks of the job: data × tensor × pipeline × context; None if nothing is told.
+        """Ranks of the job: data by tensor by pipeline by context; None if nothing is told.
 
         Expert parallelism reuses ranks of the others. What is not told counts as 1.
         """
@@ -273,10 +273,14 @@ class _Dumper(yaml.SafeDumper):
 def _bandwidths(card: Card) -> Bandwidths:
     """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
-    given = [None if one is None else one * _GIGABIT for one in
-             card.workload.hardware.network_topo.bandwidth_gbps]
+    given = [
+        None if one is None else one * _GIGABIT
+        for one in card.workload.hardware.network_topo.bandwidth_gbps
+    ]
     if len(given) > 2:
-        return Bandwidths(None, None, (f"{where}: {len(given)} values, and two are known; not used",))
+        return Bandwidths(
+            None, None, (f"{where}: {len(given)} values, and two are known; not used",)
+        )
     if len(given) == 2:
         out, inside = given
         if out is not None and inside is not None and out > inside:

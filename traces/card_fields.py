@@ -25,7 +25,7 @@ def _known(value: object) -> object:
 
 
 def _as_text(value: object) -> object:
-    """A version ``2.27`` is a number to YAML; text is meant."""
+    """Return a number as text: a version ``2.27`` is one to YAML."""
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 

@@ -42,9 +42,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
         """Count depth while nodes are made; PyYAML recurses, and would expand aliases later."""
         if self.check_event(yaml.AliasEvent):
-            raise _refused("aliases are not accepted: write the value out", self.peek_event())
+            raise self._refused("aliases are not accepted: write the value out")
         if self.depth >= _DEEPEST:
-            raise _refused(f"nested deeper than {_DEEPEST} levels", self.peek_event())
+            raise self._refused(f"nested deeper than {_DEEPEST} levels")
         self.depth += 1
         node = super().compose_node(parent, index)  # type: ignore[arg-type]
         self.depth -= 1
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
             and node.tag in _NUMBERS
             and len(node.value) > _LONGEST_NUMBER
         ):
-            raise _refused(f"a number of {len(node.value)} characters", node)
+            raise self._refused(f"a number of {len(node.value)} characters")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
@@ -61,10 +61,10 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise _refused(f"key {str(key.value)[:80]!r} is given twice", key)
+                raise self._refused(f"key {str(key.value)[:80]!r} is given twice", key)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
-
-def _refused(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
-    return yaml.composer.ComposerError(problem=problem, problem_mark=place.start_mark)
+    def _refused(self, problem: str, node: yaml.Node | None = None) -> yaml.MarkedYAMLError:
+        mark: Any = self.get_mark() if node is None else node.start_mark  # type: ignore[no-untyped-call]
+        return yaml.composer.ComposerError(problem=problem, problem_mark=mark)

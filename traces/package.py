@@ -89,7 +89,7 @@ def trace_files(path: Path) -> list[Path]:
 
 
 def _traces(folder: Path) -> Path:
-    """Find where a package has its traces: beside the card, else in the one folder that has some."""
+    """Find a package's traces: beside the card, else in the one sub-directory that has some."""
     if trace_files(folder):
         return folder
     inner = sorted(one for one in folder.iterdir() if one.is_dir() and not _hidden(one))

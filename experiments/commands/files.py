@@ -46,6 +46,7 @@ def metrics(
     show(report, output)
 
 
+@with_settings
 def package(
     trace: Trace,
     directory: Annotated[
@@ -55,7 +56,8 @@ def package(
     script: Annotated[
         list[Path] | None, typer.Option(help="A launch script to put in; may be repeated.")
     ] = None,
-    step: Step = "median",
+    *,
+    settings: "Settings",
     output: Annotated[Output, typer.Option("--output", help="How to print the answer.")] = (
         Output.TABLE
     ),
@@ -63,4 +65,5 @@ def package(
     """Write a CCL-Bench package: workload card, traces, launch scripts, metrics."""
     from experiments.package import package as ask
 
-    show(ask(trace, directory, cluster=cluster, scripts=script or (), step=step), output)
+    report = ask(trace, directory, cluster=cluster, scripts=script or (), settings=settings)
+    show(report, output)

@@ -36,9 +36,13 @@ def print_metrics(console: Console, report: MetricsReport) -> None:
         if metric.metric == "dominant_kernel":
             continue
         name = metric.metric.replace("_", " ")
-        rows.add_row(name, metric.of, _said(metric, metric.measured), _said(metric, metric.simulated))
+        rows.add_row(
+            name, metric.of, _said(metric, metric.measured), _said(metric, metric.simulated)
+        )
     console.print(rows)
-    print_foot(console, "collective size: S of nccl-tests, volume: what a port has to carry, per rank")
+    print_foot(
+        console, "collective size: S of nccl-tests, volume: what a port has to carry, per rank"
+    )
     names = [metric for metric in report.metrics if metric.metric == "dominant_kernel"]
     kernel = "".join(str(name.measured or name.simulated or "") for name in names)
     facts = {
@@ -62,7 +66,9 @@ def print_package(console: Console, report: PackageReport) -> None:
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
     if report.blank:
-        print_foot(console, "blank: keys of the card that neither trace nor cluster tell; fill them in")
+        print_foot(
+            console, "blank: keys of the card that neither trace nor cluster tell; fill them in"
+        )
 
 
 def _said(metric: Metric, value: Value) -> str:

@@ -54,6 +54,7 @@ class Utilisation:
     """How well the calls of one kind use the links: ``busbw`` in B/s, ``utilisation`` from 0 on.
 
     ``time`` is how long they moved in all (s), ``left_out`` counts those without a size or a time.
+    ``utilisation`` is None where no ports were given.
     """
 
     kind: str
@@ -61,7 +62,7 @@ class Utilisation:
     left_out: int
     time: float
     busbw: float
-    utilisation: float
+    utilisation: float | None
 
 
 def volumes(run: Run) -> list[Volume]:
@@ -87,7 +88,7 @@ def volumes(run: Run) -> list[Volume]:
     return sorted(found, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
 
 
-def utilisations(run: Run, ports: Ports) -> list[Utilisation]:
+def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
     """Busbw and bandwidth utilisation by kind, the longest first.
 
     Busbw is S times the factor of the kind over the time from the last arrival to the end
@@ -110,9 +111,16 @@ def utilisations(run: Run, ports: Ports) -> list[Utilisation]:
         own = sums[call.kind]
         own[0] += time
         own[1] += call.size * busbw_factor(call.kind, len(call.group.ranks))
-        own[2] += least_time(call, ports)
+        own[2] += least_time(call, ports) if ports is not None else 0.0
     found = [
-        Utilisation(kind, counts[kind], left_out[kind], time, wire / time, least / time)
+        Utilisation(
+            kind=kind,
+            calls=counts[kind],
+            left_out=left_out[kind],
+            time=time,
+            busbw=wire / time,
+            utilisation=least / time if ports is not None else None,
+        )
         for kind, (time, wire, least) in sums.items()
     ]
     return sorted(found, key=lambda row: (-row.time, row.kind))

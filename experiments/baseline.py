@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
-from experiments.card_cluster import card_cluster
+from experiments.card_cluster import CardCluster, card_cluster
 from experiments.costs import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
@@ -71,7 +71,7 @@ class Baseline:
 
 def baseline(
     trace: Path | str,
-    cluster: Cluster | Path | str | None,
+    cluster: Cluster | CardCluster | Path | str | None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
@@ -95,11 +95,13 @@ def baseline(
 
 
 def _where(
-    trace: Path | str, cluster: Cluster | Path | str | None
+    trace: Path | str, cluster: Cluster | CardCluster | Path | str | None
 ) -> tuple[Cluster, tuple[str, ...]]:
     """Find the cluster, and what there is to say about it."""
     if isinstance(cluster, Cluster):
         return cluster, ()
+    if isinstance(cluster, CardCluster):
+        return cluster.cluster, cluster.notes
     if cluster is not None:
         return load_cluster(cluster), ()
     package = find_package(trace)

@@ -6,9 +6,11 @@ from pathlib import Path
 from collectives.traffic import utilisations, volumes
 from experiments.baseline import Baseline, Settings, Watch, baseline, coverage_record
 from experiments.card_check import check_card
+from experiments.card_cluster import CardCluster, card_cluster
 from experiments.card_flops import peak_of, step_flops
 from experiments.ports import ports
 from simulator import metrics as of
+from simulator.errors import ClusterError
 from simulator.measured import Run, measured
 from simulator.phases import serving_latency
 from topologies import Cluster
@@ -68,15 +70,15 @@ class MetricsReport:
 
 def metrics(
     trace: Path | str,
-    cluster: Cluster | Path | str | None = None,
+    cluster: Cluster | CardCluster | Path | str | None = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> MetricsReport:
     """Compute the metrics of a step as measured, and as simulated on a cluster.
 
-    Without a cluster that of a package's card is taken; without a card nothing is simulated, and
-    metrics that need a cluster are None.
+    Without a cluster that of a package's card is taken; where there is none either, nothing is
+    simulated, and metrics that need a cluster are None.
 
     Raises
     ------
@@ -85,9 +87,15 @@ def metrics(
     """
     settings = settings or Settings()
     package = find_package(trace)
-    if cluster is None and package is None:
-        loaded = load_any(trace, settings.step)
-        return _report(loaded, None, None, ["nothing is simulated: name a --cluster"])
+    why = "name a --cluster"
+    if cluster is None and package is not None:
+        try:
+            cluster = card_cluster(package.card, source=str(package.file))
+        except ClusterError as error:
+            why = str(error)
+    if cluster is None:
+        notes = [f"nothing is simulated: {why}"]
+        return _report(load_any(trace, settings.step), None, package, notes)
     base = baseline(trace, cluster, settings, watch)
     return _report(base.loaded, base, package, [])
 
@@ -101,8 +109,7 @@ def _report(
         notes.append("not all ops were measured: the measured metrics are not given")
     elif len(loaded.coverage.ranks) < loaded.coverage.ranks_in_job:
         notes.append("measured communication includes waiting for ranks that were not recorded")
-    if package is not None and (why := step_flops(card).why):
-        notes.append(f"MFU is not given: {why}")
+    notes += _left_out(card, base) if package is not None else []
     notes.append(NO_SM_COVERAGE)
     known = {} if run is None else _values(run, loaded, base, card)
     simulated = {} if base is None else _values(base.timeline, loaded, base, card)
@@ -120,7 +127,7 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Valu
     serving = serving_latency(run, loaded.phases)
     values: Values = {
         ("step_time", ""): of.step_time(run),
-        ("mfu", ""): _mfu(run, base, card),
+        ("mfu", ""): _mfu(run, loaded, base, card),
         ("ttft", ""): serving.ttft if serving else None,
         ("tpot", ""): serving.tpot if serving else None,
         ("communication_fraction", ""): of.communication_fraction(run),
@@ -138,22 +145,37 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Valu
     for row in volumes(run):
         values["collective_size", f"{row.kind} {row.group}"] = row.size
         values["collective_volume", f"{row.kind} {row.group}"] = row.wire
-    if base is not None:
-        scenario = base.scenario
-        for used in utilisations(run, ports(scenario.cluster, scenario.ranks, scenario.nodes)):
-            values["busbw", used.kind] = used.busbw
-            values["bandwidth_utilisation", used.kind] = used.utilisation
+    scenario = base.scenario if base is not None else None
+    links = ports(scenario.cluster, scenario.ranks, scenario.nodes) if scenario else None
+    for used in utilisations(run, links):
+        values["busbw", used.kind] = used.busbw
+        values["bandwidth_utilisation", used.kind] = used.utilisation
     return values
 
 
-def _mfu(run: Run, base: Baseline | None, card: Card) -> float | None:
-    flops, step = step_flops(card).flops, of.step_time(run)
+def _mfu(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> float | None:
+    """MFU of the steps that were cut out; a trace that marks none is taken to be one."""
+    coverage = loaded.coverage
+    steps = len(coverage.steps) if coverage.step == "all" else 1
+    flops, step = step_flops(card).flops, of.step_time(run) / max(1, steps)
     if flops is None or base is None or not step > 0:
         return None
     peak = peak_of(base.scenario.cluster.accelerator.peak, card.workload.model.precision)
     if peak is None:
         return None
     return of.mfu(flops, step=step, ranks=run.workload.job_ranks, peak=peak)
+
+
+def _left_out(card: Card, base: Baseline | None) -> list[str]:
+    """Say why a number that the card lets one expect is not given."""
+    why, precision = step_flops(card).why, card.workload.model.precision
+    if not why and base is None:
+        why = "no cluster tells the peak"
+    if not why and base is not None:
+        accelerator = base.scenario.cluster.accelerator
+        if peak_of(accelerator.peak, precision) is None:
+            why = f"no peak of {accelerator.name} is known for precision {precision}"
+    return [f"MFU is not given: {why}"] if why else []
 
 
 def _ordered(known: Values, simulated: Values) -> list[tuple[str, str]]:

@@ -66,5 +66,5 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def _refused(self, problem: str, node: yaml.Node | None = None) -> yaml.MarkedYAMLError:
-        mark: Any = self.get_mark() if node is None else node.start_mark  # type: ignore[no-untyped-call]
+        mark: Any = self.get_mark() if node is None else node.start_mark
         return yaml.composer.ComposerError(problem=problem, problem_mark=mark)

@@ -33,7 +33,8 @@ def print_metrics(console: Console, report: MetricsReport) -> None:
         console.print()
     rows = new_table("metric", "|of", ">measured", ">simulated")
     for metric in report.metrics:
-        if metric.metric == "dominant_kernel":
+        known = (metric.measured, metric.simulated) != (None, None)
+        if metric.metric == "dominant_kernel" or not known:
             continue
         name = metric.metric.replace("_", " ")
         rows.add_row(

@@ -39,6 +39,7 @@ class Ports:
 
     ``domain``, ``node`` and ``nic`` say of each rank its scale-up domain, its node and its NIC
     (None without scale-out). ``host`` is what joins the domains of one node, a rank's port to it.
+    ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
     """
 
     domain: Sequence[int]
@@ -47,6 +48,7 @@ class Ports:
     scale_up: float
     nic_bandwidth: float = 0.0
     host: float = 0.0
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
     Busbw is S times the factor of the kind over the time from the last arrival to the end
     (nccl-tests doc/PERFORMANCE.md), summed over the calls before dividing. Utilisation is the
     least time that the calls' bytes need on the links (:func:`least_time`), over that time: inside
-    a scale-up domain busbw over a rank's bandwidth. Without in-network reduction it cannot exceed
-    1 in a simulation; measured above 1, the bandwidth or its unit is wrong, or the switch adds.
+    a scale-up domain busbw over a rank's bandwidth, unless its switch adds. No simulation exceeds
+    1, but for a fabric that adds (SHARP); a measurement that does has a wrong bandwidth or unit.
     """
     workload = run.workload
     took = (run.call_end - run.call_start).tolist()
@@ -131,13 +133,15 @@ def least_time(call: Call, ports: Ports) -> float:
 
     The longest of what the busiest rank has to carry, over the bandwidth of its ports, and what
     has to leave or enter a scale-up domain, over that of the NICs its members use. Valid where
-    switches do not compute and no rank lends its NIC to one that is not a member.
+    switches between domains do not compute and no rank lends its NIC to one that is not a member.
     """
     ranks = call.group.ranks
     inside: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         inside[ports.domain[rank]].append(rank)
     wire = call.size * busbw_factor(call.kind, len(ranks))
+    if ports.adds and call.kind == "all_reduce":
+        wire = min(wire, call.size)
     if len(inside) == 1:
         return wire / ports.scale_up
     bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]

@@ -15,6 +15,7 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     shared = placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
     places = [placement.place(rank) for rank in range(ranks)]
     return Ports(
+        adds=cluster.scale_up.in_network_reduction,
         domain=[placement.domain(cluster, rank) for rank in range(ranks)],
         node=[node for node, _ in places],
         nic=[slot * nics // per_node if nics else None for _, slot in places],

@@ -22,7 +22,17 @@ FACTOR = {
     "broadcast": lambda n: 1.0,
 }
 kinds = st.sampled_from(list(FACTOR))
-CLUSTERS = ("dgx-a100", "perlmutter", "aws-p5", "aws-p4d", "leonardo", "tpu-v6e", "a100-mesh-4")
+CLUSTERS = (
+    "hgx-h100",
+    "gb200-nvl72",
+    "dgx-a100",
+    "perlmutter",
+    "aws-p5",
+    "aws-p4d",
+    "leonardo",
+    "tpu-v6e",
+    "a100-mesh-4",
+)
 
 
 def job(rows, ranks):
@@ -137,6 +147,15 @@ def test_ports_are_those_that_ranks_are_plugged_into():
     assert (own.scale_up, own.nic_bandwidth, own.host) == (300e9, 12.5e9, 0.0)
     many = ports(load_cluster("aws-p5"), 8)
     assert (list(many.nic), many.nic_bandwidth) == (list(range(8)), 4 * 12.5e9)
+
+
+def test_where_the_switch_adds_an_all_reduce_needs_its_size_alone():
+    plain = Ports(domain=[0] * 8, node=[0] * 8, nic=[None] * 8, scale_up=1.0)
+    adds = Ports(domain=[0] * 8, node=[0] * 8, nic=[None] * 8, scale_up=1.0, adds=True)
+    reduce = job([("all_reduce", range(8), 8.0)], 8).call_view(0)
+    gather = job([("all_gather", range(8), 8.0)], 8).call_view(0)
+    assert (least_time(reduce, plain), least_time(reduce, adds)) == (14.0, 8.0)
+    assert least_time(gather, plain) == least_time(gather, adds) == 7.0
 
 
 def test_the_factor_is_that_of_nccl_tests():

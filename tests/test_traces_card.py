@@ -129,14 +129,18 @@ def test_two_bandwidths_are_told_apart(written, scale_out, scale_up, note):
 
 
 def test_one_bandwidth_on_one_node_is_that_of_the_node():
-    hardware = "{network_topo: {bandwidth_gbps: [600]}, xpu_spec: {total_count: 4, count_per_node: 4}}"
+    hardware = (
+        "{network_topo: {bandwidth_gbps: [600]}, xpu_spec: {total_count: 4, count_per_node: 4}}"
+    )
     told = parse_card(f"workload: {{hardware: {hardware}}}", "card.yaml").bandwidths()
     assert (told.scale_out, told.scale_up) == (None, 75e9)
 
 
 @pytest.mark.parametrize("blank", ["", "null", "N/A", "n/a", "None", "'-'", "unknown"])
 def test_what_is_left_blank_is_not_known(blank):
-    text = f"workload: {{model: {{phase: {blank}}}, hardware: {{xpu_spec: {{total_count: {blank}}}}}}}"
+    text = (
+        f"workload: {{model: {{phase: {blank}}}, hardware: {{xpu_spec: {{total_count: {blank}}}}}}}"
+    )
     card = parse_card(text, "card.yaml")
     assert (card.workload.model.phase, card.xpu.total_count) == (None, None)
 
@@ -231,19 +235,14 @@ def test_a_damaged_card_is_a_card_or_one_line(data):
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(text) - 1))
         text[place] = data.draw(st.sampled_from("\n\t:{}[]&*!|>'\"%@`-?#, 0x\0é\u2028"))
-    try:
-        assert isinstance(parse_card("".join(text), "card.yaml"), Card)
-    except TraceError as error:
-        assert str(error).startswith("card.yaml: ")
-        assert "\n" not in str(error)
+    refusal = refused(lambda: parse_card("".join(text), "card.yaml"))
+    assert refusal == "" or refusal.startswith("card.yaml: ")
 
 
 @given(st.integers(0, len(TEXT)))
 def test_a_card_cut_short_is_a_card_or_one_line(end):
-    try:
-        parse_card(TEXT[:end], "card.yaml")
-    except TraceError as error:
-        assert "\n" not in str(error)
+    refusal = refused(lambda: parse_card(TEXT[:end], "card.yaml"))
+    assert refusal == "" or refusal.startswith("card.yaml: ")
 
 
 @settings(max_examples=40)
@@ -251,10 +250,20 @@ def test_a_card_cut_short_is_a_card_or_one_line(end):
 def test_any_bytes_are_a_card_or_refused_or_something_else(tmp_path_factory, data):
     file = tmp_path_factory.mktemp("card") / "any.yaml"
     file.write_bytes(b"workload:\n" + data)
+    refusal = refused(lambda: read_card(file))
+    assert refusal == "" or refusal.startswith(str(file))
+
+
+def refused(read):
+    """The one line of a refusal, or nothing."""
     try:
-        read_card(file)
+        read()
     except TraceError as error:
-        assert str(file) in str(error)
+        told = str(error)
+    else:
+        return ""
+    assert "\n" not in told
+    return told
 
 
 def test_what_has_no_section_of_a_card_is_something_else(tmp_path: Path):

@@ -1,0 +1,401 @@
+"""Cards against traces, clusters made of cards, packages that are written, metrics side by side."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.baseline import Settings, baseline
+from experiments.card_check import check_card, kind_of_group
+from experiments.card_cluster import card_cluster, same_accelerator
+from experiments.card_flops import peak_of, step_flops
+from experiments.cli import app
+from experiments.metrics import UNITS, metrics
+from experiments.package import _filled, _of_cluster, package
+from experiments_jobs import SAMPLE, write_job
+from simulator.errors import ClusterError, OutputError, TraceError
+from test_traces_package import marked, same
+from topologies import catalog, load_cluster
+from traces.card import Card, parse_card, read_card, write_card
+from traces.package import load
+
+GPU_SAMPLE = SAMPLE.with_name("gpu-dp2-tp4")
+SETTINGS = Settings(nodes=2)
+ARCH = {
+    "num_params": 1000,
+    "num_params_embedding": 100,
+    "num_layers": 3,
+    "num_heads": 5,
+    "head_dim": 7,
+}
+
+
+def card(**sections):
+    """A card of the sample's job; keywords change sections: model, data, xpu, network, plan."""
+    xpu = {"model": "nvidia_a100", "total_count": 8, "count_per_node": 4}
+    data = {
+        "version": 1,
+        "workload": {
+            "model": {"phase": "training", **sections.get("model", {})},
+            "data": sections.get("data", {}),
+            "hardware": {
+                "network_topo": {"bandwidth_gbps": [200, 2400], **sections.get("network", {})},
+                "xpu_spec": xpu | sections.get("xpu", {}),
+            },
+        },
+        "Model-executor": {
+            "model_plan_parallelization": {"dp_shard": 2, "tp": 4, **sections.get("plan", {})}
+        },
+    }
+    return Card.model_validate(data)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load(GPU_SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packages") / "pack"
+    report = package(GPU_SAMPLE, folder, cluster="dgx-a100", settings=SETTINGS)
+    return folder, report
+
+
+@pytest.fixture(scope="module")
+def side_by_side():
+    return metrics(GPU_SAMPLE, "dgx-a100", settings=SETTINGS)
+
+
+def test_a_right_card_is_not_found_fault_with(loaded):
+    assert check_card(card(), loaded) == ()
+    assert check_card(Card(), loaded) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"xpu": {"total_count": 16}}, "total_count is 16, the trace's job has 8 ranks"),
+        ({"plan": {"pp": 2}}, "16 ranks, but the job has 8"),
+        ({"plan": {"tp": 2, "dp_shard": 4}}, "tp is 2, but the trace has tp[4]"),
+        ({"plan": {"tp": 1, "dp_shard": 8}}, "dp is 8, but the trace has dp[2]"),
+        (
+            {"xpu": {"model": "nvidia_h100"}},
+            "'nvidia_h100', the trace was recorded on 'NVIDIA A100",
+        ),
+        ({"xpu": {"model": "nvidia_a100_40gb"}}, "'nvidia_a100_40gb'"),
+        ({"xpu": {"count_per_node": 3}}, "do not fill nodes of 3"),
+        ({"model": {"phase": "dreaming"}}, "'dreaming': write training, inference or serving"),
+        ({"network": {"bandwidth_gbps": [200, 300]}}, "perhaps 300 is GB/s one way"),
+        ({"network": {"bandwidth_gbps": [200, 600]}}, "GB/s of both directions"),
+        ({"network": {"bandwidth_gbps": [25, 2400]}}, "scale-out bandwidth 25 Gb/s"),
+        ({"network": {"bandwidth_gbps": [200, 300]}}, "perhaps 300 is GB/s, not Gb/s"),
+        ({"network": {"bandwidth_gbps": [2, 20]}}, "ran at a busbw of"),
+    ],
+)
+def test_what_the_trace_contradicts_is_one_line(loaded, change, told):
+    found = check_card(card(**change), loaded)
+    assert any(told in line for line in found), found
+    assert all(line.startswith("card: ") and "\n" not in line for line in found)
+
+
+def test_training_is_told_by_its_kernels(tmp_path, loaded):
+    names = tuple(f"{name}Backward0" for name in loaded.workload.names)
+    trained = replace(loaded, workload=replace(loaded.workload, names=names))
+    assert any(
+        "phase is inference" in one
+        for one in check_card(card(model={"phase": "inference"}), trained)
+    )
+    assert check_card(card(), trained) == ()
+
+
+def test_groups_without_labels_are_products_of_the_sizes(tmp_path):
+    job = load(write_job(tmp_path / "job", 8))
+    plan = {"dp_shard": 3, "tp": 4}
+    assert not any("product" in one for one in check_card(card(plan=plan), job))
+    halves = {"tp": 2, "dp_shard": 4}
+    assert check_card(card(plan=halves), job) == ()
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("tp", "tp"),
+        ("mesh_tp", "tp"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+        ("DATA_PARALLEL_GROUP", "dp"),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+        ("mesh_dp_shard", "dp"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", None),
+        ("default_pg", None),
+        ("attempt", None),
+        ("", None),
+    ],
+)
+def test_labels_name_kinds_of_parallelism(label, kind):
+    assert kind_of_group(label) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        ("nvidia_a100", "A100-SXM4-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("tpu_v6e", "TPU v6e"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("nvidia_gh200", "GH200-96GB"),
+    ],
+)
+def test_accelerators_are_told_by_their_chip(name, cluster):
+    assert same_accelerator(name, cluster)
+    known = {load_cluster(one).accelerator.name for one in catalog()}
+    other = {one for one in known if same_accelerator(name, one)}
+    chip = cluster.replace("-", " ").split()[-1 if "TPU" in cluster else 0].lower()
+    assert {one for one in known if chip in one.lower().replace("-", " ").split()} == other
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_card_of_a_cluster_makes_the_cluster_again(name, loaded):
+    cluster = load_cluster(name)
+    blank = replace(loaded, accelerator="")
+    made = card_cluster(_filled(Card(), _of_cluster(cluster, blank, None)), source="card.yaml")
+    assert made.nearest == name
+    assert made.cluster.scale_up == cluster.scale_up
+    assert made.cluster.scale_out == cluster.scale_out
+    assert made.cluster.accelerator == cluster.accelerator
+    assert (made.cluster.nodes, made.cluster.ranks_per_node) == (
+        cluster.nodes,
+        cluster.ranks_per_node,
+    )
+
+
+def test_a_cluster_has_the_bandwidths_of_its_card():
+    made = card_cluster(
+        card(network={"topology": "slingshot", "bandwidth_gbps": [100, 1600]}), source="c"
+    )
+    assert made.nearest == "perlmutter"
+    assert made.cluster.scale_up.bandwidth == pytest.approx(200e9)
+    assert made.cluster.scale_out.bandwidth == pytest.approx(12.5e9)
+    assert any("scale_out.bandwidth is 12.5 GB/s on the card, 25 GB/s" in one for one in made.notes)
+
+
+@pytest.mark.parametrize(("model", "told"), [(None, "is blank"), ("abacus_9", "has 'abacus_9'")])
+def test_without_a_known_accelerator_a_cluster_is_asked_for(model, told):
+    with pytest.raises(ClusterError, match=told) as caught:
+        card_cluster(card(xpu={"model": model}), source="pack/card.yaml")
+    assert str(caught.value).startswith("pack/card.yaml: ")
+    assert "--cluster" in str(caught.value)
+
+
+def test_flops_are_counted_as_palm_does():
+    data = {"batch_size": 2, "seq_len": 11}
+    told = step_flops(card(model={"model_arch": ARCH}, data=data))
+    assert told.flops == 2 * 11 * (6 * 900 + 12 * 3 * 5 * 7 * 11)
+    local = step_flops(card(model={"model_arch": ARCH}, data=data | {"batch_size_scope": "local"}))
+    assert local.flops == 2 * told.flops
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"phase": "inference", "model_arch": ARCH}},
+        {"model": {"moe": True, "model_arch": ARCH}},
+        {"model": {"granularity": "layer", "model_arch": ARCH}},
+        {"model": {"model_arch": ARCH | {"head_dim": None}}},
+        {"model": {"model_arch": ARCH}, "data": {"batch_size": 2}},
+        {},
+    ],
+)
+def test_flops_that_the_card_does_not_tell_are_not_made_up(change):
+    data = {"batch_size": 2, "seq_len": 11}
+    told = step_flops(card(**({"data": data} | change)))
+    assert told.flops is None
+    assert told.why
+
+
+def test_peaks_go_by_precision():
+    peaks = {"bf16": 2.0, "fp8": 4.0}
+    assert [peak_of(peaks, one) for one in ("bfloat16", "FP16", "fp8", "fp32", None)] == [
+        2.0,
+        2.0,
+        4.0,
+        None,
+        None,
+    ]
+
+
+def test_a_package_reads_back_as_what_it_was_made_of(packaged, loaded):
+    folder, report = packaged
+    again = load(folder)
+    assert again.trace == str(folder)
+    assert same(replace(again, trace=loaded.trace), loaded)
+    assert report.findings == ()
+    for file in report.files:
+        assert (folder / file.file).stat().st_size == file.bytes
+    names = sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+    assert names == sorted(file.file for file in report.files)
+
+
+def test_a_package_s_card_has_what_trace_and_cluster_tell(packaged):
+    folder, report = packaged
+    told = read_card(folder / "workload_card.yaml")
+    assert told == report.card
+    assert (told.xpu.total_count, told.xpu.count_per_node) == (8, 4)
+    assert (told.parallelism.tp, told.parallelism.dp, told.parallelism.pp) == (4, 2, None)
+    assert told.workload.hardware.network_topo.bandwidth_gbps == (200, 2400)
+    assert told.executor.communication_library.name == "NCCL"
+    assert told.metric_source.traces == ("json",)
+    assert {"workload.model.phase", "Model-executor.framework.name"} <= set(report.blank)
+    assert "workload.hardware.xpu_spec.model" not in report.blank
+
+
+def test_a_package_tells_its_cluster(packaged):
+    folder, _ = packaged
+    told = baseline(folder, None)
+    named = baseline(GPU_SAMPLE, "dgx-a100", SETTINGS)
+    assert told.timeline.makespan == pytest.approx(named.timeline.makespan, rel=1e-12)
+    assert any("after dgx-a100" in note for note in told.loaded.coverage.notes)
+    with pytest.raises(ClusterError, match="no workload card tells its cluster"):
+        baseline(GPU_SAMPLE, None)
+
+
+def test_a_package_of_a_package_keeps_its_card(packaged, tmp_path):
+    folder, _ = packaged
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    text = (copy / "workload_card.yaml").read_text().replace("phase: null", "phase: training")
+    (copy / "workload_card.yaml").write_text(text + "mine: true\n")
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\n")
+    report = package(copy, tmp_path / "second", scripts=[script])
+    assert report.card == parse_card(text + "mine: true\n", "c")
+    assert (tmp_path / "second" / "scripts" / "run.sh").read_text() == "#!/bin/sh\n"
+    assert json.loads((tmp_path / "second" / "metrics.json").read_text())["cluster"].startswith(
+        "dgx"
+    )
+
+
+@pytest.mark.parametrize("taken", ["file", "full", "orphan"])
+def test_what_is_there_is_not_written_over(tmp_path, taken):
+    target = tmp_path / "pack"
+    if taken == "file":
+        target.write_text("mine")
+    elif taken == "full":
+        target.mkdir()
+        (target / "mine").touch()
+    else:
+        target = tmp_path / "no" / "pack"
+    with pytest.raises(OutputError, match="pack"):
+        package(SAMPLE, target)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_package_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(TraceError, match="no such file"):
+        package(SAMPLE, tmp_path / "pack", scripts=[tmp_path / "none.sh"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_measured_and_simulated_have_the_same_names(side_by_side):
+    assert [row.metric for row in side_by_side.metrics if row.metric != "busbw"]
+    for row in side_by_side.metrics:
+        assert row.unit == UNITS[row.metric]
+        assert (row.measured is None) == (row.simulated is None), row
+    keys = [(row.metric, row.of) for row in side_by_side.metrics]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_simulated_trace_measures_as_it_simulates(side_by_side):
+    """The sample was written by the simulator on this cluster."""
+    for row in side_by_side.metrics:
+        if row.measured != row.simulated:
+            assert row.measured == pytest.approx(row.simulated, rel=2e-3), row
+
+
+def test_the_step_time_is_that_of_every_other_command(side_by_side):
+    (row,) = [row for row in side_by_side.metrics if row.metric == "step_time"]
+    assert row.measured == pytest.approx(side_by_side.loaded.measured_step, abs=1e-12)
+    assert row.simulated == side_by_side.base.timeline.makespan
+
+
+def test_without_a_cluster_only_what_was_measured_is_told():
+    report = metrics(SAMPLE)
+    assert all(row.simulated is None for row in report.metrics)
+    assert any(row.metric == "busbw" and row.measured for row in report.metrics)
+    assert "name a --cluster" in report.notes[0]
+    json.dumps(report.record(), allow_nan=False)
+
+
+def test_an_unknown_accelerator_does_not_hide_what_was_measured(packaged, tmp_path):
+    folder, _ = packaged
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    file = copy / "workload_card.yaml"
+    file.write_text(file.read_text().replace("NVIDIA A100-SXM4-80GB", "abacus_9"))
+    report = metrics(copy)
+    assert report.base is None
+    assert "abacus_9" in report.notes[0]
+    assert any("abacus_9" in line for line in report.findings)
+
+
+def test_mfu_is_flops_over_what_the_ranks_could_do(packaged, tmp_path):
+    folder, _ = packaged
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    file = copy / "workload_card.yaml"
+    filled = read_card(file).model_dump(by_alias=True)
+    filled["workload"]["model"] |= {"phase": "training", "precision": "bf16", "model_arch": ARCH}
+    filled["workload"]["data"] |= {"batch_size": 10**6, "seq_len": 11}
+    file.write_text(write_card(Card.model_validate(filled)))
+    one, every = metrics(copy), metrics(copy, settings=Settings(step="all"))
+    flops = 1e6 * 11 * (6 * 900 + 12 * 3 * 5 * 7 * 11)
+    value = {row.metric: row for row in one.metrics}["mfu"]
+    assert value.measured == pytest.approx(flops / (one.loaded.measured_step * 8 * 312e12))
+    of_all = {row.metric: row for row in every.metrics}["mfu"]
+    assert of_all.measured == pytest.approx(3 * flops / (every.loaded.measured_step * 8 * 312e12))
+
+
+def test_marked_phases_have_latencies(tmp_path):
+    report = metrics(write_job(tmp_path / "job", 2, marked), "dgx-a100")
+    found = {row.metric: row for row in report.metrics}
+    assert found["ttft"].measured == pytest.approx(45e-6)
+    assert found["tpot"].measured == pytest.approx(40e-6)
+    assert found["ttft"].simulated == pytest.approx(45e-6, rel=0.05)
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_the_commands_answer(tmp_path, output):
+    words = ["metrics", str(GPU_SAMPLE), "-c", "dgx-a100", "--nodes", "2", "--output", output]
+    answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+    assert answer.exit_code == 0, answer.output
+    assert "27.23 ms" in answer.stdout or "0.02722" in answer.stdout
+    words = ["package", str(SAMPLE), "-o", str(tmp_path / "pack"), "--output", output]
+    answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+    assert answer.exit_code == 0, answer.output
+    assert "workload_card.yaml" in answer.stdout
+
+
+def test_a_refused_package_is_one_line(tmp_path):
+    (tmp_path / "card.yaml").write_text("workload: {model: {moe: 7}}")
+    answer = CliRunner().invoke(app, ["metrics", str(tmp_path)])
+    assert answer.exit_code == 1
+    (line,) = answer.stderr.splitlines()
+    assert "card.yaml: workload.model.moe: 7" in line
+
+
+TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
+def test_a_real_trace_shows_a_bandwidth_in_the_wrong_unit():
+    """8 A100 with 81 all-reduces of 64 MiB at 196 GB/s: 600 Gb/s is 75 GB/s."""
+    real = load(TRACES / "megatron-tp8-a100")
+    plan = {"tp": 8, "dp_shard": 1}
+    xpu = {"count_per_node": 8}
+    assert check_card(card(xpu=xpu, plan=plan), real) == ()
+    found = check_card(card(xpu=xpu, plan=plan, network={"bandwidth_gbps": [200, 600]}), real)
+    assert any("ran at a busbw of" in line and "perhaps 600 is GB/s" in line for line in found)

@@ -143,8 +143,9 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Valu
         ("dominant_kernel", ""): dominant.name if dominant else None,
     }
     for row in volumes(run):
-        values["collective_size", f"{row.kind} {row.group}"] = row.size
-        values["collective_volume", f"{row.kind} {row.group}"] = row.wire
+        known = row.unknown < row.calls
+        values["collective_size", f"{row.kind} {row.group}"] = row.size if known else None
+        values["collective_volume", f"{row.kind} {row.group}"] = row.wire if known else None
     scenario = base.scenario if base is not None else None
     links = ports(scenario.cluster, scenario.ranks, scenario.nodes) if scenario else None
     for used in utilisations(run, links):

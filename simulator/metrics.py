@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.intervals import Intervals, common, joined, length, union
 from simulator.measured import Run
-from simulator.workload import What
+from simulator.workload import STEP_BEFORE, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,13 @@ def load_imbalance(run: Run) -> float | None:
     """Greatest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
 
     The percent imbalance of Pearce et al., Quantifying the Effectiveness of Load Balance
-    Algorithms, ICS 2012, doi 10.1145/2304576.2304601, as a fraction. None where nothing computes.
+    Algorithms, ICS 2012, doi 10.1145/2304576.2304601, as a fraction. A rank computes while a
+    kernel of the step runs on it. None where nothing computes, and of a single rank.
     """
-    compute = [row.compute for row in rank_times(run)]
-    mean = float(np.mean(compute)) if compute else 0.0
+    workload, kernels = run.workload, _kernels(run)
+    own = [kernels[workload.rank[kernels] == rank] for rank in workload.ranks]
+    compute = [length(_spans(run, ops)) for ops in own]
+    mean = float(np.mean(compute)) if len(compute) > 1 else 0.0
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
 
@@ -163,7 +166,7 @@ def dominant_kernel(run: Run) -> DominantKernel | None:
     those of collectives mostly wait.
     """
     workload = run.workload
-    kernels = np.flatnonzero(workload.what == What.COMPUTE)
+    kernels = _kernels(run)
     spent = np.bincount(
         workload.name[kernels],
         weights=run.end[kernels] - run.start[kernels],
@@ -174,6 +177,15 @@ def dominant_kernel(run: Run) -> DominantKernel | None:
         return None
     most = int(np.argmax(spent))
     return DominantKernel(workload.names[most], min(1.0, float(spent[most]) / total))
+
+
+def _kernels(run: Run) -> NDArray[np.int64]:
+    """Kernels that the step launched: not what a stream had left of the step before."""
+    workload = run.workload
+    mine = workload.what == What.COMPUTE
+    if STEP_BEFORE in workload.names:
+        mine &= workload.name != workload.names.index(STEP_BEFORE)
+    return np.flatnonzero(mine)
 
 
 def _share_of_step(run: Run, seconds: list[float]) -> float:

@@ -379,6 +379,27 @@ def test_the_commands_answer(tmp_path, output):
     assert "workload_card.yaml" in answer.stdout
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_nothing_is_wider_than_the_terminal(packaged, columns):
+    for words in (["metrics", str(GPU_SAMPLE), "-c", "dgx-a100"], ["metrics", str(packaged[0])]):
+        answer = CliRunner().invoke(app, words, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+        assert answer.exit_code == 0, answer.output
+        assert all(len(line) <= columns for line in answer.stdout.splitlines()[1:])
+
+
+def test_what_no_call_tells_the_size_of_has_no_volume(tmp_path):
+    def unsized(_, made):
+        for event in made:
+            for key in ("In msg nelems", "Out msg nelems"):
+                event["args"].pop(key, None)
+        return made
+
+    report = metrics(write_job(tmp_path / "job", 2, unsized), "dgx-a100")
+    rows = [row for row in report.metrics if row.metric == "collective_volume"]
+    assert [(row.measured, row.simulated) for row in rows] == [(None, None)]
+    assert not any(row.metric == "busbw" for row in report.metrics)
+
+
 def test_a_refused_package_is_one_line(tmp_path):
     (tmp_path / "card.yaml").write_text("workload: {model: {moe: 7}}")
     answer = CliRunner().invoke(app, ["metrics", str(tmp_path)])

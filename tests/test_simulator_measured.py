@@ -17,7 +17,7 @@ from simulator.engine import simulate
 from simulator.measured import Measured, measured
 from simulator.phases import Phase, moment, serving_latency
 from simulator.timeline import Timeline
-from simulator.workload import CallRow, What
+from simulator.workload import STEP_BEFORE, CallRow, What
 from strategies import cases, with_software
 from topologies import load_cluster
 from traces.load import load
@@ -186,6 +186,19 @@ def test_nobody_straggles_where_all_arrive_together():
 def test_imbalance_is_the_greatest_over_the_mean():
     run = as_measured([(What.COMPUTE, 0, "k", 0.0, 3.0, -1), (What.COMPUTE, 1, "k", 0.0, 1.0, -1)])
     assert of.load_imbalance(run) == pytest.approx(0.5)
+
+
+def test_one_rank_alone_is_not_balanced_or_unbalanced():
+    assert of.load_imbalance(as_measured([(What.COMPUTE, 0, "k", 0.0, 3.0, -1)])) is None
+
+
+def test_what_is_left_of_the_step_before_is_no_kernel_of_this_one():
+    kernel = What.COMPUTE
+    rows = [(kernel, 0, "gemm", 9.0, 10.0, -1), (kernel, 1, "gemm", 9.0, 12.0, -1)]
+    before = [(kernel, 0, STEP_BEFORE, 0.0, 9.0, -1)]
+    run, plain = as_measured(rows + before), as_measured(rows)
+    assert of.dominant_kernel(run) == of.DominantKernel("gemm", 1.0)
+    assert of.load_imbalance(run) == of.load_imbalance(plain) == pytest.approx(0.5)
 
 
 def test_the_dominant_kernel_has_the_most_time_of_kernels_alone():

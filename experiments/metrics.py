@@ -12,7 +12,7 @@ from experiments.ports import ports
 from simulator import metrics as of
 from simulator.errors import ClusterError
 from simulator.measured import Run, measured
-from simulator.phases import serving_latency
+from simulator.phases import PREFILL, serving_latency
 from topologies import Cluster
 from traces.card import Card
 from traces.loaded import Loaded
@@ -110,6 +110,7 @@ def _report(
     elif len(loaded.coverage.ranks) < loaded.coverage.ranks_in_job:
         notes.append("measured communication includes waiting for ranks that were not recorded")
     notes += _left_out(card, base) if package is not None else []
+    notes += _unmarked(card, loaded)
     notes.append(NO_SM_COVERAGE)
     known = {} if run is None else _values(run, loaded, base, card)
     simulated = {} if base is None else _values(base.timeline, loaded, base, card)
@@ -177,6 +178,14 @@ def _left_out(card: Card, base: Baseline | None) -> list[str]:
         if peak_of(accelerator.peak, precision) is None:
             why = f"no peak of {accelerator.name} is known for precision {precision}"
     return [f"MFU is not given: {why}"] if why else []
+
+
+def _unmarked(card: Card, loaded: Loaded) -> list[str]:
+    """Say why a step of serving has no latencies."""
+    serves = (card.workload.model.phase or "").lower() in ("inference", "serving")
+    if not serves or any(one.name == PREFILL for one in loaded.phases):
+        return []
+    return ["TTFT and TPOT are not given: no range of the trace is marked prefill"]
 
 
 def _ordered(known: Values, simulated: Values) -> list[tuple[str, str]]:

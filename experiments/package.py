@@ -1,6 +1,7 @@
 """Write a CCL-Bench package: a workload card with what is known, the traces, scripts, metrics."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -197,7 +198,7 @@ def _check_free(target: Path) -> None:
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
     """Yield a directory beside the target that takes its name when all is written."""
-    beside = target.absolute().with_name(f".{target.absolute().name}.part")
+    beside = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
     try:
         beside.mkdir()
         try:
@@ -208,7 +209,8 @@ def _whole(target: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
+        where = error.filename or target
+        raise OutputError(f"{where}: cannot be copied or written: {error.strerror}") from error
 
 
 def _copied(files: Sequence[Path], folder: Path, name: str) -> Iterator[PackagedFile]:

@@ -176,6 +176,13 @@ def test_mfu_is_flops_over_what_the_ranks_could_do(packaged, tmp_path):
     assert of_all.measured == pytest.approx(3 * flops / (every.loaded.measured_step * 8 * 312e12))
 
 
+def test_serving_without_marks_says_so(tmp_path):
+    job = write_job(tmp_path / "job", 2)
+    (job / "card.yaml").write_text("version: 1\nworkload: {model: {phase: serving}}\n")
+    assert any("no range of the trace is marked prefill" in note for note in metrics(job).notes)
+    assert not any("marked" in note for note in metrics(write_job(tmp_path / "b", 2)).notes)
+
+
 def test_marked_phases_have_latencies(tmp_path):
     report = metrics(write_job(tmp_path / "job", 2, marked), "dgx-a100")
     found = {row.metric: row for row in report.metrics}

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from experiments_jobs import SAMPLE, events, write_job
+from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
 from simulator.workload import Workload
+from traces.card import Parallelism
+from traces.card_groups import labelled
 from traces.load import load as load_trace
 from traces.loaded import Loaded
 from traces.package import find_package, load, trace_files
@@ -67,6 +70,36 @@ def test_traces_may_lie_in_a_sub_directory(job, tmp_path):
 def test_what_the_card_has_besides_is_told(job):
     (job / "card.yaml").write_text(CARD + "mood: good\n")
     assert load(job).coverage.notes[-1] == "card: keys not used: mood"
+
+
+@pytest.mark.parametrize(
+    ("plan", "label"),
+    [
+        ("tp: 4", "tp"),
+        ("tp: 1, dp_shard: 4", "dp"),
+        ("dp_replicate: 2, dp_shard: 2", "dp"),
+        ("tp: 2, pp: 2", "default_pg"),
+        ("", "default_pg"),
+    ],
+)
+def test_nameless_groups_get_the_name_of_the_card_s_parallelism(job, plan, label):
+    executor = f"Model-executor: {{model_plan_parallelization: {{{plan}}}}}\n"
+    (job / "card.yaml").write_text(CARD + executor)
+    loaded = load(job)
+    assert [group.label for group in loaded.workload.groups] == [label]
+    assert any("named" in note for note in loaded.coverage.notes) == (label != "default_pg")
+
+
+def test_kinds_are_told_by_the_distance_of_their_ranks():
+    """8 ranks as tp 2, dp 2, pp 2: sizes are alike, distances are not; a name is kept."""
+    ranks = {"tp": (2, 3), "dp": (1, 3), "pp": (0, 4), "mine": (4, 5), "": (0, 3)}
+    builder = WorkloadBuilder(job_ranks=8)
+    for label, members in ranks.items():
+        builder.group(members, "mine" if label == "mine" else "")
+    plan = Parallelism(tp=2, dp_replicate=2, pp=2)
+    named, notes = labelled(builder.build(), plan)
+    assert {group.label: group.ranks for group in named.groups} == ranks
+    assert len(notes) == 1
 
 
 def test_bare_traces_are_no_packages(job):

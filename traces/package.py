@@ -11,6 +11,7 @@ from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.card import Card, read_card
+from traces.card_groups import labelled
 from traces.content import head_of
 from traces.load import FORMATS
 from traces.load import load as load_trace
@@ -34,7 +35,8 @@ class Package:
 def load(path: Path | str, step: str = MEDIAN) -> Loaded:
     """Read a step of a package or of a bare trace.
 
-    What the card has that is not used is said in the coverage's notes.
+    Groups without a name get that of the card's parallelism (:mod:`traces.card_groups`). What the
+    card has that is not used is said in the coverage's notes.
 
     Raises
     ------
@@ -46,10 +48,14 @@ def load(path: Path | str, step: str = MEDIAN) -> Loaded:
         return load_trace(path, step)
     loaded = load_trace(package.traces, step)
     coverage = loaded.coverage
+    workload, named = labelled(loaded.workload, package.card.parallelism)
     skipped = tuple(one for one in coverage.skipped if Path(one[0]) != package.file)
-    notes = (*coverage.notes, *package.card.notes())
+    notes = (*coverage.notes, *package.card.notes(), *named)
     return replace(
-        loaded, trace=str(path), coverage=replace(coverage, skipped=skipped, notes=notes)
+        loaded,
+        trace=str(path),
+        workload=workload,
+        coverage=replace(coverage, skipped=skipped, notes=notes),
     )
 
 

@@ -27,7 +27,9 @@ _LABELS = (
 _SURE_SIZE = 1 << 20
 """Bytes from which a measured bandwidth is not made of rounded stamps."""
 _NOISE = 1.05
-_BACKWARD = re.compile(r"backward|optimizer\.step", re.IGNORECASE)
+_BACKWARD = re.compile(
+    r"backward|(?<![a-z])(?:bwd|dgrad|wgrad)(?![a-z])|optimizer\.step", re.IGNORECASE
+)
 _MEASURED_AT_ONCE = 1e-6
 """Calls that moved for less (s) were over before their last stamp."""
 
@@ -40,7 +42,7 @@ def check_card(card: Card, loaded: Loaded, *, source: str = "card") -> tuple[str
     """
     found = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
     found += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
-    return tuple(f"card: {finding}" for finding in found)
+    return tuple(found)
 
 
 def _ranks(card: Card, loaded: Loaded) -> Iterator[str]:

@@ -83,8 +83,8 @@ def same_accelerator(one: str, other: str) -> bool:
 
 
 def _forms(words: set[str]) -> set[str]:
-    """Words that name a socket, not a chip: ``sxm4``, ``pcie4``."""
-    return {word for word in words if word.startswith(("sxm", "pcie", "oam"))}
+    """Words that name a socket or a memory, not a chip: ``sxm4``, ``hbm3``."""
+    return {word for word in words if word.startswith(("sxm", "pcie", "oam", "hbm", "nvl"))}
 
 
 def _words(name: str) -> set[str]:

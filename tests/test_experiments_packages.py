@@ -1,8 +1,10 @@
 """Packages that are written, and metrics side by side: measured and simulated."""
 
+import csv
+import io
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from typer.testing import CliRunner
@@ -201,6 +203,15 @@ def test_the_commands_answer(tmp_path, output):
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output
     assert "workload_card.yaml" in answer.stdout
+
+
+def test_csv_is_the_table_of_the_record(side_by_side):
+    words = ["metrics", str(GPU_SAMPLE), "-c", "dgx-a100", "--nodes", "2", "--output", "csv"]
+    rows = list(csv.DictReader(io.StringIO(CliRunner().invoke(app, words).stdout)))
+    expected = [asdict(row) for row in side_by_side.metrics]
+    assert rows == [
+        {key: "" if value is None else str(value) for key, value in row.items()} for row in expected
+    ]
 
 
 @pytest.mark.parametrize("columns", [80, 100])

@@ -37,14 +37,14 @@ class Volume:
 class Ports:
     """What carries a rank's bytes, one direction, by the data sheet: B/s.
 
-    ``domain``, ``node`` and ``nic`` say of each rank its scale-up domain, its node and its NIC
-    (None without scale-out). ``host`` is what joins the domains of one node, a rank's port to it.
+    ``domain``, ``node`` and ``nics`` say of each rank its scale-up domain, its node and the NICs of
+    the node that it may use. ``host`` is what joins the domains of one node, a rank's port to it.
     ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
     """
 
     domain: Sequence[int]
     node: Sequence[int]
-    nic: Sequence[int | None]
+    nics: Sequence[Sequence[int]]
     scale_up: float
     nic_bandwidth: float = 0.0
     host: float = 0.0
@@ -164,7 +164,7 @@ def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: 
 
 def _outlet(own: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
     """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
-    nics = {(ports.node[rank], ports.nic[rank]) for rank in own if ports.nic[rank] is not None}
+    nics = {(ports.node[rank], nic) for rank in own for nic in ports.nics[rank]}
     here = ports.domain[own[0]]
     beside = {ports.node[rank] for rank in ranks if ports.domain[rank] != here}
     hosted = sum(1 for rank in own if ports.node[rank] in beside)

@@ -89,7 +89,7 @@ def test_unknown_sizes_are_counted_and_in_no_sum():
 
 @given(st.integers(2, 16), kinds, st.floats(1e3, 1e9), st.floats(1e-6, 1.0))
 def test_inside_a_domain_utilisation_is_busbw_over_the_bandwidth(n, kind, size, time):
-    one = Ports(domain=[0] * n, node=[0] * n, nic=[None] * n, scale_up=1e9)
+    one = Ports(domain=[0] * n, node=[0] * n, nics=[()] * n, scale_up=1e9)
     (row,) = utilisations(took(job([(kind, range(n), size)], n), np.array([time])), one)
     assert row.busbw == pytest.approx(size * FACTOR[kind](n) / time)
     assert row.utilisation == pytest.approx(row.busbw / 1e9)
@@ -97,7 +97,7 @@ def test_inside_a_domain_utilisation_is_busbw_over_the_bandwidth(n, kind, size, 
 
 @given(st.integers(2, 8), kinds, st.floats(1e3, 1e9), st.floats(1e-6, 1.0))
 def test_of_ranks_alone_in_their_domains_the_nic_is_the_link(n, kind, size, time):
-    one = Ports(domain=range(n), node=range(n), nic=[0] * n, scale_up=1e12, nic_bandwidth=1e9)
+    one = Ports(domain=range(n), node=range(n), nics=[(0,)] * n, scale_up=1e12, nic_bandwidth=1e9)
     (row,) = utilisations(took(job([(kind, range(n), size)], n), np.array([time])), one)
     assert row.utilisation == pytest.approx(row.busbw / 1e9)
 
@@ -105,8 +105,8 @@ def test_of_ranks_alone_in_their_domains_the_nic_is_the_link(n, kind, size, time
 def test_many_ranks_leave_a_domain_through_all_their_nics():
     """Two domains of four: an all-reduce of S brings S over the edge, on four NICs of 1 B/s."""
     halves = [0, 0, 0, 0, 1, 1, 1, 1]
-    nics = [0, 1, 2, 3, 0, 1, 2, 3]
-    one = Ports(domain=halves, node=halves, nic=nics, scale_up=100.0, nic_bandwidth=1.0)
+    nics = [(0,), (1,), (2,), (3,)] * 2
+    one = Ports(domain=halves, node=halves, nics=nics, scale_up=100.0, nic_bandwidth=1.0)
     call = job([("all_reduce", range(8), 40.0)], 8).call_view(0)
     assert least_time(call, one) == pytest.approx(40.0 / 4)
     gather = job([("all_gather", range(8), 40.0)], 8).call_view(0)
@@ -116,7 +116,7 @@ def test_many_ranks_leave_a_domain_through_all_their_nics():
 
 
 def test_domains_of_one_node_reach_each_other_past_the_nics():
-    one = Ports(domain=[0, 1], node=[0, 0], nic=[None, None], scale_up=100.0, host=2.0)
+    one = Ports(domain=[0, 1], node=[0, 0], nics=[(), ()], scale_up=100.0, host=2.0)
     call = job([("broadcast", (0, 1), 40.0)], 2).call_view(0)
     assert least_time(call, one) == pytest.approx(20.0)
 
@@ -143,15 +143,17 @@ def test_no_simulation_uses_more_of_a_link_than_there_is(name, calls, data):
 def test_ports_are_those_that_ranks_are_plugged_into():
     own = ports(load_cluster("aws-p4d"), 16)
     assert list(own.domain) == [0] * 8 + [1] * 8
-    assert list(own.nic[:8]) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert list(own.nics[:8]) == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
     assert (own.scale_up, own.nic_bandwidth, own.host) == (300e9, 12.5e9, 0.0)
     many = ports(load_cluster("aws-p5"), 8)
-    assert (list(many.nic), many.nic_bandwidth) == (list(range(8)), 4 * 12.5e9)
+    assert (list(many.nics), many.nic_bandwidth) == ([(nic,) for nic in range(8)], 4 * 12.5e9)
+    shared = ports(load_cluster("l40s-pcie-8"), 10, nodes=2)
+    assert set(shared.nics) == {(0, 1)}
 
 
 def test_where_the_switch_adds_an_all_reduce_needs_its_size_alone():
-    plain = Ports(domain=[0] * 8, node=[0] * 8, nic=[None] * 8, scale_up=1.0)
-    adds = Ports(domain=[0] * 8, node=[0] * 8, nic=[None] * 8, scale_up=1.0, adds=True)
+    plain = Ports(domain=[0] * 8, node=[0] * 8, nics=[()] * 8, scale_up=1.0)
+    adds = Ports(domain=[0] * 8, node=[0] * 8, nics=[()] * 8, scale_up=1.0, adds=True)
     reduce = job([("all_reduce", range(8), 8.0)], 8).call_view(0)
     gather = job([("all_gather", range(8), 8.0)], 8).call_view(0)
     assert (least_time(reduce, plain), least_time(reduce, adds)) == (14.0, 8.0)

@@ -98,6 +98,16 @@ def test_a_package_of_a_package_keeps_its_card(packaged, tmp_path):
     )
 
 
+def test_what_the_card_says_is_kept_though_trace_and_cluster_differ(packaged, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(packaged[0], copy)
+    file = copy / "workload_card.yaml"
+    file.write_text(file.read_text().replace("total_count: 8", "total_count: 64"))
+    report = package(copy, tmp_path / "second", cluster="hgx-h100")
+    assert report.card == read_card(file)
+    assert any("total_count is 64" in line for line in report.findings)
+
+
 @pytest.mark.parametrize("taken", ["file", "full", "orphan"])
 def test_what_is_there_is_not_written_over(tmp_path, taken):
     target = tmp_path / "pack"

@@ -9,7 +9,7 @@ import numpy as np
 from collectives import nccl, select, snake, torus
 from collectives.machine import Machine, Ranks
 from simulator.load import cost, lay
-from simulator.schedule import Plan
+from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 
 
@@ -70,19 +70,25 @@ def xla(
     """
     plain = bare(kind, ranks, size, topology, machine=machine, algorithm=algorithm)
     positions = np.asarray(ranks, dtype=np.int32)
-    if algorithm is not None or kind not in select.ON_RINGS:
-        return plain
-    plans = [plain]
+    more = [] if algorithm is not None else on_slice(kind, positions, topology)
+    plans = [plain, *(replace(plain, schedule=schedule) for schedule in more)]
+    return min(plans, key=lambda plan: cost(lay(plan, positions, size, topology)))
+
+
+def on_slice(kind: str, positions: Ranks, topology: Topology) -> list[Schedule]:
+    """Schedules that the grid of a slice allows besides those of :func:`bare`."""
+    if kind not in select.ON_RINGS:
+        return []
+    schedules = []
     order = snake.cycle(positions, topology)
     if order is not None:
         both = select.ON_RINGS[kind](np.stack([order, order[::-1]]))
-        plans.append(replace(plain, schedule=replace(both, algorithm="bidirectional")))
-    if torus.shape_of(positions, topology) is not None:
-        plans += [
-            bare(kind, ranks, size, topology, machine=machine, algorithm=name)
-            for name in select.BY_GRID[kind]
-        ]
-    return min(plans, key=lambda plan: cost(lay(plan, positions, size, topology)))
+        schedules.append(replace(both, algorithm="bidirectional"))
+    shape = torus.shape_of(positions, topology)
+    if shape is not None:
+        at = np.argsort(positions).astype(np.int32).reshape(shape)
+        schedules += [build(at) for build in select.BY_GRID[kind].values()]
+    return schedules
 
 
 LIBRARIES: dict[str, Planner] = {"nccl": nccl.plan, "rccl": bare, "xla": xla, "none": bare}

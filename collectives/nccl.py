@@ -17,12 +17,23 @@ from itertools import permutations
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives import direct, double_tree, nccl_tables, ring, rings, select
 from collectives.machine import Machine, Ranks
-from collectives.nccl_costs import Case, Known, chained, ringed, sent, switched, treed
+from collectives.nccl_costs import (
+    Case,
+    Known,
+    Offer,
+    chained,
+    ringed,
+    sent,
+    switched,
+    treed,
+)
 from collectives.order import by_domain, from_root, placed
 from simulator.errors import ScheduleError
+from simulator.networks import Networks, Number
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 
@@ -70,13 +81,47 @@ def plan(
         If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
         is not on the topology.
     """
+    case = _case(kind, ranks, size, topology, machine=machine)
+    return min(_offers(case, machine, algorithm), key=case.time).plan()
+
+
+def times(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    networks: Networks,
+    *,
+    machine: Machine,
+    algorithm: str | None = None,
+) -> NDArray[np.float64]:
+    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    case = _case(kind, ranks, size, networks, machine=machine)
+    fastest = _least(case, _offers(case, machine, algorithm))
+    return np.broadcast_to(fastest, len(networks))
+
+
+def _case(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    networks: Topology | Networks,
+    *,
+    machine: Machine,
+) -> Case:
     positions = np.asarray(ranks, dtype=np.int32)
-    select.check_group(kind, positions, topology, machine.domains)
-    case = Case(
+    graph = networks.graph if isinstance(networks, Networks) else networks
+    select.check_group(kind, positions, graph, machine.domains)
+    return Case(
         kind=kind,
         positions=positions,
         size=size,
-        topology=topology,
+        networks=networks,
         where=np.asarray(machine.domains)[positions],
         tuning=nccl_tables.tuning(machine.generation, machine.version),
         generation=machine.generation,
@@ -84,8 +129,13 @@ def plan(
         net_message=(
             nccl_tables.NET_MESSAGE if machine.net_message is None else machine.net_message
         ),
-        known=_known(machine, kind, positions, topology),
+        known=_known(machine, kind, positions, networks),
     )
+
+
+def _offers(case: Case, machine: Machine, algorithm: str | None) -> list[Offer]:
+    """All that NCCL has to choose from; it takes the fastest."""
+    kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
         return sent(case, case.known.schedule("send", lambda: _SENDS[kind](case.n)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
@@ -94,21 +144,21 @@ def plan(
         return _forced(case, algorithm)
     if kind != "all_reduce":
         return _ringed(case)
-    plans = [_ring_or_tree(case)]
+    offers = _ring_or_tree(case)
     if machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
-        plans.append(_switched(case))
-    return min(plans, key=case.time)
+        offers.append(_switched(case))
+    return offers
 
 
-def _known(machine: Machine, kind: str, positions: Ranks, topology: Topology) -> Known:
+def _known(machine: Machine, kind: str, positions: Ranks, networks: Topology | Networks) -> Known:
     """Find what is known of the group's schedules on this topology, which is kept beside it."""
-    key = kind, positions.tobytes(), id(topology)
+    key = kind, positions.tobytes(), id(networks)
     known: Known
-    _, known = machine.known.setdefault(key, (topology, Known()))
+    _, known = machine.known.setdefault(key, (networks, Known()))
     return known
 
 
-def _forced(case: Case, algorithm: str) -> Plan:
+def _forced(case: Case, algorithm: str) -> list[Offer]:
     if algorithm == "ring":
         return _ringed(case)
     if case.kind != "all_reduce":
@@ -117,30 +167,41 @@ def _forced(case: Case, algorithm: str) -> Plan:
         return treed(case, _tree(case))
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
-    return _switched(case)
+    return [_switched(case)]
 
 
-def _switched(case: Case) -> Plan:
+def _switched(case: Case) -> Offer:
     return switched(
         case, case.known.schedule("nvls", lambda: double_tree.switched_all_reduce(case.grid))
     )
 
 
-def _ring_or_tree(case: Case) -> Plan:
+def _ring_or_tree(case: Case) -> list[Offer]:
     """Trees up to where NCCL changes its mind; a ring beyond costs no less than the tree there."""
     around = _ringed(case)
     if case.domains == 1 or not case.even:
         return around
     schedule = _tree(case)
-    last = _last_of_tree(case, around, treed(case, schedule))
-    if case.size <= last:
-        return treed(case, schedule)
-    there = replace(case, size=last)
-    missing = there.time(treed(there, schedule)) - case.time(around)
-    return replace(around, overhead=around.overhead + max(0.0, missing))
+    last = _last_of_tree(case, around[0].schedule, schedule)
+    small = case.size <= last
+    trees = treed(case, schedule)
+    if np.all(small):
+        return trees
+    there = replace(case, size=np.where(small, case.size, last))
+    missing = np.maximum(0.0, _least(there, treed(there, schedule)) - _least(case, around))
+    rings = [
+        replace(ring, overhead=np.where(small, inf, ring.overhead + missing)) for ring in around
+    ]
+    if not np.any(small):
+        return rings
+    return [replace(tree, overhead=np.where(small, tree.overhead, inf)) for tree in trees] + rings
 
 
-def _last_of_tree(case: Case, around: Plan, tree: Plan) -> float:
+def _least(case: Case, offers: list[Offer]) -> Number:
+    return np.minimum.reduce([case.time(offer) for offer in offers])
+
+
+def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
     near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
@@ -149,16 +210,16 @@ def _last_of_tree(case: Case, around: Plan, tree: Plan) -> float:
     up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
     gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
-    unit = replace(case, size=1.0)
-    loss = unit.bytes_time(tree) / case.tree_fraction - unit.bytes_time(around)
-    return max(0.0, gain) / loss if loss > 0 else inf
+    of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction
+    loss = of_tree - case.wire(around, pipelined=True).per_byte
+    return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
 
 
 def _tree(case: Case) -> Schedule:
     return case.known.schedule("tree", lambda: double_tree.chained_all_reduce(case.grid))
 
 
-def _ringed(case: Case) -> Plan:
+def _ringed(case: Case) -> list[Offer]:
     schedule = case.known.schedule("ring", lambda: _ring_schedule(case))
     return ringed(case, schedule, pipelined=case.domains > 1)
 
@@ -180,7 +241,7 @@ def _all_orders(n: int) -> Ranks:
     return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
 
 
-def _other(case: Case, domains: Ranks, algorithm: str | None) -> Plan:
+def _other(case: Case, domains: Ranks, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in _CHAINS and algorithm in (None, "ring"):
         order = from_root(by_domain(case.positions, case.where), case.where)

@@ -1,6 +1,6 @@
-"""What NCCL's protocols add to a schedule on the wire: plans for one algorithm.
+"""What NCCL's protocols add to a schedule on the wire: what one algorithm has to offer.
 
-A plan's time is
+The time of an offer is
 
     base + fill + copy + Σ steps (links' latency + software) + bytes / (fraction · bandwidth)
 
@@ -14,10 +14,13 @@ Latency and bandwidth come from the topology's links. So twice the bandwidth of 
 bytes and fill, uncovers latency that was hidden, and leaves base and copy; half its latency halves
 the links' part and leaves the software's. Each term grows with size or is constant, so the
 minimum over protocols does too.
+
+All of it holds for one network and for many of one graph (:mod:`simulator.networks`) alike: what
+depends on the links is then an array with a value per network.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +30,7 @@ from collectives.bandwidth import least_bytes
 from collectives.machine import Ranks
 from collectives.nccl_tables import PROTOCOLS, SLOT, Tuning
 from collectives.order import grid
-from simulator.load import lay
+from simulator.networks import Networks, Number, Wire, wire
 from simulator.schedule import Plan, Schedule
 from simulator.topology import SCALE_UP, Topology
 
@@ -43,13 +46,27 @@ _SLOTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """What a schedule costs on the links alone: s per byte of the message, s of latency, steps."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """One way to carry out a call: a plan, whose numbers are arrays where networks are many."""
 
-    per_byte: float
-    latency: float
-    steps: int
+    schedule: Schedule
+    overhead: Number
+    step_latency: Number = 0.0
+    efficiency: Number = 1.0
+    protocol: str = ""
+    pipelined: bool = False
+
+    def plan(self) -> Plan:
+        """Return the plan; for one network."""
+        return Plan(
+            self.schedule,
+            overhead=float(self.overhead),
+            step_latency=float(self.step_latency),
+            efficiency=float(self.efficiency),
+            protocol=self.protocol,
+            pipelined=self.pipelined,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,18 +85,23 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A call of a group: ``positions`` on ``topology``, ``where`` is the domain of each."""
+    """A call of a group: ``positions`` on ``networks``, ``where`` is the domain of each."""
 
     kind: str
     positions: Ranks
-    size: float
-    topology: Topology
+    size: Number
+    networks: Topology | Networks
     where: Ranks
     tuning: Tuning
     generation: str = ""
     cpu: str = ""
     net_message: float = tables.NET_MESSAGE
     known: Known = field(default_factory=Known)
+
+    @property
+    def topology(self) -> Topology:
+        """The network, or one of the many: whose links join whom is the same in all."""
+        return self.networks.graph if isinstance(self.networks, Networks) else self.networks
 
     @property
     def n(self) -> int:
@@ -122,17 +144,17 @@ class Case:
         return tables.TREE_FRACTION if self.domains > 2 else 1.0
 
     @property
-    def block(self) -> float:
+    def block(self) -> Number:
         """A rank's part of the message (B)."""
         return self.size / self.n
 
     @property
-    def own_copy(self) -> float:
+    def own_copy(self) -> Number:
         """Copying the rank's own block (s)."""
         share = _COPIED.get(self.kind, 1.0)
         return share * self.block / (tables.CHANNELS * self.tuning.channel)
 
-    def message(self, size: float, protocol: str) -> float:
+    def message(self, size: Number, protocol: str) -> Number:
         """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
         if protocol == "Simple":
             return 0.0
@@ -142,60 +164,50 @@ class Case:
         """Lay a schedule on the links, once."""
         key = id(schedule), pipelined
         if key not in self.known.wires:
-            plan = Plan(schedule, pipelined=pipelined)
-            loads = lay(plan, self.positions, 1.0, self.topology)
-            steps = sum(step.repeats for step in schedule.steps)
-            per_byte = sum(load.transfer for load in loads)
-            wire = Wire(per_byte, sum(load.latency for load in loads), steps)
-            self.known.wires[key] = schedule, wire
+            laid = wire(schedule, self.positions, self.networks, pipelined=pipelined)
+            self.known.wires[key] = schedule, laid
         return self.known.wires[key][1]
 
-    def time(self, plan: Plan) -> float:
+    def time(self, offer: Offer) -> Number:
         """Time on an idle network (s): what `simulator.load` makes of the plan."""
-        wire = self.wire(plan.schedule, pipelined=plan.pipelined)
-        software = plan.overhead + wire.steps * plan.step_latency
-        return software + wire.latency + self.bytes_time(plan) / plan.efficiency
+        on_wire = self.wire(offer.schedule, pipelined=offer.pipelined)
+        software = offer.overhead + on_wire.steps * offer.step_latency
+        return software + on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
 
-    def bytes_time(self, plan: Plan) -> float:
-        """Time of a plan's bytes alone, at the full bandwidth of the links (s)."""
-        return self.size * self.wire(plan.schedule, pipelined=plan.pipelined).per_byte
-
-
-def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> Plan:
-    """Fastest protocol for a schedule of blocks that go round, all ranks at once."""
-    wire = case.wire(schedule, pipelined=pipelined)
-    plans = [replace(_ring(case, schedule, wire, name), pipelined=pipelined) for name in PROTOCOLS]
-    return min(plans, key=case.time)
+    def bytes_time(self, schedule: Schedule, *, pipelined: bool = False) -> Number:
+        """Time of the bytes alone, at the full bandwidth of the links (s)."""
+        return self.size * self.wire(schedule, pipelined=pipelined).per_byte
 
 
-def treed(case: Case, schedule: Schedule) -> Plan:
-    """Fastest protocol for slices that go up and down the trees of several domains."""
+def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
+    """Offer a schedule of blocks that go round, all ranks at once."""
+    return [_ring(case, schedule, name, pipelined=pipelined) for name in PROTOCOLS]
+
+
+def treed(case: Case, schedule: Schedule) -> list[Offer]:
+    """Offer slices that go up and down the trees of several domains."""
     net_hops = 2 * (case.domains - 1).bit_length()
-    plans = [
+    return [
         _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
         for name in PROTOCOLS
     ]
-    return min(plans, key=case.time)
 
 
-def chained(case: Case, schedule: Schedule) -> Plan:
-    """Fastest protocol for slices that go down a chain, domain by domain."""
-    plans = [
+def chained(case: Case, schedule: Schedule) -> list[Offer]:
+    """Offer slices that go down a chain, domain by domain."""
+    return [
         _sliced(case, schedule, (name, tables.FRACTION[name]), case.domains - 1)
         for name in PROTOCOLS
     ]
-    return min(plans, key=case.time)
 
 
-def switched(case: Case, schedule: Schedule) -> Plan:
+def switched(case: Case, schedule: Schedule) -> Offer:
     """NVLS: the domain's switch adds.
 
     Every rank also puts its own part through the switch, S (1 + 1/L) each way for L ranks of the
     domain, and one of 16 channels does not move data.
     """
-    (load,) = lay(Plan(schedule, pipelined=True), case.positions, case.size, case.topology)
-    times = load.weight * load.amount / case.topology.bandwidth[load.link]
-    inside = case.topology.resource[load.link] == case.topology.resources.index(SCALE_UP)
+    on_wire = case.wire(schedule, pipelined=True)
     share = (
         (case.tuning.nvls or 1.0)
         * (_NVLS_CHANNELS - 1)
@@ -203,66 +215,66 @@ def switched(case: Case, schedule: Schedule) -> Plan:
         * case.local
         / (case.local + 1)
     )
-    slowed = np.where(inside, times / share, times).max(initial=0.0)
+    inside = on_wire.on(case.topology, SCALE_UP) / share
+    slowed = np.maximum(inside, on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
-    filling = case.bytes_time(Plan(schedule)) if hops else load.transfer
-    return Plan(
+    filling = case.bytes_time(schedule, pipelined=not hops)
+    return Offer(
         schedule,
         overhead=_base(case, "Simple")
         + tables.NVLS_STEP
         + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
         + filling * SLOT / (SLOT + case.size),
-        efficiency=load.transfer / slowed if slowed else 1.0,
+        efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,
     )
 
 
-def sent(case: Case, schedule: Schedule) -> Plan:
+def sent(case: Case, schedule: Schedule) -> list[Offer]:
     """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
     peers = case.n - 1
     base = case.tuning.base + tables.P2P_PEER * (peers - case.outside)
     base += tables.P2P_PEER_NET * case.outside
-    transfer = case.bytes_time(Plan(schedule))
+    transfer = case.bytes_time(schedule)
     block = case.size / schedule.parts
     half = tables.FRACTION["LL"]
     alone = block / case.tuning.p2p_channel
     fill = transfer / max(peers, 1) * SLOT / (SLOT + block)
-    small = base + tables.P2P_BASE + max(0.0, alone - transfer / half)
-    plans = [
-        Plan(schedule, overhead=small, efficiency=half, protocol="LL"),
-        Plan(
+    small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
+    return [
+        Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
+        Offer(
             schedule,
             overhead=base + tables.WIDE + fill,
             efficiency=tables.P2P_FRACTION,
             protocol="Simple",
         ),
     ]
-    return min(plans, key=case.time)
 
 
-def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Plan:
+def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:
     """Every hop waits for its first slice and then passes on what comes."""
     name, fraction = how
     steps = len(schedule.steps)
     net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
     near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
-    bytes_time = case.bytes_time(Plan(schedule, pipelined=True))
-    if name == "LL":
-        fraction = min(fraction, _ll_fraction(case, bytes_time))
-    fill = case.bytes_time(Plan(schedule)) * _SLOTS[name] / (_SLOTS[name] + case.size)
-    return Plan(
+    bytes_time = case.bytes_time(schedule, pipelined=True)
+    capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
+    fill = case.bytes_time(schedule) * _SLOTS[name] / (_SLOTS[name] + case.size)
+    return Offer(
         schedule,
         overhead=_base(case, name) + fill,
         step_latency=(net_hops * net + (steps - net_hops) * near) / max(steps, 1),
-        efficiency=fraction,
+        efficiency=capped,
         protocol=name,
         pipelined=True,
     )
 
 
-def _ring(case: Case, schedule: Schedule, wire: Wire, name: str) -> Plan:
-    steps, transfer = wire.steps, case.size * wire.per_byte
+def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offer:
+    on_wire = case.wire(schedule, pipelined=pipelined)
+    steps, transfer = on_wire.steps, case.size * on_wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
     step = transfer / max(steps, 1)
     near = tables.NVLINK_STEP[name] - tables.NVLINK_STEP["LL"]
@@ -276,25 +288,25 @@ def _ring(case: Case, schedule: Schedule, wire: Wire, name: str) -> Plan:
     else:
         phases = 2 if case.kind == "all_reduce" else 1
         fill = phases * step * _SLOTS[name] / (_SLOTS[name] + block)
-    return Plan(
+    return Offer(
         schedule,
         overhead=_base(case, name) + fill + case.own_copy,
         step_latency=software * software / (software + step / fraction) if software else 0.0,
         efficiency=fraction,
         protocol=name,
+        pipelined=pipelined,
     )
 
 
-def _ll_fraction(case: Case, transfer: float) -> float:
+def _ll_fraction(case: Case, transfer: Number) -> Number:
     """LL's share of the wire: half, or less where llMaxBws is less."""
     half = tables.FRACTION["LL"]
     moved = least_bytes(case.kind, size=case.size, n=case.n)
-    if not moved or not transfer:
-        return half
-    wire = moved / transfer
+    some = (moved > 0) & (transfer > 0)
+    carried = np.where(some, moved, 1.0) / np.where(some, transfer, 1.0)
     caps = tables.LL_CAP_NET.get(case.cpu, tables.LL_CAP_NET[""])
     cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
-    return min(half, cap / wire)
+    return np.where(some, np.minimum(half, cap / carried), half)
 
 
 def _base(case: Case, name: str) -> float:

@@ -118,6 +118,7 @@ SLICE = 512 * 1024
 
 _NESTED, _GRID = "by domain", "by grid"
 """Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
+_SEVERAL = (_NESTED, _GRID)
 _UNEVEN = "uneven rings"
 """Stands for a ring per place of the smallest of unequal domains."""
 ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
@@ -163,23 +164,54 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
         is not on the topology.
     """
     positions = np.asarray(ranks, dtype=np.int32)
+    names_of = choices(kind, ranks, topology, domains=domains, algorithm=algorithm)
+    plans = [
+        _plan(kind, positions, size, (topology, domains), name=name, overhead=overhead)
+        for name in names_of
+    ]
+    if len(plans) == 1:
+        return plans[0]
+    return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
+
+
+def choices(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    topology: Topology,
+    *,
+    domains: Ranks,
+    algorithm: str | None = None,
+) -> tuple[str, ...]:
+    """Algorithms of which :func:`plan` takes the fastest; they depend on no bandwidth or latency.
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    positions = np.asarray(ranks, dtype=np.int32)
     check_group(kind, positions, topology, domains)
     where = np.asarray(domains)[positions]
     name = algorithm or _default(kind, positions, where, topology)
-    if name in (_NESTED, _GRID):
-        plans = (
-            plan(
-                kind,
-                ranks,
-                size,
-                topology,
-                domains=domains,
-                overhead=overhead,
-                algorithm=one,
-            )
-            for one in (BY_DOMAIN if name == _NESTED else BY_GRID)[kind]
-        )
-        return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
+    return tuple({_NESTED: BY_DOMAIN, _GRID: BY_GRID}[name][kind]) if name in _SEVERAL else (name,)
+
+
+def follows_numbers(kind: str, name: str) -> bool:
+    """Whether the schedule depends on bandwidth and latency: in how many chunks a chain passes."""
+    return name == "ring" and kind in _CHAINS
+
+
+def _plan(
+    kind: str,
+    positions: Ranks,
+    size: float,
+    there: tuple[Topology, Ranks],
+    *,
+    name: str,
+    overhead: float,
+) -> Plan:
+    topology, domains = there
+    where = np.asarray(domains)[positions]
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
     if name in by_domain_of:
         return Plan(by_domain_of[name](grid(positions, where)), overhead=overhead)
@@ -187,7 +219,7 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
         return Plan(_shaped(kind, name, positions, (where, topology)), overhead=overhead)
     if name not in ALGORITHMS[kind]:
         raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
-    if name == "ring" and kind in _CHAINS:
+    if follows_numbers(kind, name):
         chunks = _chain_chunks(positions, where, size, topology)
         schedule = _CHAINS[kind](len(positions), chunks)
     else:

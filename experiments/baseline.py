@@ -6,15 +6,16 @@ from pathlib import Path
 
 from collectives.force import parse
 from experiments.card_cluster import CardCluster, card_cluster
-from experiments.costs import with_costs
+from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
 from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
+from traces.load import Reader
 from traces.loaded import Loaded
-from traces.package import find_package, load
+from traces.package import find_package, reader
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -38,12 +39,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is."""
+    """A trace on the cluster it is taken to have been recorded on, simulated as it is.
+
+    ``read`` reads other steps of the trace.
+    """
 
     loaded: Loaded
     scenario: Scenario
     timeline: Timeline
     settings: Settings
+    read: Reader
 
     @property
     def error(self) -> float | None:
@@ -85,13 +90,36 @@ def baseline(
     """
     settings = settings or Settings()
     where, notes = _where(trace, cluster)
+    for rule in settings.algorithms:
+        parse(rule)
+    return replayed(_noting(reader(trace), notes), where, settings, watch)
+
+
+def replayed(
+    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+) -> Baseline:
+    """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    loaded = read(settings.step)
+    scenario = costed(loaded, cluster, settings)
+    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings, read)
+
+
+def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+    """Make a scenario of a step on the cluster it was recorded on, its collectives costed."""
     forced = tuple(parse(rule) for rule in settings.algorithms)
-    loaded = load(trace, settings.step)
-    told = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
-    loaded = replace(loaded, coverage=told)
-    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
-    scenario = with_costs(scenario, settings.collective_cost)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+    scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
+    return with_costs(scenario, settings.collective_cost)
+
+
+def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
+    """Add to the notes of every step that is read."""
+
+    def noting(step: str) -> Loaded:
+        loaded = read(step)
+        coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
+        return replace(loaded, coverage=coverage)
+
+    return noting
 
 
 def _where(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import typer
 
-from experiments.commands import files, networks, questions
+from experiments.commands import files, networks, questions, trust
 from simulator.errors import TwofoldError
 
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -23,6 +23,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     files.inspect,
     files.metrics,
     files.package,
+    trust.calibrate,
+    trust.validate,
     networks.clusters,
     networks.collective,
     networks.topology,

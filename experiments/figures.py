@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
+from experiments.curve import CurveReport
 from experiments.network import TopologyReport
 from experiments.output import check_output, writing
 from experiments.sweep import SweepPoint, SweepReport
@@ -204,6 +206,37 @@ def _draw_collective(report: CollectiveReport, path: Path) -> None:
         _save(figure, path)
 
 
+def _draw_curve(report: CurveReport, path: Path) -> None:
+    """Draw step time over the factor, with the band it lies in and the break-even."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        factors = np.array([point.factor for point in report.points])
+        steps = np.array([point.step_s for point in report.points])
+        scale, unit = _unit(float(steps.max()))
+        fine = np.geomspace(factors[0], factors[-1], 400)
+        line = scale * np.interp(1 / fine, 1 / factors[::-1], steps[::-1])
+        band = scale * report.gap_s
+        axes.plot(fine, line, color=_BLUE, label="step without contention", zorder=3)
+        if report.certificate != "none":
+            label = f"within {100 * report.gap_s / steps.max():.1g} %"
+            axes.fill_between(
+                fine, line - band, line + band, color=_BLUE, alpha=0.25, label=label, lw=0
+            )
+        if report.break_even is not None and report.break_even > factors[0] * (1 + 1e-9):
+            label = f"doubling buys < {report.threshold_pct:g} % beyond {report.break_even:.3g}"
+            axes.axvline(report.break_even, color=_ORANGE, ls="--", lw=1, label=label + _TIMES)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda factor, _: f"{factor:g}{_TIMES}")
+        axes.set_ylim(0, 1.1 * scale * steps.max())
+        axes.set_ylabel(f"step time [{unit}]")
+        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        cluster = report.base.scenario.cluster.name
+        figure.suptitle(_title(report.base.loaded.trace, f" on {cluster}"), fontsize=8)
+        _save(figure, path)
+
+
 def _unit(seconds: float) -> tuple[float, str]:
     """Choose a unit for times up to this one: how many of it a second has, and its name."""
     for scale, name in ((1.0, "s"), (1e3, "ms")):
@@ -240,6 +273,7 @@ def _save(figure: Figure, path: Path) -> None:
 _DRAWN: dict[type, Callable[[Any, Path], None]] = {
     SweepReport: _draw_sweep,
     CompareReport: _draw_compare,
+    CurveReport: _draw_curve,
     CollectiveReport: _draw_collective,
     TopologyReport: lambda report, path: draw_topology(report.network, path),
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
@@ -17,6 +18,7 @@ from experiments.package import PackagedFile, PackageReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
+from experiments.validate import StepError, ValidationReport
 from topologies.spec import Summary
 
 Report = (
@@ -27,6 +29,8 @@ Report = (
     | InspectReport
     | MetricsReport
     | PackageReport
+    | CalibrationReport
+    | ValidationReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -65,6 +69,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     InspectReport: (CallSummary, "calls"),
     MetricsReport: (Metric, "metrics"),
     PackageReport: (PackagedFile, "files"),
+    CalibrationReport: (Parameter, "parameters"),
+    ValidationReport: (StepError, "steps"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

@@ -1,18 +1,23 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
-from simulator.engine import Planner, Progress, simulate
+from simulator.engine import Costs, Planner, Progress, simulate
+from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
+from topologies.cluster import Calibrated
+
+AUTO = "auto"
+"""Stands for the engine that is enough."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +65,10 @@ class Scenario:
         """Say how the cluster's library carries out a call."""
         machine = self.machine()
         carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced = self.forced
+        forced, calibration = self.forced, self.cluster.calibration
 
         def planner(call: Call, topology: Topology) -> Plan:
-            return carry_out(
+            plan = carry_out(
                 call.kind,
                 call.group.ranks,
                 call.size,
@@ -71,11 +76,32 @@ class Scenario:
                 machine=machine,
                 algorithm=choose(forced, call.kind, call.size, call.group.label),
             )
+            known = calibration.get(call.kind)
+            return plan if known is None else _calibrated(plan, known)
 
         return planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it."""
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``."""
+        if self.engine == AUTO:
+            timeline = replace(self, engine="analytic").run(progress)
+            matters = self.contention(timeline).matters
+            return replace(self, engine="flow").run(progress) if matters else timeline
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
+
+    def contention(self, timeline: Timeline) -> Overlap:
+        """Judge a timeline of the ``analytic`` engine of this scenario."""
+        return overlap(timeline, Costs(timeline.topology, self.planner()))
+
+
+def _calibrated(plan: Plan, known: Calibrated) -> Plan:
+    """Put what a trace showed of the call's kind into how it is carried out."""
+    return replace(
+        plan,
+        overhead=plan.overhead * known.overhead,
+        step_latency=plan.step_latency * known.overhead,
+        latency_factor=known.latency,
+        bandwidth_factor=known.bandwidth,
+    )

@@ -6,6 +6,7 @@ something else is on the links.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -114,8 +115,12 @@ def _of_step(
     chunk_bytes, network = where
     flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
-    on_link = _bytes_on_links(step, flow, (offset, link), network)
+    on_link = bytes_on_links(step, flow, (offset, link), network)
+    if plan.bandwidth_factor:
+        on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
     latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
+    if plan.latency_factor:
+        latency_of[:-1] *= by_resource(plan.latency_factor, network)
     latency_of[-1] = plan.step_latency
     largest = float(flow.max())
     used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
@@ -135,9 +140,15 @@ def _of_step(
     )
 
 
-def _bytes_on_links(
+def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
+    """Factors in the order of the topology's resources, 1 where none is given."""
+    return np.array([factors.get(name, 1.0) for name in network.resources])
+
+
+def bytes_on_links(
     step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
 ) -> Floats:
+    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``."""
     offset, link = path
     of = np.repeat(np.arange(len(flow)), np.diff(offset))
     if step.in_network:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import ClusterError
-from topologies.cluster import Accelerator, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.cluster import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
 from topologies.fabrics import FABRICS
 
 _FABRICS: dict[object, type[BaseModel]] = {
@@ -132,6 +132,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Cluster
     if location[0] == "scale_out" and len(location) > 1:
         model = _FABRICS[location[1]]
+    elif location[0] == "calibration" and len(location) > 2:
+        model = Calibrated
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)

@@ -1,5 +1,6 @@
 """The format ``kineto``: files of the PyTorch profiler, one per rank."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from traces.job import read_job
@@ -17,6 +18,7 @@ def recognise(head: bytes) -> bool:
     return begun.startswith(b"{") and any(key in begun for key in _KEYS)
 
 
-def load(path: Path, step: str) -> Loaded:
-    """Read and link; errors as :func:`traces.load.load`."""
-    return linked(path, read_job(path), step)
+def reader(path: Path) -> Callable[[str], Loaded]:
+    """Read, and link any step of it; errors as :func:`traces.load.load`."""
+    job = read_job(path)
+    return lambda step: linked(path, job, step)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -16,16 +17,21 @@ FORMATS = {
 """Formats that can be read, and the module of each.
 
 It has ``recognise(head)``, true of the first bytes of a file of the format, and
-``load(path, step)``. Imported when asked, since some need libraries that take long to load. The
+``load(path, step)``, or ``reader(path)`` that reads once and returns a function from a step to what
+``load`` would. Imported when asked, since some need libraries that take long to load. The
 first that recognises a file has it; what nobody recognises is the first's to refuse.
 """
+
+
+Reader = Callable[[str], Loaded]
+"""From a step (its number, ``median`` or ``all``) to its workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
     name: str
     recognise: Callable[[bytes], bool]
-    load: Callable[[Path, str], Loaded]
+    reader: Callable[[Path], Reader]
 
 
 def load(path: Path | str, step: str = MEDIAN, *, name: str | None = None) -> Loaded:
@@ -39,10 +45,15 @@ def load(path: Path | str, step: str = MEDIAN, *, name: str | None = None) -> Lo
     TraceError
         If a file cannot be read or used; names file, event and field, and says what to do.
     """
+    return reader(path, name=name)(step)
+
+
+def reader(path: Path | str, *, name: str | None = None) -> Reader:
+    """Read a trace for several of its steps; errors as :func:`load`."""
     if name is not None and name not in FORMATS:
         raise TraceError(f"format {name!r} is not one of {', '.join(FORMATS)}")
     found = _format(name) if name is not None else _told(Path(path))
-    return found.load(Path(path), step)
+    return found.reader(Path(path))
 
 
 def recognised(path: Path | str) -> str:
@@ -68,4 +79,6 @@ def _files(path: Path) -> list[Path]:
 
 def _format(name: str) -> _Format:
     module = import_module(FORMATS[name])
-    return _Format(name, module.recognise, module.load)
+    if hasattr(module, "reader"):
+        return _Format(name, module.recognise, module.reader)
+    return _Format(name, module.recognise, lambda path: partial(module.load, path))

@@ -6,6 +6,7 @@ traces lie beside it, or in one sub-directory. :func:`load` reads packages and b
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from simulator.errors import TraceError
 from traces.card import Card, read_card
 from traces.card_groups import labelled
 from traces.content import head_of
-from traces.load import FORMATS
-from traces.load import load as load_trace
+from traces.load import FORMATS, Reader
+from traces.load import reader as trace_reader
 from traces.loaded import Loaded
 from traces.window import MEDIAN
 
@@ -33,7 +34,12 @@ class Package:
 
 
 def load(path: Path | str, step: str = MEDIAN) -> Loaded:
-    """Read a step of a package or of a bare trace.
+    """Read a step of a package or of a bare trace; errors as :func:`reader`."""
+    return reader(path)(step)
+
+
+def reader(path: Path | str) -> Reader:
+    """Read a package or a bare trace for several of its steps.
 
     Groups without a name get that of the card's parallelism (:mod:`traces.card_groups`). What the
     card has that is not used is said in the coverage's notes.
@@ -45,15 +51,19 @@ def load(path: Path | str, step: str = MEDIAN) -> Loaded:
     """
     package = find_package(path)
     if package is None:
-        return load_trace(path, step)
-    loaded = load_trace(package.traces, step)
+        return trace_reader(path)
+    return partial(_read, str(path), package, trace_reader(package.traces))
+
+
+def _read(name: str, package: Package, read: Reader, step: str) -> Loaded:
+    loaded = read(step)
     coverage = loaded.coverage
     workload, named = labelled(loaded.workload, package.card.parallelism)
     skipped = tuple(one for one in coverage.skipped if Path(one[0]) != package.file)
     notes = (*coverage.notes, *package.card.notes(), *named)
     return replace(
         loaded,
-        trace=str(path),
+        trace=name,
         workload=workload,
         coverage=replace(coverage, skipped=skipped, notes=notes),
     )

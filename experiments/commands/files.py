@@ -29,7 +29,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(ask(trace, step=step), output)
 
 
-@with_settings
+@with_settings()
 def metrics(
     trace: Trace,
     cluster: _MaybeCluster = None,
@@ -46,7 +46,7 @@ def metrics(
     show(report, output)
 
 
-@with_settings
+@with_settings()
 def package(
     trace: Trace,
     directory: Annotated[

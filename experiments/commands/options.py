@@ -1,7 +1,7 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -40,7 +40,7 @@ def _engines() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costs import COLLECTIVE_COSTS
+    from experiments.cost_modes import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 
@@ -108,7 +108,7 @@ Cost = Annotated[
     str,
     typer.Option(
         callback=_one_of(_costs),
-        help="model: from the cluster's links; trace: scaled to what the trace measured.",
+        help="model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
     ),
 ]
 Step = Annotated[
@@ -149,36 +149,38 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
 """The options that make a ``Settings``: how each is annotated, and its default."""
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command those options in place of its parameter ``settings``.
+def with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command those options in place of its parameter ``settings``, but for some.
 
     typer reads options off a signature, so the signature is made anew.
     """
+    shared = {name: option for name, option in _SETTINGS.items() if name not in without}
 
-    def filled(*arguments: object, **options: Any) -> None:
-        from experiments.baseline import Settings
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def filled(*arguments: object, **options: Any) -> None:
+            from experiments.baseline import Settings
 
-        values = {name: options.pop(name) for name in _SETTINGS}
-        forced = tuple(values.pop("algorithm") or ())
-        command(*arguments, settings=Settings(**values, algorithms=forced), **options)
+            values = {name: options.pop(name) for name in shared}
+            forced = tuple(values.pop("algorithm") or ())
+            command(*arguments, settings=Settings(**values, algorithms=forced), **options)
 
-    own = [
-        parameter
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != "settings"
-    ]
-    shared = [
+        parameters = _with_shared(inspect.signature(command), shared)
+        filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        filled.__annotations__ = {one.name: one.annotation for one in parameters}
+        filled.__name__, filled.__doc__ = command.__name__, command.__doc__
+        return filled
+
+    return decorate
+
+
+def _with_shared(
+    signature: inspect.Signature, shared: Mapping[str, tuple[Any, object]]
+) -> list[inspect.Parameter]:
+    """Put shared options before the output, which comes last in every command."""
+    own = [one for one in signature.parameters.values() if one.name not in ("settings", "output")]
+    options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _SETTINGS.items()
+        for name, (kind, default) in shared.items()
     ]
-    # The output comes last, as it does in commands that simulate nothing.
-    last = [parameter for parameter in own if parameter.name == "output"]
-    first = [parameter for parameter in own if parameter.name != "output"]
-    parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in (*first, *shared, *last)
-    ]
-    filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    filled.__annotations__ = {one.name: one.annotation for one in parameters}
-    filled.__name__, filled.__doc__ = command.__name__, command.__doc__
-    return filled
+    last = [signature.parameters["output"]]
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options, *last)]

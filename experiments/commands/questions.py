@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from experiments.baseline import Settings
 
 
-@with_settings
+@with_settings()
 def utility(
     trace: Trace,
     cluster: ClusterOption,
@@ -51,7 +51,7 @@ def utility(
     show(report, output)
 
 
-@with_settings
+@with_settings()
 def sweep(
     trace: Trace,
     cluster: ClusterOption,
@@ -84,7 +84,7 @@ def sweep(
     show(report, output, figure)
 
 
-@with_settings
+@with_settings()
 def compare(
     trace: Trace,
     cluster: Annotated[
@@ -112,7 +112,7 @@ def compare(
     show(report, output, figure)
 
 
-@with_settings
+@with_settings()
 def replay(
     trace: Trace,
     cluster: ClusterOption,

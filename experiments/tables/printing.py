@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from experiments.calibrate import CalibrationReport
 from experiments.clusters import ClustersReport
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
@@ -17,12 +18,14 @@ from experiments.package import PackageReport
 from experiments.render import Report
 from experiments.replay import ReplayReport
 from experiments.sweep import SweepReport
+from experiments.tables.calibrations import print_calibration, print_validation
 from experiments.tables.files import print_inspect
 from experiments.tables.networks import print_clusters, print_collective, print_topology
 from experiments.tables.packages import print_metrics, print_package
 from experiments.tables.replays import print_replay
 from experiments.tables.what_ifs import print_compare, print_sweep, print_utility
 from experiments.utility import UtilityReport
+from experiments.validate import ValidationReport
 
 _PIPED_WIDTH = 100
 """Columns where the output is no terminal and ``COLUMNS`` does not say."""
@@ -52,6 +55,8 @@ _PRINTERS: dict[type, Callable[[Console, Any], None]] = {
     InspectReport: print_inspect,
     MetricsReport: print_metrics,
     PackageReport: print_package,
+    CalibrationReport: print_calibration,
+    ValidationReport: print_validation,
     ClustersReport: print_clusters,
     CollectiveReport: print_collective,
     TopologyReport: print_topology,

@@ -14,7 +14,7 @@ from experiments.tables.parts import (
     print_head,
     say_time,
 )
-from experiments.utility import UtilityReport
+from experiments.utility import Utility, UtilityReport
 
 
 def print_utility(console: Console, report: UtilityReport) -> None:
@@ -32,12 +32,22 @@ def print_utility(console: Console, report: UtilityReport) -> None:
         else:
             bar = draw(row.utility_pct)
             told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
-            rows.add_row(*cells, say_time(row.step_s), percent(row.utility_pct), told)
+            rows.add_row(*cells, say_time(row.step_s), _sure(row), told)
     print_aligned(console, [one for one in (rows, unused) if one.row_count])
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
-    print_foot(
-        console, f"utility: step time saved, in % of the simulated step; a latency is {halved}"
-    )
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    if any(row.interval_pct is not None for row in report.utilities):
+        foot += "; ± 95 % of what steps and calls of the trace scatter by"
+    print_foot(console, foot)
+
+
+def _sure(row: Utility) -> str:
+    """Say a utility, and within what it is known."""
+    if row.utility_pct is None:
+        return ""
+    if row.interval_pct is None:
+        return percent(row.utility_pct)
+    return f"{percent(row.utility_pct).removesuffix(' %')} ± {percent(row.interval_pct)}"
 
 
 def print_sweep(console: Console, report: SweepReport) -> None:

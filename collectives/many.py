@@ -1,0 +1,135 @@
+"""What calls cost on many networks of one graph at once: the planners of a library, vectorised.
+
+What a library chooses among depends on the graph; what it takes depends on bandwidths and
+latencies, network by network. So the schedules are laid once, their times are arrays, and the least
+of them is what the library's planner would have taken on each network.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import nccl, select
+from collectives.library import LIBRARIES, on_slice
+from collectives.machine import Machine, Ranks
+from simulator.load import cost, lay
+from simulator.networks import Networks, wire
+from simulator.schedule import Plan, Schedule
+from simulator.topology import Topology
+
+Floats = NDArray[np.float64]
+
+
+class Times(Protocol):
+    """Time of a call on each of many networks while idle (s), shape ``(S,)``."""
+
+    def __call__(
+        self,
+        kind: str,
+        ranks: Sequence[int] | Ranks,
+        size: float,
+        networks: Networks,
+        *,
+        machine: Machine,
+        algorithm: str | None = None,
+    ) -> Floats:
+        """Return the times."""
+
+
+def times(library: str) -> Times:
+    """Return the function that times calls as a library carries them out, by its name."""
+    return _TIMES[library]
+
+
+def one_schedule(library: str, kind: str, ranks: Ranks, graph: Topology, domains: Ranks) -> bool:
+    """Whether a library carries a call out alike on all networks of a graph.
+
+    Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
+    """
+    if library == "nccl":
+        return False
+    names = select.choices(kind, ranks, graph, domains=domains)
+    more = on_slice(kind, ranks, graph) if library == "xla" else []
+    return len(names) + len(more) == 1 and not select.follows_numbers(kind, names[0])
+
+
+def _of_schedules(more: Callable[[str, Ranks, Topology], list[Schedule]], library: str) -> Times:
+    """Take the fastest of the schedules of :mod:`collectives.select`, and of some more."""
+
+    def fastest(
+        kind: str,
+        ranks: Sequence[int] | Ranks,
+        size: float,
+        networks: Networks,
+        *,
+        machine: Machine,
+        algorithm: str | None = None,
+    ) -> Floats:
+        positions = np.asarray(ranks, dtype=np.int32)
+        graph, domains = networks.graph, machine.domains
+        names = select.choices(kind, positions, graph, domains=domains, algorithm=algorithm)
+        if any(select.follows_numbers(kind, name) for name in names):
+            return _one_by_one(
+                kind, positions, size, networks, machine=machine, how=(library, algorithm)
+            )
+        plans = [
+            select.plan(
+                kind,
+                positions,
+                size,
+                graph,
+                domains=domains,
+                overhead=machine.overhead,
+                algorithm=name,
+            )
+            for name in names
+        ]
+        if algorithm is None:
+            plans += [
+                Plan(schedule, overhead=machine.overhead)
+                for schedule in more(kind, positions, graph)
+            ]
+        least: Floats = np.minimum.reduce(
+            [_time(plan, positions, networks, size) for plan in plans]
+        )
+        return least
+
+    return fastest
+
+
+def _time(plan: Plan, positions: Ranks, networks: Networks, size: float) -> Floats:
+    laid = wire(plan.schedule, positions, networks, pipelined=plan.pipelined)
+    time: Floats = plan.overhead + laid.latency + size * laid.per_byte
+    return time
+
+
+def _one_by_one(
+    kind: str,
+    positions: Ranks,
+    size: float,
+    networks: Networks,
+    *,
+    machine: Machine,
+    how: tuple[str, str | None],
+) -> Floats:
+    """Plan on every network that differs: where the schedule itself depends on its numbers."""
+    library, algorithm = how
+    first, which = networks.distinct()
+    costs = []
+    for index in first:
+        network = networks.network(index)
+        plan = LIBRARIES[library](
+            kind, positions, size, network, machine=machine, algorithm=algorithm
+        )
+        costs.append(cost(lay(plan, positions, size, network)))
+    return np.array(costs)[which]
+
+
+_TIMES: dict[str, Times] = {
+    "nccl": nccl.times,
+    "rccl": _of_schedules(lambda *_: [], "rccl"),
+    "xla": _of_schedules(on_slice, "xla"),
+    "none": _of_schedules(lambda *_: [], "none"),
+}

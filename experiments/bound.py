@@ -1,0 +1,57 @@
+"""How much a resource can be worth at most, without contention: certified by the baseline alone.
+
+See :mod:`simulator.bounds`. The bound holds for whatever the library makes of the changed network.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.scenario import Scenario
+from experiments.study import RANKS, call_costs
+from experiments.utility import check_factor, check_resource, utility_pct
+from experiments.what_if import RESOURCES, improve
+from simulator.analytic import Points
+from simulator.bounds import least_step, longest_ways
+from simulator.contract import contract
+from simulator.errors import WhatIfError
+from simulator.networks import stacked
+
+
+def most_utility(
+    base: Scenario, *, factor: float = 2.0, resources: Sequence[str] = ()
+) -> dict[str, float]:
+    """Upper bound on the utility of each resource (% of the step without contention).
+
+    Resources of which the cluster has none, or cannot have ``factor`` times as much, are left out.
+
+    Raises
+    ------
+    WhatIfError
+        If a resource is unknown, or the factor cannot be.
+    """
+    asked = tuple(resources) or tuple(RESOURCES)
+    check_factor(factor)
+    for name in asked:
+        check_resource(name)
+    graph = contract(base.workload)
+    now = points_of(base)
+    ways = longest_ways(graph, now)
+    step = float(least_step(ways, graph, now)[0])
+    most: dict[str, float] = {}
+    for name in asked:
+        try:
+            changed = improve(base, name, factor)
+        except WhatIfError:
+            continue
+        speed = {RANKS[name]: np.array([1 / factor])} if name in RANKS else {}
+        then = now if speed else points_of(changed)
+        there = Points(then.cost, then.row, then.factor, speed)
+        most[name] = utility_pct(step, float(least_step(ways, graph, there)[0]))
+    return most
+
+
+def points_of(scenario: Scenario) -> Points:
+    """Return a scenario as the one point of a pass, its ranks as fast as its workload says."""
+    cost, row = call_costs(scenario, stacked([scenario.topology()]))
+    return Points(cost, row, scenario.workload.calls.factor, {})

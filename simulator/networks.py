@@ -1,0 +1,169 @@
+"""Many networks of one graph: the same links with other bandwidths and latencies.
+
+Links that agree in all networks are a class. What a schedule puts on a network depends on the graph
+only; its time is then a maximum over classes, taken for all networks at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.load import Floats, bytes_on_links, lay
+from simulator.routing import routes
+from simulator.schedule import Plan, Schedule, Step
+from simulator.topology import Topology
+
+Number = Any
+"""A float, or an array with a value per network."""
+_BITS = 62
+"""What an int64 holds without its sign."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Networks:
+    """``S`` networks: link ``i`` of ``graph`` has the numbers of class ``of[i]``.
+
+    ``bandwidth`` and ``latency`` have shape ``(classes, S)``, ``resource`` shape ``(classes,)``.
+    """
+
+    graph: Topology
+    of: NDArray[np.intp]
+    resource: NDArray[np.int16]
+    bandwidth: Floats
+    latency: Floats
+
+    def __len__(self) -> int:
+        return int(self.bandwidth.shape[1])
+
+    def network(self, index: int) -> Topology:
+        """Return one of them."""
+        return replace(
+            self.graph,
+            bandwidth=self.bandwidth[self.of, index],
+            latency=self.latency[self.of, index],
+        )
+
+    def distinct(self) -> tuple[list[int], NDArray[np.intp]]:
+        """Networks that differ, the first of each, and which of them every network is."""
+        both = np.concatenate([self.bandwidth, self.latency]).T
+        _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
+        return first.tolist(), which.ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wire:
+    """What a schedule costs on the links alone: s per byte of the message, s of latency, steps.
+
+    ``busy`` (s per byte) is how long a pipelined schedule keeps each link, or class of links, of
+    ``resource``.
+    """
+
+    per_byte: Number
+    latency: Number
+    steps: int
+    busy: Floats
+    resource: NDArray[np.int16]
+
+    def on(self, network: Topology, resource: str) -> Number:
+        """Time of the bytes on the links of one resource (s per byte); 0 if they use none."""
+        if resource not in network.resources:
+            return np.zeros(self.busy.shape[1:])
+        mine = self.resource == network.resources.index(resource)
+        return self.busy[mine].max(axis=0, initial=0.0)
+
+
+def same_graph(one: Topology, other: Topology) -> bool:
+    """Whether two topologies differ in numbers only."""
+    return (
+        one.nodes == other.nodes
+        and one.resources == other.resources
+        and one.route is other.route
+        and np.array_equal(one.source, other.source)
+        and np.array_equal(one.target, other.target)
+        and np.array_equal(one.resource, other.resource)
+    )
+
+
+def stacked(networks: Sequence[Topology]) -> Networks:
+    """Put topologies together of which :func:`same_graph` is true."""
+    graph = networks[0]
+    bandwidth = np.stack([network.bandwidth for network in networks], axis=1)
+    latency = np.stack([network.latency for network in networks], axis=1)
+    columns = np.concatenate([graph.resource[:, None], bandwidth, latency], axis=1)
+    _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    return Networks(graph, of.ravel(), graph.resource[first], bandwidth[first], latency[first])
+
+
+def wire(
+    schedule: Schedule,
+    positions: NDArray[np.int32],
+    networks: Topology | Networks,
+    *,
+    pipelined: bool,
+) -> Wire:
+    """Lay a schedule of one byte on the links of one network, or of many at once.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    steps = sum(step.repeats for step in schedule.steps)
+    if isinstance(networks, Topology):
+        loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, networks)
+        all_of = loads[0]
+        return Wire(
+            per_byte=sum(load.transfer for load in loads),
+            latency=sum(load.latency for load in loads),
+            steps=steps,
+            busy=all_of.weight * all_of.amount / networks.bandwidth[all_of.link],
+            resource=networks.resource[all_of.link],
+        )
+    per_byte, latency = np.zeros((2, len(networks)))
+    total = np.zeros(len(networks.graph))
+    for step in schedule.steps:
+        on_link, hops = _laid(step, positions, networks, 1 / schedule.parts)
+        ways = hops.mean(axis=0, keepdims=True) if pipelined else _unlike(hops)
+        latency += step.repeats * (ways @ networks.latency).max(axis=0)
+        total += step.repeats * on_link
+        if not pipelined:
+            per_byte += step.repeats * _busy(on_link, networks).max(axis=0, initial=0.0)
+    busy = _busy(total, networks)
+    if pipelined:
+        per_byte = busy.max(axis=0, initial=0.0)
+    return Wire(per_byte, latency, steps, busy, networks.resource)
+
+
+def _busy(on_link: Floats, networks: Networks) -> Floats:
+    """Time the busiest link of each class takes (s), shape ``(classes, S)``."""
+    most = np.zeros(len(networks.resource))
+    np.maximum.at(most, networks.of, on_link)
+    busy: Floats = most[:, None] / networks.bandwidth
+    return busy
+
+
+def _laid(
+    step: Step, positions: NDArray[np.int32], networks: Networks, chunk: float
+) -> tuple[Floats, Floats]:
+    """Bytes on each link, and how many links of each class every transfer passes."""
+    graph = networks.graph
+    path = routes(graph, positions[step.source], positions[step.target])
+    offset, link = path
+    flow: Floats = step.count * np.float64(chunk)
+    on_link = bytes_on_links(step, flow, path, graph)
+    classes, messages = len(networks.resource), len(flow)
+    of = np.repeat(np.arange(messages), np.diff(offset)) * classes + networks.of[link]
+    hops = np.bincount(of, minlength=messages * classes).reshape(messages, classes)
+    return on_link, hops.astype(np.float64)
+
+
+def _unlike(hops: Floats) -> Floats:
+    """Return the distinct rows, of small whole numbers: as numbers of many digits if they fit."""
+    base = hops.max() + 1
+    if hops.shape[1] * np.log2(base) > _BITS:
+        return np.unique(hops, axis=0)
+    key = hops.astype(np.int64) @ np.int64(base) ** np.arange(hops.shape[1])
+    return hops[np.unique(key, return_index=True)[1]]

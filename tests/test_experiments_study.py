@@ -1,0 +1,279 @@
+"""Design points, bounds, curves and the engine that is enough: as one by one, only sooner."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.alike import scales
+from experiments.baseline import Settings, baseline
+from experiments.bound import most_utility
+from experiments.curve import curve
+from experiments.curve_table import curve_lines, curve_table
+from experiments.figures import draw
+from experiments.scenario import AUTO, Scenario
+from experiments.study import LINKS, RANKS, grid, steps, steps_at
+from experiments.utility import utility
+from experiments.what_if import RESOURCES, improve
+from simulator.builder import WorkloadBuilder
+from simulator.errors import DeadlockError, TwofoldError, WhatIfError
+from simulator.workload import CallRow, What
+from strategies import workloads
+from topologies import load_cluster
+
+SAMPLE = Path(__file__).parents[1] / "traces" / "samples" / "gpu-dp2-tp4"
+ANALYTIC = Settings(engine="analytic", nodes=2)
+CLUSTERS = ("dgx-a100", "hgx-h100", "mi300x-8", "gb200-nvl72", "tpu-v4", "perlmutter")
+factors = st.sampled_from([0.1, 0.5, 1.0, 1.0, 2.0, 3.7, 16.0])
+exact = {"rel": 1e-11, "abs": 1e-18}
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
+def base(request):
+    one = ANALYTIC if request.param != "gb200-nvl72" else replace(ANALYTIC, nodes=None)
+    return baseline(SAMPLE, request.param, one).scenario
+
+
+def asked(scenario, point):
+    for resource, factor in point.items():
+        scenario = improve(scenario, resource, factor)
+    return scenario
+
+
+def test_design_points_are_the_what_ifs_one_by_one(base):
+    there = [name for name in (*LINKS, *RANKS) if possible(base, name)]
+    rng = np.random.default_rng(1)
+    points = {name: rng.choice([0.3, 0.5, 1, 2, 5.5], 12) for name in there}
+    together = steps_at(base, points)
+    for number, step in enumerate(together):
+        point = {name: float(values[number]) for name, values in points.items()}
+        assert step == pytest.approx(asked(base, point).run().makespan, **exact)
+
+
+def possible(scenario, resource, factor=2):
+    try:
+        improve(scenario, resource, factor)
+    except WhatIfError:
+        return False
+    return True
+
+
+def test_design_points_may_change_which_links_there_are():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    points = grid(
+        {
+            "scale_up.size": [0.5, 1, 2],
+            "scale_out.nics_per_node": [1, 2],
+            "scale_up.bandwidth": [1, 3],
+        }
+    )
+    together = steps_at(base, points)
+    assert len(together) == 12
+    for number, step in enumerate(together):
+        point = {name: float(values[number]) for name, values in points.items()}
+        assert step == pytest.approx(asked(base, point).run().makespan, **exact)
+
+
+def test_scenarios_of_all_sorts_are_answered_in_their_order(base):
+    some = [
+        improve(base, name, factor)
+        for name in RESOURCES
+        for factor in (2, 0.5, 3)
+        if possible(base, name, factor)
+    ]
+    some.append(improve(improve(base, "host", 3), "scale_up.bandwidth", 2))
+    other = base.workload
+    some.append(replace(base, workload=replace(other, duration=other.duration + 1e-6)))
+    some.append(replace(some[0], engine="flow"))
+    order = np.random.default_rng(0).permutation(len(some))
+    expected = [some[place].run().makespan for place in order]
+    assert steps([some[place] for place in order]) == pytest.approx(expected, **exact)
+
+
+CLUSTER = load_cluster("dgx-a100")
+
+
+@settings(max_examples=30)
+@given(workload=workloads(4), host=factors, compute=factors, bandwidth=factors)
+def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
+    base = Scenario(workload, CLUSTER, "analytic", nodes=2)
+    point = {"host": host, "compute": compute, "scale_out.bandwidth": bandwidth}
+    truth = asked(base, point).run().makespan
+    assert steps_at(base, {name: [value] for name, value in point.items()}) == pytest.approx(
+        [truth], **exact
+    )
+    assert steps([base, asked(base, point)])[1] == pytest.approx(truth, **exact)
+
+
+@settings(max_examples=30)
+@given(workload=workloads(3), host=factors, compute=factors)
+def test_how_much_faster_the_ranks_are_is_read_off_the_workload(workload, host, compute):
+    base = Scenario(workload, CLUSTER)
+    changed = improve(improve(base, "host", host), "compute", compute).workload
+    found = scales(workload, changed)
+    assert found is not None
+    for part, factor in ((What.HOST, host), (What.COMPUTE, compute)):
+        if workload.duration[workload.what == part].any():
+            assert found.get(part, 1.0) == pytest.approx(1 / factor)
+    slower = replace(workload, ready=workload.ready + 1)
+    assert scales(workload, slower) is None
+
+
+def test_another_workload_is_no_faster_one():
+    workload = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario.workload
+    uneven = workload.duration.copy()
+    uneven[np.flatnonzero(workload.what == What.COMPUTE)[3]] *= 2
+    assert scales(workload, replace(workload, duration=uneven)) is None
+    late = workload.with_calls(late=workload.calls.late + 1)
+    assert scales(workload, late) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({}, "needs resources"),
+        ({"compute": [1, 2], "host": [1]}, "as many factors"),
+        ({"compute": [0.0]}, "factor 0"),
+        ({"compute": [np.nan]}, "nan"),
+        ({"scale_up.bandwith": [2.0]}, "did you mean"),
+        ({"scale_up.size": [1.3]}, "whole number"),
+        ({"pcie.bandwidth": [1.0, 2.0]}, "no pcie"),
+    ],
+)
+def test_what_cannot_be_a_design_point_is_refused(points, message):
+    base = baseline(SAMPLE, "mi250x-frontier", ANALYTIC).scenario
+    with pytest.raises(WhatIfError, match=message):
+        steps_at(base, points)
+
+
+def test_a_deadlock_names_who_waits_for_whom():
+    builder = WorkloadBuilder(job_ranks=2)
+    calls = [builder.call(CallRow("all_reduce", builder.group((0, 1)), n, 8.0)) for n in (0, 1)]
+    for rank, order in enumerate((calls, calls[::-1])):
+        builder.edge(
+            *(
+                builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+                for call in order
+            )
+        )
+    base = Scenario(builder.build(), CLUSTER, "analytic")
+    with pytest.raises(DeadlockError, match="rank 0") as alone:
+        base.run()
+    for ask in (lambda: steps([base]), lambda: steps_at(base, {"host": [1.0]})):
+        with pytest.raises(DeadlockError) as together:
+            ask()
+        assert str(together.value) == str(alone.value)
+
+
+def test_no_utility_exceeds_its_bound(base):
+    most = most_utility(base)
+    step = base.run().makespan
+    for resource, bound in most.items():
+        gain = 100 * (1 - improve(base, resource, 2).run().makespan / step)
+        assert gain <= bound + 1e-9
+    assert set(most) == {name for name in RESOURCES if possible(base, name)}
+
+
+@pytest.mark.parametrize("resource", [*LINKS[:3], *RANKS])
+@pytest.mark.parametrize("cluster", ["dgx-a100", "mi300x-8"])
+def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
+    report = curve(SAMPLE, cluster, resource, settings=ANALYTIC, gap=2e-3)
+    scenario = report.base.scenario
+    asked_for = np.geomspace(0.25, 16, 40)
+    truth = steps_at(scenario, {resource: asked_for})
+    points = report.points[::-1]
+    lines = np.interp(
+        1 / asked_for, [1 / point.factor for point in points], [point.step_s for point in points]
+    )
+    assert np.abs(lines - truth).max() <= report.gap_s + 1e-12
+    assert report.gap_s <= 2e-3 * report.base.timeline.makespan
+    assert report.certificate == ("convex" if resource in RANKS or "mi" in cluster else "monotone")
+    assert points[0].factor == pytest.approx(16)
+
+
+@pytest.mark.parametrize("threshold", [2.0, 5.0, 25.0, 60.0])
+def test_beyond_the_break_even_doubling_buys_less(threshold):
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", threshold=threshold, settings=ANALYTIC)
+    asked_for = np.geomspace(0.25, 8, 300)
+    now = steps_at(report.base.scenario, {report.resource: asked_for})
+    better = steps_at(report.base.scenario, {report.resource: 2 * asked_for})
+    much = 100 * (now - better) / now >= threshold
+    even = report.break_even
+    assert even is not None
+    assert not much[asked_for > even * 1.001].any()
+    assert much.any() == (even > 0.25 * 1.001)
+    assert not much.any() or much[asked_for < even * 0.999][-1]
+
+
+def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", settings=ANALYTIC)
+    record = json.loads(json.dumps(report.record()))
+    assert [point["factor"] for point in record["points"]] == sorted(
+        point["factor"] for point in record["points"]
+    )
+    assert record["engine"] == "analytic"
+    assert curve_table(report).row_count == len(report.points)
+    assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
+    draw(report, tmp_path / "curve.svg")
+    assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()
+
+
+def test_a_resource_that_is_not_used_has_a_level_curve():
+    report = curve(SAMPLE, "tpu-v4", "scale_out.bandwidth", settings=replace(ANALYTIC, nodes=None))
+    assert report.note
+    assert {point.utility_pct for point in report.points} == {0.0}
+    assert any("nowhere" in line for line in curve_lines(report))
+
+
+@pytest.mark.parametrize(
+    ("resource", "options", "message"),
+    [
+        ("scale_up.size", {}, "sweep it"),
+        ("nonsense", {}, "not a resource"),
+        ("compute", {"factors": (1.0, 1.5)}, "no doubling"),
+        ("compute", {"factors": (0.0, 4.0)}, "factor 0"),
+        ("compute", {"gap": 0.0}, "gap 0"),
+        ("compute", {"gap": np.nan}, "gap nan"),
+        ("compute", {"threshold": 100.0}, "threshold 100"),
+    ],
+)
+def test_what_has_no_curve_is_refused_before_anything_is_read(resource, options, message):
+    with pytest.raises(TwofoldError, match=message):
+        curve("no such file", "dgx-a100", resource, **options)
+
+
+def crowd(apart):
+    """Two all-reduces of the same ranks, the second ``apart`` seconds behind the first."""
+    builder = WorkloadBuilder(job_ranks=8)
+    for number in range(2):
+        group = builder.group(tuple(range(8)), f"g{number}")
+        call = builder.call(CallRow("all_reduce", group, number, 1e8))
+        for rank in range(8):
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"s{number}",
+                name="c",
+                duration=0.0,
+                call=call,
+                ready=number * apart,
+            )
+    return Scenario(builder.build(), CLUSTER, AUTO)
+
+
+def test_auto_takes_the_engine_that_is_enough():
+    apart, together = crowd(1.0).run(), crowd(0.0).run()
+    assert (apart.engine, together.engine) == ("analytic", "flow")
+    assert together.makespan == replace(crowd(0.0), engine="flow").run().makespan
+
+
+def test_auto_answers_utility():
+    auto = utility(SAMPLE, "dgx-a100", settings=Settings(engine=AUTO, nodes=2))
+    flow = utility(SAMPLE, "dgx-a100", settings=Settings(nodes=2))
+    expected = {row.resource: row.utility_pct for row in flow.utilities}
+    for row in auto.utilities:
+        assert row.utility_pct == pytest.approx(expected[row.resource], abs=0.1)

@@ -38,7 +38,7 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for measure in (_reading, _linking, _engine, _ring, _commands):
+    for measure in (_reading, _linking, _generating, _engine, _ring, _commands):
         with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
             figures += list(measure())
     for figure in figures:
@@ -91,6 +91,14 @@ def _linking() -> Iterator[Figure]:
     seconds = median(lambda: linked(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
+
+
+def _generating() -> Iterator[Figure]:
+    made = process(["-c", "from benchmarks import cases; cases.generated()"])
+    workload = cases.generated()
+    what = f"{len(workload):,} ops on {workload.job_ranks:,} ranks, a process of its own"
+    yield Figure("generating", made.seconds, "s", 30, remark=what)
+    yield Figure("its peak memory", made.peak / 1e6, "MB", 3000)
 
 
 def _engine() -> Iterator[Figure]:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from collectives import ring as ring_schedules
+from experiments.generate import roofline
 from experiments.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine import simulate
@@ -13,6 +14,10 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, What, Workload
 from topologies import load_cluster
+from traces.model_card import load_model
+from traces.parallelism import Parallelism
+from traces.phases import Training
+from traces.synthetic import generate
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "traces" / "samples" / "gloo-ddp-4"
@@ -39,6 +44,16 @@ def large_file(folder: Path) -> Path:
     document["traceEvents"] *= max(1, round(_LARGE / len(text)))
     path.write_text(json.dumps(document))
     return path
+
+
+def generated() -> Workload:
+    """Make a step of Llama 3.1 405B on 1,024 ranks: a million ops."""
+    return generate(
+        load_model("llama-3.1-405b"),
+        Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1),
+        Training(micro_batch=1, global_batch=8 * 10, sequence=8192),
+        roofline(load_cluster("hgx-h100"), "bf16"),
+    )
 
 
 def training(ranks: int = 64, layers: int = 625) -> Workload:

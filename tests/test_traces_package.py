@@ -16,8 +16,8 @@ from traces.card import Parallelism
 from traces.card_groups import labelled
 from traces.load import load as load_trace
 from traces.loaded import Loaded
+from traces.marks import phase_of
 from traces.package import find_package, load, trace_files
-from traces.phases import phase_of
 
 CARD = "version: 1\nworkload: {model: {phase: training}}\n"
 

@@ -13,8 +13,8 @@ from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.job import Job
 from traces.loaded import Loaded
+from traces.marks import rank_phases
 from traces.match import MatchedCall, Matching, match
-from traces.phases import rank_phases
 from traces.rank import rank_graph
 from traces.window import MEDIAN, Window, choose_step, cut
 

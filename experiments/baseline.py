@@ -5,16 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
+from experiments.card_cluster import CardCluster, card_cluster
 from experiments.changes import changed
 from experiments.changes import parse as parse_change
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
+from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import Reader, reader
+from traces.load import Reader
 from traces.loaded import Loaded
+from traces.package import find_package, reader
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -97,11 +100,13 @@ class Baseline:
 
 def baseline(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Cluster | CardCluster | Path | str | None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
-    """Read a trace and replay it on a cluster, then with the what-ifs of the settings.
+    """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
+
+    Without a cluster it is that of the package's card.
 
     Raises
     ------
@@ -110,12 +115,12 @@ def baseline(
         :func:`simulator.engine.simulate` and :func:`experiments.changes.changed` say.
     """
     settings = settings or Settings()
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
         parse(rule)
     for change in settings.what_ifs:
         parse_change(change)
-    return replayed(reader(trace), where, settings, watch)
+    return replayed(_noting(reader(trace), notes), where, settings, watch)
 
 
 def replayed(
@@ -137,6 +142,34 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
     return with_costs(scenario, settings.collective_cost)
+
+
+def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
+    """Add to the notes of every step that is read."""
+
+    def noting(step: str) -> Loaded:
+        loaded = read(step)
+        coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
+        return replace(loaded, coverage=coverage)
+
+    return noting
+
+
+def _where(
+    trace: Path | str, cluster: Cluster | CardCluster | Path | str | None
+) -> tuple[Cluster, tuple[str, ...]]:
+    """Find the cluster, and what there is to say about it."""
+    if isinstance(cluster, Cluster):
+        return cluster, ()
+    if isinstance(cluster, CardCluster):
+        return cluster.cluster, cluster.notes
+    if cluster is not None:
+        return load_cluster(cluster), ()
+    package = find_package(trace)
+    if package is None:
+        raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")
+    made = card_cluster(package.card, source=str(package.file))
+    return made.cluster, made.notes
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

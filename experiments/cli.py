@@ -23,6 +23,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     questions.replay,
     questions.explain,
     files.inspect,
+    files.metrics,
+    files.package,
     trust.calibrate,
     trust.validate,
     networks.clusters,

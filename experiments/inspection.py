@@ -8,8 +8,8 @@ import numpy as np
 from experiments.baseline import coverage_record
 from simulator.workload import What
 from traces.coverage import Coverage
-from traces.load import load
 from traces.loaded import Loaded
+from traces.package import load
 
 
 @dataclass(frozen=True, slots=True)

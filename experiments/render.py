@@ -13,7 +13,9 @@ from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
 from experiments.explain import ExplainReport
 from experiments.inspection import CallSummary, InspectReport
+from experiments.metrics import Metric, MetricsReport
 from experiments.network import TopologyReport
+from experiments.package import PackagedFile, PackageReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
@@ -30,6 +32,8 @@ Report = (
     | WhatIfReport
     | ExplainReport
     | InspectReport
+    | MetricsReport
+    | PackageReport
     | CalibrationReport
     | ValidationReport
     | ClustersReport
@@ -70,6 +74,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     WhatIfReport: (WhatIfPoint, "points"),
     ExplainReport: (Stretch, "stretches"),
     InspectReport: (CallSummary, "calls"),
+    MetricsReport: (Metric, "metrics"),
+    PackageReport: (PackagedFile, "files"),
     CalibrationReport: (Parameter, "parameters"),
     ValidationReport: (StepError, "steps"),
     CollectiveReport: (CollectivePoint, "points"),

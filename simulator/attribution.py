@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.critical_path import Segment
 from simulator.engine import Costs, Planner
-from simulator.metrics import Intervals, length, union
+from simulator.intervals import Intervals, length, union
 from simulator.timeline import Timeline
 from simulator.workload import Floats, What
 

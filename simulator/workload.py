@@ -39,6 +39,8 @@ KINDS = (
 UNKNOWN = "unknown"
 """Kind of a call of which a trace tells only that it happened; its size is NaN."""
 _ALL_KINDS = (*KINDS, UNKNOWN)
+STEP_BEFORE = "step before"
+"""Name of the op for what a stream had left to do of the step before: no kernel of this one."""
 
 
 class What(IntEnum):

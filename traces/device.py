@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from simulator.workload import What
+from simulator.workload import STEP_BEFORE, What
 from traces.comms import LocalCall, is_collective, local_call
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
@@ -133,7 +133,7 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
     for stream, row in last.items():
         end = float(trace.device.end[row])
         lane = trace.streams[stream]
-        op = ops.graph.add(LocalOp(What.COMPUTE, lane, "step before", window.start, end))
+        op = ops.graph.add(LocalOp(What.COMPUTE, lane, STEP_BEFORE, window.start, end))
         ops.graph.ops[op].ready = window.start
         ops.stream.append(stream)
         ops.launched.append(None)

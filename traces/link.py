@@ -13,6 +13,7 @@ from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.job import Job
 from traces.loaded import Loaded
+from traces.marks import rank_phases
 from traces.match import MatchedCall, Matching, match
 from traces.rank import rank_graph
 from traces.window import MEDIAN, Window, choose_step, cut
@@ -45,6 +46,11 @@ def linked(path: Path | str, job: Job, step: str = MEDIAN) -> Loaded:
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
+        phases=tuple(
+            phase
+            for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
+            for phase in rank_phases(rank, window, float(shift))
+        ),
     )
 
 

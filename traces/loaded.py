@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from simulator.phases import Phase
 from simulator.workload import Workload
 from traces.coverage import Coverage
 
@@ -12,7 +13,7 @@ class Loaded:
 
     ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
     any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
-    end, ``measured_begin`` its start.
+    end, ``measured_begin`` its start. ``phases`` are the ranges that mark prefill and decode.
     """
 
     trace: str
@@ -22,3 +23,4 @@ class Loaded:
     measured_begin: dict[int, float]
     measured_end: dict[int, float]
     accelerator: str = ""
+    phases: tuple[Phase, ...] = ()

@@ -13,7 +13,9 @@ from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
 from experiments.explain import ExplainReport
 from experiments.inspection import InspectReport
+from experiments.metrics import MetricsReport
 from experiments.network import TopologyReport
+from experiments.package import PackageReport
 from experiments.render import Report
 from experiments.replay import ReplayReport
 from experiments.sweep import SweepReport
@@ -21,6 +23,7 @@ from experiments.tables.calibrations import print_calibration, print_validation
 from experiments.tables.explained import print_explain
 from experiments.tables.files import print_inspect
 from experiments.tables.networks import print_clusters, print_collective, print_topology
+from experiments.tables.packages import print_metrics, print_package
 from experiments.tables.replays import print_replay
 from experiments.tables.what_ifs import print_compare, print_sweep, print_utility, print_what_ifs
 from experiments.utility import UtilityReport
@@ -55,6 +58,8 @@ _PRINTERS: dict[type, Callable[[Console, Any], None]] = {
     WhatIfReport: print_what_ifs,
     ExplainReport: print_explain,
     InspectReport: print_inspect,
+    MetricsReport: print_metrics,
+    PackageReport: print_package,
     CalibrationReport: print_calibration,
     ValidationReport: print_validation,
     ClustersReport: print_clusters,

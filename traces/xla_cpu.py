@@ -4,16 +4,20 @@ A device has no line: its ops are on whatever threads of a pool ran them, told a
 ``device_ordinal``, and executions of a program by ``run_id``.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 
+from traces.waits import EXPLAINED
 from traces.xla_events import NO_STEP, Device, XlaOp
 from traces.xla_host_events import HostEvents
+from traces.xla_order import producers
 from traces.xla_planes import Event, Programs, kind_of, leaves
 
 
 def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
     """Make a device of each ordinal; lanes are threads, numbered as the device used them."""
     devices: dict[int, Device] = {}
+    late: dict[int, float] = {}
     for line in host.ops:
         by_device: dict[int, list[Event]] = defaultdict(list)
         for event in line.events:
@@ -22,11 +26,15 @@ def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
                 by_device[ordinal].append(event)
         for ordinal, events in by_device.items():
             device = devices.setdefault(ordinal, Device(ordinal, f"CPU device {ordinal}", []))
-            device.ops += [_op(event, line.name, programs) for event in leaves(events)]
+            for event in leaves(events):
+                op = _op(event, line.name, programs)
+                device.ops.append(op)
+                _remember_end(late, op, event, host)
     runs: dict[tuple[str, int], int] = {}
     begun = {event.number("run_id"): event.start for event in host.produced.values()}
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
+        _work_on(device.ops, late)
         _name_lanes(device)
         _add_launches(device, host)
         device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
@@ -52,6 +60,36 @@ def _op(event: Event, thread: str, programs: Programs) -> XlaOp:
         module=module,
         kind="" if event.stats.get("own") else kind_of(event, hlo),
     )
+
+
+def _remember_end(late: dict[int, float], op: XlaOp, event: Event, host: HostEvents) -> None:
+    """Note when an op was told to be done, where that is after its own event."""
+    ends = host.ended.get(event.number("_p") or 0, [])
+    ended = ends[bisect_left(ends, event.start) :][:1]
+    if ended and ended[0] > event.end + EXPLAINED:
+        late[id(op)] = ended[0]
+
+
+def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
+    """Let an op that goes on in other threads end when the first op that uses its result begins.
+
+    When it was told to be done is a bound only: that is noted when a thread comes to it.
+    """
+    names: dict[str, set[str]] = defaultdict(set)
+    known: dict[tuple[int, str], set[str]] = {}
+    latest: dict[tuple[int, str], XlaOp] = {}
+    for op in ops:
+        names[op.program].add(op.name)
+    for op in ops:
+        if op.module is not None:
+            key = (id(op.module), op.name)
+            if key not in known:
+                known[key] = producers(op.module, op.name, names[op.program])
+            for name in known[key]:
+                source = latest.get((op.run, name))
+                if source is not None and id(source) in late:
+                    source.end = max(source.end, min(late.pop(id(source)), op.start))
+        latest[op.run, op.name] = op
 
 
 def _name_lanes(device: Device) -> None:

@@ -64,12 +64,16 @@ class Device:
 
 @dataclass(slots=True)
 class Recording:
-    """What one file holds. ``epoch`` (ns) is when its times begin; ``unused`` counts events."""
+    """What one file holds. ``epoch`` (ns) is when its times begin; ``unused`` counts events.
+
+    ``one_clock``: all its devices are stamped by the clock of one host.
+    """
 
     file: Path
     devices: list[Device]
     epoch: int = 0
     accelerator: str = ""
     ranks: int = 0
+    one_clock: bool = False
     unused: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """What the host's threads tell of a profile: steps, launches, and the ops of CPU devices."""
 
 import re
+from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from traces.xla_events import Span
 from traces.xla_planes import Event, Line, Plane
 
 HOST = re.compile(r"/host:CPU|/host:.*:CPU|/host:python")
+_END = "end: "
 _EXECUTE = re.compile(r"^\[\d+\] .*Execute")
 
 
@@ -19,13 +21,15 @@ class HostEvents:
     ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event it
     leaves from, ``correlated`` the number of a GPU's launch to its call. ``executed`` are calls
     that run a program on one device, by the flow they come from. ``ops`` are ops of CPU devices
-    with the name of their thread.
+    with the name of their thread, ``ended`` when the op a flow leaves from had done its work: an
+    op may go on in other threads after its own event.
     """
 
     steps: dict[int, Span] = field(default_factory=dict)
     produced: dict[int, Event] = field(default_factory=dict)
     correlated: dict[int, Span] = field(default_factory=dict)
     executed: list[Event] = field(default_factory=list)
+    ended: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     ops: list[Line] = field(default_factory=list)
 
     def launch_of(self, module: Event) -> Span | None:
@@ -60,7 +64,7 @@ def _sort(
     """Put an event where it belongs; returns whether it is an op of a CPU device."""
     stats = event.stats
     if "hlo_op" in stats and "device_ordinal" in stats:
-        return not event.name.startswith("end: ")
+        return not event.name.startswith(_END)
     step = event.number("step_num")
     if step is not None:
         known = annotations[event.name].get(step, (event.start, event.end))
@@ -68,10 +72,13 @@ def _sort(
         annotations[event.name][step] = span
         return False
     used = False
-    for stat, table in (("_p", found.produced),):
-        number = event.number(stat)
-        if number is not None and ("run_id" in stats or "hlo_module" in stats):
-            table[number], used = event, True
+    flow = event.number("_p")
+    if flow is not None and "run_id" in stats:
+        found.produced[flow], used = event, True
+    flow = event.number("_c")
+    if flow is not None and event.name.startswith(_END):
+        insort(found.ended[flow], event.end)
+        used = True
     correlation = event.number("correlation_id")
     if correlation is not None:
         found.correlated[correlation], used = (event.start, event.end), True

@@ -38,7 +38,8 @@ def linked(
     parts = [part for part in parts if part.ops]
     graphs = [rank_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
     matching = match(graphs, job_ranks)
-    clock = align(graphs, [files[graph.rank].epoch for graph in graphs], matching.calls)
+    aligned = [] if len(recordings) == 1 and recordings[0].one_clock else matching.calls
+    clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
     offset = {g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o}
     return Loaded(

@@ -49,7 +49,7 @@ def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wait
         if row in made and op.module is not None and op.hlo is not None:
             key = (id(op.module), op.name)
             if key not in known:
-                known[key] = _producers(op.module, op.name, names[op.program])
+                known[key] = producers(op.module, op.name, names[op.program])
             for name in known[key]:
                 source = latest.get((op.run, name))
                 if source is not None:
@@ -91,7 +91,7 @@ def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
+def producers(module: HloModule, name: str, events: set[str]) -> set[str]:
     """Find the ops with events of their own that a named op's operands come from."""
     found: set[str] = set()
     seen: set[str] = set()

@@ -1,5 +1,6 @@
 """The common shape of XLA profiles: planes of lines of events, whichever file they come from."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ USED_STATS = frozenset(
 
 _OWN_TIME = 1e-6
 """An op that contains others is charged for stretches between them longer than this (s)."""
+_ROUNDING = 1e-10
+"""Ops that overlap by less than this (s) follow one another: chips count in 1.25 ns."""
 
 
 @dataclass(slots=True)
@@ -106,26 +109,29 @@ def leaves(events: Iterable[Event]) -> Iterator[Event]:
     open_events: list[tuple[Event, float, bool]] = []
     done: list[Event] = []
 
-    def close(until: float) -> None:
-        while open_events and open_events[-1][0].end <= until:
-            event, at, parent = open_events.pop()
+    def close(until: float, end: float) -> None:
+        while open_events:
+            event, at, parent = open_events[-1]
+            if event.end - until > _ROUNDING and end <= event.end:
+                break
+            open_events.pop()
             if not parent:
                 done.append(event)
             elif event.end - at > _OWN_TIME:
                 done.append(_stretch(event, at, event.end))
             if open_events:
-                outer, _, _ = open_events[-1]
-                open_events[-1] = (outer, min(event.end, outer.end), True)
+                outer, before, _ = open_events[-1]
+                open_events[-1] = (outer, max(before, event.end), True)
 
     for event in order:
-        close(event.start)
+        close(event.start, event.end)
         if open_events:
             outer, at, _ = open_events[-1]
             if event.start - at > _OWN_TIME:
                 done.append(_stretch(outer, at, event.start))
             open_events[-1] = (outer, event.start, True)
         open_events.append((event, event.start, False))
-    close(float("inf"))
+    close(math.inf, math.inf)
     done.sort(key=lambda event: (event.start, event.end))
     return iter(done)
 

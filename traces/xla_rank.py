@@ -37,6 +37,7 @@ class _Build:
     made: dict[int, list[int]] = field(default_factory=dict)
     waits: Waits = field(default_factory=lambda: defaultdict(set))
     streams: dict[str, int] = field(default_factory=dict)
+    unstarted: int = 0
 
 
 def rank_graph(part: Part, file: str, job_ranks: int) -> RankGraph:
@@ -53,6 +54,8 @@ def rank_graph(part: Part, file: str, job_ranks: int) -> RankGraph:
             _add_done(build, row, pending, least)
         else:
             _add_op(build, row, (op.start, op.end), op.lane)
+    if part.busy and build.made:
+        graph.ops[min(min(made) for made in build.made.values())].ready = part.ops[0].start
     wait_for_transfers(build.ops, part.ops, build.made, build.waits)
     wait_for_operands(build.ops, part.ops, build.made, build.waits)
     lane_op, latency, guessed = add_host(build.ops, part, build.made)
@@ -61,6 +64,11 @@ def rank_graph(part: Part, file: str, job_ranks: int) -> RankGraph:
     unpaired = sum(len(rows) for rows in pending.values())
     if unpaired:
         graph.notes.append(f"rank {graph.rank}: {unpaired} asynchronous ops end after the step")
+    if build.unstarted:
+        graph.notes.append(
+            f"rank {graph.rank}: {build.unstarted} waits for asynchronous ops that began before "
+            "the step or left no event: taken as compute"
+        )
     return graph
 
 
@@ -101,7 +109,7 @@ def _add_done(
     started = pending.get((done.run, _started_by(done)))
     if not started:
         _add(build, row, What.COMPUTE, done.lane, (done.start, done.end))
-        build.graph.notes.append(f"rank {build.graph.rank}: {done.name} without its start")
+        build.unstarted += 1
         return
     begun, issued = started.pop(0)
     start = build.graph.ops[issued].end

@@ -22,6 +22,7 @@ def recording(
     unused: Counter[str] = Counter()
     host, programs = host_events(planes, unused), Programs(modules)
     devices = tpu_devices(planes, host, programs, unused)
+    chips = bool(devices)
     devices += gpu_devices(planes, host, programs, unused)
     if not devices:
         devices = cpu_devices(host, programs)
@@ -33,6 +34,7 @@ def recording(
             if events:
                 unused[f"events of {plane.name}"] += events
     found = Recording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
+    found.one_clock = not chips
     _renumber(found, global_numbers(planes))
     return found
 

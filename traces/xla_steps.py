@@ -18,11 +18,15 @@ from traces.xla_events import NO_STEP, Device, Recording, XlaOp
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A device's ops of the step, which began on it at ``start`` (s)."""
+    """A device's ops of the step, which began on it at ``start`` (s).
+
+    ``busy``: the device still had to do something for the step before, and began this one then.
+    """
 
     device: Device
     ops: list[XlaOp]
     start: float
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +148,6 @@ def _part(device: Device, ops: list[XlaOp]) -> Part:
     called = [op.launch[0] for op in ops if op.launch is not None]
     called += [device.begun[run] for run in {op.run for op in ops} if run in device.begun]
     called += [device.steps[step] for step in {op.step for op in ops} if step in device.steps]
-    busy = max((op.end for op in device.ops if op.start < first), default=-math.inf)
-    return Part(device, ops, max(min([first, *called]), min(first, busy)))
+    begun = min([first, *called])
+    busy = min(first, max((op.end for op in device.ops if op.start < first), default=-math.inf))
+    return Part(device, ops, max(begun, busy), busy > begun or not called)

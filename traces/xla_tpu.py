@@ -6,6 +6,7 @@ and are what counts. The host's launches and the modules keep the distance to th
 the host's clock gives them.
 """
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -105,10 +106,24 @@ def _ops(
             op.kind = kind_of(event, op.hlo)
         if run not in shifts:
             shifts[run] = event.start - at
-            launch = runs.launch(run)
-            op.launch = launch and (launch[0] + shifts[run], launch[1] + shifts[run])
+            op.launch = runs.launch(run)
         made.append(op)
+    _carry_launches_over(made, shifts)
     return _with_barriers(made, _events(lines, "XLA TraceMe"), runs, shifts, unused)
+
+
+def _carry_launches_over(made: list[XlaOp], shifts: dict[int, float]) -> None:
+    """Put launches on the chip's clock; none comes before that of the program before it.
+
+    Where the carried-over clock has jumped ahead, a launch long before its program would come out
+    earlier than it was.
+    """
+    latest = -math.inf
+    for op in made:
+        if op.launch is not None:
+            start, end = (time + shifts[op.run] for time in op.launch)
+            latest = max(latest, min(start, op.start))
+            op.launch = (latest, max(latest, end))
 
 
 def _events(lines: dict[str, Line], role: str) -> list[Event]:

@@ -39,6 +39,23 @@ def profile_files(
     return files, skipped
 
 
+def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Path], Skipped]:
+    """Find the bundles to read: ``path``, or those in it, and why not the other files.
+
+    Raises
+    ------
+    TraceError
+        If there is none.
+    """
+    if not path.is_dir():
+        return [path], []
+    inside = sorted(path.iterdir())
+    files = [file for file in inside if file.is_file() and recognise(file)]
+    if not files:
+        raise TraceError(f"{path}: no bundle of nsys-jax in it")
+    return files, [(str(file), "not a bundle") for file in inside if file not in files]
+
+
 def unpacked(path: Path) -> bytes:
     """Read a file, gzip or not.
 

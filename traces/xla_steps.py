@@ -3,7 +3,8 @@
 Steps are what the program annotated (``StepTraceAnnotation``). Without annotations a step is a run
 of the program that takes most of the device's time, with all that runs before the next one, if
 that program communicates or nothing does. Else no step stands for the whole, and the answer to
-``median`` is ``all``; a run can still be chosen by its number.
+``median`` is ``all``; a run can still be chosen by its number. Without annotations ``all`` is all
+that was recorded, what came before the first run included.
 """
 
 import math
@@ -64,7 +65,7 @@ def choose(recordings: Sequence[Recording], step: str) -> Choice:
     if step != ALL and (not step.isdigit() or int(step) not in numbers):
         has = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
         raise TraceError(f"{where}: no step {step}; it has {has or 'none'}")
-    whole = step == ALL and not (numbers and stands)
+    whole = step == ALL and not annotated
     wanted = set(numbers) if step == ALL else {int(step)}
     parts = tuple(
         _part(device, device.ops if whole else [op for op in device.ops if op.step in wanted])

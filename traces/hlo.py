@@ -94,8 +94,9 @@ class HloOp:
 class HloModule:
     """A compiled program: its ops by name, and where they stand in the schedule.
 
-    ``order`` has a computation and a place in it for each scheduled op. ``devices`` maps a logical number (replica · partitions + partition) to a device; empty: the
-    numbers are the devices. ``replicas`` is None where unknown.
+    ``order`` has a computation and a place in it for each scheduled op. ``devices`` maps a logical
+    number (replica times partitions, plus partition) to a device; empty: the numbers are the
+    devices. ``replicas`` is None where unknown.
     """
 
     name: str
@@ -196,7 +197,7 @@ def iota_groups(
 def mesh_groups(
     sizes: Sequence[int], axes: Sequence[int], devices: Sequence[int] | None = None
 ) -> Groups:
-    """Groups along some axes of a mesh: ranks that differ in these axes only.
+    """Write out groups along some axes of a mesh: ranks that differ in these axes only.
 
     Raises
     ------
@@ -246,7 +247,7 @@ def _result(op: HloOp) -> float:
 
 
 def _larger(one: float, other: float) -> float:
-    """The larger of two sizes; the known one if the other is not."""
+    """Take the larger of two sizes; the known one if the other is not."""
     return float(np.fmax(one, other))
 
 

@@ -69,12 +69,12 @@ _MESSAGES = {
     "ScheduleEntry": [(1, "computation", "int64"), (2, "sequence", "Sequence")],
     "Sequence": [(1, "ids", "int64*")],
 }
-_TYPES = dict(
-    enumerate(
-        "invalid pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 tuple opaque c64 bf16 token c128 "
-        "f8e5m2 f8e4m3fn s4 u4 f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 "
-        "f4e2m1fn f8e8m0fnu buffer f6e3m2fn f6e2m3fn".split()
-    )
+_TYPES = (
+    *("invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
+    *("f16", "f32", "f64", "tuple", "opaque", "c64", "bf16", "token", "c128"),
+    *("f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"),
+    *("s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu", "buffer"),
+    *("f6e3m2fn", "f6e2m3fn"),
 )
 """Names of ``PrimitiveType`` by number, as HLO text writes them."""
 _DEEPEST = 64
@@ -193,7 +193,8 @@ def _parts(shape: Any) -> Iterator[Part]:
         if one.parts and depth < _DEEPEST:
             pending += [(part, depth + 1) for part in reversed(one.parts)]
             continue
-        name = _TYPES.get(one.element_type, "")
+        known_type = 0 <= one.element_type < len(_TYPES)
+        name = _TYPES[one.element_type] if known_type else f"type {one.element_type}"
         bits = TYPE_BITS.get(name)
         if name not in ("tuple", "invalid"):
             elements = math.prod(float(max(0, n)) for n in one.dimensions)
@@ -202,7 +203,7 @@ def _parts(shape: Any) -> Iterator[Part]:
 
 
 def _order(module: Any, names: dict[int, Any]) -> dict[str, tuple[int, int]]:
-    """Computation and place in it of every op of the schedule."""
+    """Find computation and place in it of every op of the schedule."""
     return {
         names[number].name: (entry.computation, place)
         for entry in module.schedule.sequences

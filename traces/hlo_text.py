@@ -1,7 +1,7 @@
 """Read one HLO instruction from its text, as profilers of TPUs record it.
 
-    %all-gather.1 = f32[8,4]{1,0:T(8,128)} all-gather(f32[4,4]{1,0} %p), channel_id=1,
-        replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}, use_global_device_ids=true
+%all-gather.1 = f32[8,4]{1,0:T(8,128)} all-gather(f32[4,4]{1,0} %p), channel_id=1,
+    replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}, use_global_device_ids=true
 """
 
 import math

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from simulator.errors import TraceError
 from traces.hlo import HloModule, kind_by_name
@@ -22,7 +21,9 @@ from traces.xla_load import linked
 from traces.xla_recording import number_ranks
 
 _THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
-_MODULE = re.compile(r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL)
+_MODULE = re.compile(
+    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
+)
 _COLUMNS = (
     "Name",
     "Projected Start",
@@ -88,7 +89,7 @@ def _read(file: Path, known: dict[bytes, HloModule]) -> Recording:
         ranges = _ranges(bundle)
         numbers, accelerator = bundle.devices()
         members = bundle.programs()
-        needed = sorted({found[1] for one in ranges if (found := _program(one.name))})
+        needed = sorted({key[1] for one in ranges if (key := _program(one.name))})
         programs = {n: bundle.module(members[n], known) for n in needed if n in members}
     unused: Counter[str] = Counter()
     devices = _devices(ranges, programs, unused)
@@ -115,9 +116,7 @@ def _ranges(bundle: Bundle) -> list[_Range]:
             raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
         start, duration, called, calling, thread, number = numbers
         own = None if parent is None or math.isnan(parent) else int(parent)
-        found.append(
-            _Range(name, start, duration, called, calling, int(thread), int(number), own)
-        )
+        found.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
     return found
 
 
@@ -148,8 +147,7 @@ def _devices(
             continue
         device = devices.setdefault(one.thread, Device(len(devices), f"thread {one.thread}", []))
         number = runs.setdefault(run.number, len(runs))
-        begun = {**device.begun, number: run.called * 1e-9}
-        device.begun = begun if number not in device.begun else device.begun
+        device.begun.setdefault(number, run.called * 1e-9)
         device.ops.append(_op(one, run, number, programs, wrapped))
     found = [devices[thread] for thread in sorted(devices)]
     for rank, device in enumerate(found):

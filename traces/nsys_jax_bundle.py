@@ -1,4 +1,4 @@
-"""The archive ``nsys-jax`` writes for a process: tables as Parquet, programs as HLO, all bounded."""
+"""The archive that ``nsys-jax`` writes for a process: tables as Parquet, programs as HLO."""
 
 import io
 import lzma

@@ -15,12 +15,12 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def message_class(messages: Mapping[str, Fields], name: str) -> Any:
-    """Return the class of the message ``name``; ``messages`` maps each message to its fields.
+    r"""Return the class of the message ``name``; ``messages`` maps each message to its fields.
 
     Examples
     --------
     >>> Pair = message_class({"Pair": [(1, "key", "int64"), (2, "tags", "string*")]}, "Pair")
-    >>> Pair.FromString(b"\\x08\\x05\\x12\\x01a").tags[0]
+    >>> Pair.FromString(b"\x08\x05\x12\x01a").tags[0]
     'a'
     """
     file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto2")

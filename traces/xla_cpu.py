@@ -10,7 +10,7 @@ from collections import defaultdict
 from traces.waits import EXPLAINED
 from traces.xla_events import NO_STEP, Device, XlaOp
 from traces.xla_host_events import HostEvents
-from traces.xla_order import producers
+from traces.xla_order import Operands
 from traces.xla_planes import Event, Programs, kind_of, leaves
 
 
@@ -75,20 +75,13 @@ def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
 
     When it was told to be done is a bound only: that is noted when a thread comes to it.
     """
-    names: dict[str, set[str]] = defaultdict(set)
-    known: dict[tuple[int, str], set[str]] = {}
+    operands = Operands(ops)
     latest: dict[tuple[int, str], XlaOp] = {}
     for op in ops:
-        names[op.program].add(op.name)
-    for op in ops:
-        if op.module is not None:
-            key = (id(op.module), op.name)
-            if key not in known:
-                known[key] = producers(op.module, op.name, names[op.program])
-            for name in known[key]:
-                source = latest.get((op.run, name))
-                if source is not None and id(source) in late:
-                    source.end = max(source.end, min(late.pop(id(source)), op.start))
+        for name in operands.of(op):
+            source = latest.get((op.run, name))
+            if source is not None and id(source) in late:
+                source.end = max(source.end, min(late.pop(id(source)), op.start))
         latest[op.run, op.name] = op
 
 
@@ -113,13 +106,13 @@ def _add_launches(device: Device, host: HostEvents) -> None:
 
 
 def _number_runs(device: Device, runs: dict[tuple[str, int], int]) -> None:
-    """Number the runs from 0: identifiers are large and say nothing."""
+    """Count the runs from 0: identifiers are large and say nothing."""
     begun = dict(device.begun)
     device.begun = {}
     for op in device.ops:
         number = runs.setdefault((op.program, op.run), len(runs))
         if op.run in begun:
-            device.begun = {**device.begun, number: begun[op.run]}
+            device.begun[number] = begun[op.run]
         op.run = number
 
 

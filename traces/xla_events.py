@@ -4,7 +4,6 @@ Readers of the formats fill these (xplane, trace JSON, nsys-jax); :mod:`traces.x
 rank's graph of them. Times are seconds since ``Recording.epoch``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,8 +57,8 @@ class Device:
     rank: int
     name: str
     ops: list[XlaOp]
-    steps: Mapping[int, float] = field(default_factory=dict)
-    begun: Mapping[int, float] = field(default_factory=dict)
+    steps: dict[int, float] = field(default_factory=dict)
+    begun: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

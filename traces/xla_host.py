@@ -7,6 +7,7 @@ launch with the device's queue full went on when an op ended and freed a place.
 
 import math
 from bisect import bisect_right, insort
+from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -59,6 +60,10 @@ def add_host(
         for row, op in enumerate(part.ops)
         if op.launch is not None and row in made and op.launch[0] >= part.start
     )
+    follow: dict[int, list[int]] = defaultdict(list)
+    for row, source in enumerate(part.ops):
+        if source.launch is None:
+            follow[source.run] += made.get(row, [])
     host = _Host(ops.graph, part.start)
     lane_op: dict[int, int] = {}
     run: int | None = None
@@ -73,7 +78,7 @@ def add_host(
         lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
         ops.returned[op] = end
-        for one in made[row]:
+        for one in [*made[row], *follow.pop(source.run, [])]:
             insort(host.ended, (ops.end(one), one))
         insort(host.begun, ops.start(op))
     guessed = _gaps(ops, part, made)

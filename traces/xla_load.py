@@ -20,9 +20,7 @@ from traces.xla_steps import Choice, choose
 Skipped = Sequence[tuple[str, str]]
 
 
-def linked(
-    path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()
-) -> Loaded:
+def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()) -> Loaded:
     """Make a workload of one step of recordings that have been read.
 
     Raises

@@ -1,6 +1,7 @@
 """Waits between the lanes of a device, from the order and the operands its HLO gives."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from traces.device import DeviceOps
 from traces.hlo import HloModule
@@ -40,22 +41,35 @@ def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wait
     """Let an op wait for those that made its operands, where a device has several lanes."""
     if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
         return
+    operands = Operands(rows)
     latest: dict[tuple[int, str], int] = {}
-    known: dict[tuple[int, str], set[str]] = {}
-    names: dict[str, set[str]] = defaultdict(set)
-    for op in rows:
-        names[op.program].add(op.name)
     for row, op in enumerate(rows):
-        if row in made and op.module is not None and op.hlo is not None:
-            key = (id(op.module), op.name)
-            if key not in known:
-                known[key] = producers(op.module, op.name, names[op.program])
-            for name in known[key]:
-                source = latest.get((op.run, name))
-                if source is not None:
-                    _wait(ops, waits, made[row][0], made[source][-1])
-        if row in made:
-            latest[op.run, op.name] = row
+        if row not in made:
+            continue
+        sources = (latest.get((op.run, name)) for name in operands.of(op))
+        for source in sources:
+            if source is not None:
+                _wait(ops, waits, made[row][0], made[source][-1])
+        latest[op.run, op.name] = row
+
+
+class Operands:
+    """From which ops with events of their own the operands of each op come."""
+
+    def __init__(self, ops: Iterable[XlaOp]) -> None:
+        self._events: dict[str, set[str]] = defaultdict(set)
+        self._known: dict[tuple[int, str], set[str]] = {}
+        for op in ops:
+            self._events[op.program].add(op.name)
+
+    def of(self, op: XlaOp) -> set[str]:
+        """Names of the ops that made the operands; empty where the program is not known."""
+        if op.module is None:
+            return set()
+        key = (id(op.module), op.name)
+        if key not in self._known:
+            self._known[key] = _producers(op.module, op.name, self._events[op.program])
+        return self._known[key]
 
 
 def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
@@ -91,7 +105,7 @@ def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
     return found
 
 
-def producers(module: HloModule, name: str, events: set[str]) -> set[str]:
+def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
     """Find the ops with events of their own that a named op's operands come from."""
     found: set[str] = set()
     seen: set[str] = set()

@@ -11,9 +11,12 @@ from traces.hlo_text import parse
 Stats = Mapping[str, Any]
 
 USED_STATS = frozenset(
-    "run_id hlo_op hlo_module program_id device_ordinal global_device_id step_num correlation_id "
-    "device_offset_ps device_duration_ps hlo_category core_details device_type_string "
-    "device_vendor _p _c profile_start_time".split()
+    {
+        *("run_id", "hlo_op", "hlo_module", "program_id", "hlo_category", "step_num"),
+        *("device_ordinal", "global_device_id", "correlation_id", "_p", "_c"),
+        *("device_offset_ps", "device_duration_ps", "core_details", "device_type_string"),
+        "profile_start_time",
+    }
 )
 """Statistics that are read; all others describe what no replay needs."""
 
@@ -105,35 +108,46 @@ def leaves(events: Iterable[Event]) -> Iterator[Event]:
     >>> [(one.name, one.start, one.end) for one in leaves([inner, outer])]
     [('while', 0.0, 1.0), ('dot', 1.0, 2.0), ('while', 2.0, 3.0)]
     """
-    order = sorted(events, key=lambda event: (event.start, -event.end))
-    open_events: list[tuple[Event, float, bool]] = []
-    done: list[Event] = []
+    nest = _Nest()
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        nest.close(event.start, event.end)
+        nest.open(event)
+    nest.close(math.inf, math.inf)
+    return iter(sorted(nest.done, key=lambda event: (event.start, event.end)))
 
-    def close(until: float, end: float) -> None:
-        while open_events:
-            event, at, parent = open_events[-1]
+
+class _Nest:
+    """Events that are open at a moment, each within the one before; ``done`` are the leaves."""
+
+    def __init__(self) -> None:
+        self.done: list[Event] = []
+        self._open: list[list[Any]] = []
+
+    def open(self, event: Event) -> None:
+        """Begin an event within the innermost open one, which has been charged up to here."""
+        if self._open:
+            self._charge(event.start)
+            self._open[-1][1:] = [event.start, True]
+        self._open.append([event, event.start, False])
+
+    def close(self, until: float, end: float) -> None:
+        """End the open events that are over at ``until``, or end before ``end``."""
+        while self._open:
+            event, _, parent = self._open[-1]
             if event.end - until > _ROUNDING and end <= event.end:
-                break
-            open_events.pop()
-            if not parent:
-                done.append(event)
-            elif event.end - at > _OWN_TIME:
-                done.append(_stretch(event, at, event.end))
-            if open_events:
-                outer, before, _ = open_events[-1]
-                open_events[-1] = (outer, max(before, event.end), True)
+                return
+            if parent:
+                self._charge(event.end)
+            else:
+                self.done.append(event)
+            self._open.pop()
+            if self._open:
+                self._open[-1][1:] = [max(self._open[-1][1], event.end), True]
 
-    for event in order:
-        close(event.start, event.end)
-        if open_events:
-            outer, at, _ = open_events[-1]
-            if event.start - at > _OWN_TIME:
-                done.append(_stretch(outer, at, event.start))
-            open_events[-1] = (outer, event.start, True)
-        open_events.append((event, event.start, False))
-    close(math.inf, math.inf)
-    done.sort(key=lambda event: (event.start, event.end))
-    return iter(done)
+    def _charge(self, until: float) -> None:
+        event, at, _ = self._open[-1]
+        if until - at > _OWN_TIME:
+            self.done.append(_stretch(event, at, until))
 
 
 def _stretch(event: Event, start: float, end: float) -> Event:

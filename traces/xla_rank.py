@@ -130,7 +130,9 @@ def _add_op(build: _Build, row: int, span: tuple[float, float], lane: str) -> li
     source = build.part.ops[row]
     calls = _calls(build, row) if source.kind else []
     if not calls:
-        copies = source.copy or (source.hlo is not None and source.hlo.opcode == "copy" and not lane)
+        copies = source.copy or (
+            source.hlo is not None and source.hlo.opcode == "copy" and not lane
+        )
         what = What.COPY if copies else What.COMPUTE
         return [_add(build, row, what, lane, span) if lane else _add_beside(build, row, what, span)]
     made = []

@@ -40,7 +40,7 @@ def recording(
 
 
 def number_ranks(recordings: Sequence[Recording]) -> None:
-    """Number devices over several files: each file's after those before it, if they collide."""
+    """Give the devices of several files ranks: each file's after those before, if they collide."""
     seen: set[int] = set()
     for one in recordings:
         own = {device.rank for device in one.devices}
@@ -53,7 +53,7 @@ def number_ranks(recordings: Sequence[Recording]) -> None:
 
 
 def _renumber(found: Recording, numbers: Mapping[int, int]) -> None:
-    """Number devices as in the whole job, where the profile has but a part of it."""
+    """Take the numbers of the whole job, where the profile has but a part of it."""
     own = {device.rank for device in found.devices}
     if not own <= set(numbers) or _largest_group(found.devices) < len(own):
         return
@@ -65,7 +65,7 @@ def _renumber(found: Recording, numbers: Mapping[int, int]) -> None:
 
 
 def _largest_group(devices: Sequence[Device]) -> int:
-    """The highest number in any replica group."""
+    """Find the highest number in any replica group."""
     highest = -1
     for device in devices:
         hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}

@@ -79,7 +79,7 @@ def choose(recordings: Sequence[Recording], step: str) -> Choice:
 
 
 def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
-    """Number the runs of the main program from 1; whether such a run stands for the whole."""
+    """Count the main program's runs from 1; returns whether such a run stands for the whole."""
     time: dict[str, float] = defaultdict(float)
     talks: set[str] = set()
     for device in devices:
@@ -114,7 +114,7 @@ def _number(device: Device, main: str) -> None:
 
 
 def _common(devices: Sequence[Device], where: str, *, annotated: bool) -> list[int]:
-    """Steps that all devices have; unannotated runs are the last ones where counts differ."""
+    """Find the steps that all devices have."""
     own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
     common = sorted(set.intersection(*own)) if own else []
     if any(set(common) != one for one in own):

@@ -189,7 +189,7 @@ def _with_barriers(
     unused: Counter[str],
 ) -> list[XlaOp]:
     """Put the wait for other chips before the program that waits; it takes over its launch."""
-    first = {}
+    first: dict[int, XlaOp] = {}
     for op in made:
         first.setdefault(op.run, op)
     for event in traced:

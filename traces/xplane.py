@@ -53,10 +53,16 @@ _MESSAGES = {
         (6, "data", "bytes"),
         (7, "ref", "uint64"),
     ],
-    "XEventMetadata": [(2, "name", "string"), (4, "display_name", "string"), (5, "stats", "XStat*")],
+    "XEventMetadata": [
+        (2, "name", "string"),
+        (4, "display_name", "string"),
+        (5, "stats", "XStat*"),
+    ],
     "XStatMetadata": [(2, "name", "string")],
 }
-_FIRST_PLANE = re.compile(rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])")
+_FIRST_PLANE = re.compile(
+    rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])"
+)
 _LONGEST = 1e8
 """A profile of more than three years (s) is damaged."""
 _PROTO = "Hlo Proto"

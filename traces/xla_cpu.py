@@ -31,7 +31,7 @@ def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
                 device.ops.append(op)
                 _remember_end(late, op, event, host)
     runs: dict[tuple[str, int], int] = {}
-    begun = {event.number("run_id"): event.start for event in host.produced.values()}
+    begun = {event.flow("run_id"): event.start for event in host.produced.values()}
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
         _work_on(device.ops, late)
@@ -54,7 +54,7 @@ def _op(event: Event, thread: str, programs: Programs) -> XlaOp:
         lane=thread,
         start=event.start,
         end=event.end,
-        run=event.number("run_id") or 0,
+        run=event.flow("run_id") or 0,
         program=str(event.stats.get("hlo_module", "")),
         hlo=hlo,
         module=module,
@@ -64,7 +64,7 @@ def _op(event: Event, thread: str, programs: Programs) -> XlaOp:
 
 def _remember_end(late: dict[int, float], op: XlaOp, event: Event, host: HostEvents) -> None:
     """Note when an op was told to be done, where that is after its own event."""
-    ends = host.ended.get(event.number("_p") or 0, [])
+    ends = host.ended.get(event.flow("_p") or 0, [])
     ended = ends[bisect_left(ends, event.start) :][:1]
     if ended and ended[0] > event.end + EXPLAINED:
         late[id(op)] = ended[0]
@@ -94,7 +94,7 @@ def _name_lanes(device: Device) -> None:
 def _add_launches(device: Device, host: HostEvents) -> None:
     """Give the first op of each run the call that began it on this device."""
     calls = {
-        event.number("_c"): (event.start, event.end)
+        event.flow("_c"): (event.start, event.end)
         for event in host.executed
         if event.number("global_device_id") == device.rank
     }

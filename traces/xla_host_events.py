@@ -34,7 +34,7 @@ class HostEvents:
 
     def launch_of(self, module: Event) -> Span | None:
         """Find the host's call that launched a program: the flow that ends in it."""
-        flow = module.number("_c")
+        flow = module.flow("_c")
         event = self.produced.get(flow) if flow is not None else None
         return None if event is None else (event.start, event.end)
 
@@ -72,10 +72,10 @@ def _sort(
         annotations[event.name][step] = span
         return False
     used = False
-    flow = event.number("_p")
+    flow = event.flow("_p")
     if flow is not None and "run_id" in stats:
         found.produced[flow], used = event, True
-    flow = event.number("_c")
+    flow = event.flow("_c")
     if flow is not None and event.name.startswith(_END):
         insort(found.ended[flow], event.end)
         used = True

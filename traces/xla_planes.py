@@ -41,8 +41,19 @@ class Event:
         value = self.stats.get(stat)
         try:
             return None if value is None else int(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
+
+    def flow(self, stat: str) -> int | None:
+        """Return a statistic that tells flows or runs apart: with a sign here, without one there.
+
+        Examples
+        --------
+        >>> Event("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
+        True
+        """
+        number = self.number(stat)
+        return None if number is None else number % (1 << 64)
 
 
 @dataclass(slots=True)

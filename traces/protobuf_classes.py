@@ -23,7 +23,7 @@ def message_class(messages: Mapping[str, Fields], name: str) -> Any:
     >>> Pair.FromString(b"\x08\x05\x12\x01a").tags[0]
     'a'
     """
-    file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto2")
+    file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto3")
     for message, fields in messages.items():
         described = file.message_type.add(name=message)
         for number, field, type_name in fields:

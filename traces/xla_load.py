@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import TraceError
+from simulator.errors import TraceError, WorkloadError
 from traces.assemble import align, assemble
 from traces.comms import UNKNOWN_GROUP
 from traces.coverage import Coverage
@@ -40,9 +40,13 @@ def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skip
     clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
     offset = {g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o}
+    try:
+        workload = assemble(graphs, matching.calls, clock, job_ranks)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: contradicts itself: {error}; record it again") from error
     return Loaded(
         trace=str(path),
-        workload=assemble(graphs, matching.calls, clock, job_ranks),
+        workload=workload,
         coverage=_coverage(recordings, choice, graphs, matching, offset, skipped, job_ranks),
         measured_step=max(ends.values()),
         measured_begin={

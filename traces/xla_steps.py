@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.errors import TraceError
 from traces.window import ALL, MEDIAN
 from traces.xla_events import NO_STEP, Device, Recording, XlaOp
@@ -59,7 +61,7 @@ def choose(recordings: Sequence[Recording], step: str) -> Choice:
     stands = True
     if not annotated:
         stands = _number_runs(devices, notes)
-    numbers = _common(devices, where, annotated=annotated)
+    numbers = _common(devices, where)
     if step == MEDIAN:
         step = _median(devices, numbers) if numbers and stands else ALL
     if step != ALL and (not step.isdigit() or int(step) not in numbers):
@@ -92,6 +94,7 @@ def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
     main = max((one for one in time if one), key=lambda one: time[one])
     for device in devices:
         _number(device, main)
+    _line_up(devices, main, notes)
     if talks and main not in talks:
         notes.append(
             f"{main} takes most of the time but does not communicate, as {min(talks)} does: no run "
@@ -113,15 +116,42 @@ def _number(device: Device, main: str) -> None:
             op.step = NO_STEP
 
 
-def _common(devices: Sequence[Device], where: str, *, annotated: bool) -> list[int]:
+def _line_up(devices: Sequence[Device], main: str, notes: list[str]) -> None:
+    """Let runs that began together have one number, where devices recorded more or fewer."""
+    begun = [_run_starts(device) for device in devices]
+    fewest = min(begun, key=len)
+    if len(fewest) == len(max(begun, key=len)) or not fewest:
+        return
+    notes.append(
+        f"the devices recorded {len(fewest)} runs of {main} in common; others are left out"
+    )
+    for device, own in zip(devices, begun, strict=True):
+        apart = [
+            float(np.median(np.abs(np.array(own[skip : skip + len(fewest)]) - fewest)))
+            for skip in range(len(own) - len(fewest) + 1)
+        ]
+        skip = int(np.argmin(apart))
+        for op in device.ops:
+            inside = skip < op.step <= skip + len(fewest)
+            op.step = op.step - skip if inside else NO_STEP
+
+
+def _run_starts(device: Device) -> list[float]:
+    """When each numbered run began (s)."""
+    starts: dict[int, float] = {}
+    for op in device.ops:
+        if op.step != NO_STEP:
+            starts.setdefault(op.step, op.start)
+    return [starts[number] for number in sorted(starts)]
+
+
+def _common(devices: Sequence[Device], where: str) -> list[int]:
     """Find the steps that all devices have."""
     own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
     common = sorted(set.intersection(*own)) if own else []
-    if any(set(common) != one for one in own):
-        what = "steps" if annotated else "runs of the main program"
-        if not common or not annotated:
-            counts = ", ".join(str(len(one)) for one in own[:8])
-            raise TraceError(f"{where}: the devices do not have the same {what} ({counts})")
+    if not common and any(own):
+        counts = ", ".join(str(len(one)) for one in own[:8])
+        raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
     return common
 
 

@@ -24,7 +24,7 @@ from traces.xla_recording import number_ranks, recording
 _MESSAGES = {
     "XSpace": [(1, "planes", "XPlane*")],
     "XPlane": [
-        (2, "name", "string"),
+        (2, "name", "bytes"),
         (3, "lines", "XLine*"),
         (4, "events", "EventEntry*"),
         (5, "stat_names", "StatEntry*"),
@@ -33,10 +33,10 @@ _MESSAGES = {
     "EventEntry": [(1, "key", "int64"), (2, "value", "XEventMetadata")],
     "StatEntry": [(1, "key", "int64"), (2, "value", "XStatMetadata")],
     "XLine": [
-        (2, "name", "string"),
+        (2, "name", "bytes"),
         (3, "timestamp_ns", "int64"),
         (4, "events", "XEvent*"),
-        (11, "display_name", "string"),
+        (11, "display_name", "bytes"),
     ],
     "XEvent": [
         (1, "metadata", "int64"),
@@ -49,16 +49,16 @@ _MESSAGES = {
         (2, "double", "double"),
         (3, "uint64", "uint64"),
         (4, "int64", "int64"),
-        (5, "text", "string"),
+        (5, "text", "bytes"),
         (6, "data", "bytes"),
         (7, "ref", "uint64"),
     ],
     "XEventMetadata": [
-        (2, "name", "string"),
-        (4, "display_name", "string"),
+        (2, "name", "bytes"),
+        (4, "display_name", "bytes"),
         (5, "stats", "XStat*"),
     ],
-    "XStatMetadata": [(2, "name", "string")],
+    "XStatMetadata": [(2, "name", "bytes")],
 }
 _FIRST_PLANE = re.compile(
     rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])"
@@ -103,8 +103,8 @@ def _read(file: Path) -> Recording:
     planes, modules, epoch = [], dict[str, HloModule](), 0
     for found in space.planes:
         reader = _PlaneReader(found, file)
-        plane = Plane(found.name, reader.lines(), reader.stats(found.stats))
-        if found.name == "/host:metadata":
+        plane = Plane(_text(found.name), reader.lines(), reader.stats(found.stats))
+        if plane.name == "/host:metadata":
             modules |= reader.modules()
         started = plane.stats.get("profile_start_time")
         epoch = int(started) if isinstance(started, int) else epoch
@@ -117,13 +117,13 @@ class _PlaneReader:
 
     def __init__(self, plane: Any, file: Path) -> None:
         self._plane, self._file = plane, file
-        self._stat_names = {entry.key: entry.value.name for entry in plane.stat_names}
+        self._stat_names = {entry.key: _text(entry.value.name) for entry in plane.stat_names}
         self._metadata = {entry.key: entry.value for entry in plane.events}
         self._known: dict[int, tuple[str, str, Stats]] = {}
 
     def lines(self) -> list[Line]:
         return [
-            Line(line.display_name or line.name, list(self._events(line)))
+            Line(_text(line.display_name or line.name), list(self._events(line)))
             for line in self._plane.lines
         ]
 
@@ -141,11 +141,11 @@ class _PlaneReader:
         for metadata in self._metadata.values():
             for stat in metadata.stats:
                 if self._stat_names.get(stat.metadata) == _PROTO and stat.data:
-                    where = f"{self._file}: {_PROTO} of {metadata.name}"
-                    module = parse_module(stat.data, where)
-                    found[metadata.name] = module
+                    name = _text(metadata.name)
+                    module = parse_module(stat.data, f"{self._file}: {_PROTO} of {name}")
+                    found[name] = module
                     found.setdefault(module.name, module)
-                    found["(" + metadata.name.rpartition("(")[2]] = module
+                    found["(" + name.rpartition("(")[2]] = module
         return found
 
     def _events(self, line: Any) -> Iterable[Event]:
@@ -156,7 +156,7 @@ class _PlaneReader:
             end = start + event.duration_ps * 1e-12
             if event.duration_ps < 0 or not -_LONGEST < start <= end < _LONGEST:
                 raise TraceError(
-                    f"{self._file}: event {name[:60]!r} of {line.name!r}: offset_ps "
+                    f"{self._file}: event {name[:60]!r} of {_text(line.name)!r}: offset_ps "
                     f"{event.offset_ps}, duration_ps {event.duration_ps}: the file is damaged"
                 )
             own = self.stats(event.stats)
@@ -168,16 +168,24 @@ class _PlaneReader:
             metadata = self._metadata.get(number)
             if metadata is None:
                 raise TraceError(
-                    f"{self._file}: an event of {self._plane.name!r} names metadata {number}, "
-                    "which the plane has not: the file is damaged"
+                    f"{self._file}: an event of {_text(self._plane.name)!r} names metadata "
+                    f"{number}, which the plane has not: the file is damaged"
                 )
-            text = metadata.name if " = " in metadata.name else ""
-            name = metadata.display_name if text and metadata.display_name else metadata.name
+            name, shown = _text(metadata.name), _text(metadata.display_name)
+            text = name if " = " in name else ""
+            name = shown if text and shown else name
             self._known[number] = (name, text, self.stats(metadata.stats))
         return self._known[number]
 
     def _value(self, stat: Any) -> Any:
         for field, value in stat.ListFields():
+            if field.name == "ref":
+                return self._stat_names.get(value, "")
             if field.name != "metadata":
-                return self._stat_names.get(value, "") if field.name == "ref" else value
+                return _text(value) if field.name == "text" else value
         return 0
+
+
+def _text(data: bytes) -> str:
+    """Names may hold any bytes: the profiler does not check them."""
+    return data.decode("utf-8", "replace")

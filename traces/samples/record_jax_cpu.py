@@ -77,9 +77,9 @@ def training() -> tuple[Any, Any, Any]:
 
     def loss_of(weights: Any, inputs: Any) -> Any:
         states = inputs
-        for up, down in weights:
-            up = lax.all_gather(up, "data", axis=0, tiled=True)
-            down = lax.all_gather(down, "data", axis=1, tiled=True)
+        for sharded_up, sharded_down in weights:
+            up = lax.all_gather(sharded_up, "data", axis=0, tiled=True)
+            down = lax.all_gather(sharded_down, "data", axis=1, tiled=True)
             hidden = jax.nn.relu(states @ up)
             states = states + lax.psum(hidden @ down, "model")
         passed_on = lax.ppermute(states, "data", [(i, (i + 1) % DATA) for i in range(DATA)])

@@ -5,12 +5,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xla_profiles import block, number
 
 from simulator.errors import TraceError
 from traces.hlo import HloModule, HloOp, call_size, group_of, iota_groups, mesh_groups, peers_of
 from traces.hlo_proto import parse_module
 from traces.hlo_text import parse
+from xla_profiles import block, number
 
 
 def read(text: str) -> HloOp:
@@ -87,7 +87,9 @@ def test_an_unknown_type_has_no_size() -> None:
 def test_replica_groups_are_read_in_every_form(
     attribute: str, groups: tuple[tuple[int, ...], ...] | None
 ) -> None:
-    assert collective("all-reduce", "f32[4]", "f32[4]", f", {attribute}, to_apply=%a").groups == groups
+    assert (
+        collective("all-reduce", "f32[4]", "f32[4]", f", {attribute}, to_apply=%a").groups == groups
+    )
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms())
@@ -199,7 +201,9 @@ def test_a_transposed_iota_of_a_module_is_transposed() -> None:
 
 
 def test_an_async_start_is_what_it_wraps() -> None:
-    wrapped = block(3, instruction(1, "rs", "reduce-scatter", GROUPS["iota"]) + number(5, 9) + number(6, 1))
+    wrapped = block(
+        3, instruction(1, "rs", "reduce-scatter", GROUPS["iota"]) + number(5, 9) + number(6, 1)
+    )
     start = instruction(2, "rs-start", "async-start", block(38, bytes([9])))
     done = instruction(3, "rs-done", "async-done", block(36, bytes([2])))
     found = parse_module(module(start, done, also=wrapped), "m")
@@ -210,7 +214,9 @@ def test_an_async_start_is_what_it_wraps() -> None:
 
 def test_the_schedule_and_the_devices_of_a_module_are_read() -> None:
     sequence = block(7, block(1, number(1, 7) + block(2, block(1, bytes([2, 1])))))
-    devices = block(15, number(1, 1) + block(3, block(1, bytes([5]))) + block(3, block(1, bytes([4]))))
+    devices = block(
+        15, number(1, 1) + block(3, block(1, bytes([5]))) + block(3, block(1, bytes([4])))
+    )
     found = parse_module(
         module(instruction(1, "a", "add"), instruction(2, "b", "add"), also=sequence + devices), "m"
     )

@@ -1,13 +1,14 @@
 """Read a serialized HLO module (``xla/service/hlo.proto``), as JAX puts it into its traces."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
 from traces.hlo import (
+    COLLECTIVES,
     TYPE_BITS,
     Groups,
     HloModule,
@@ -109,18 +110,20 @@ def parse_module(data: bytes, where: str) -> HloModule:
 
 
 def _op(one: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp:
+    """Read an instruction; the shapes only of those that move data, few of tens of thousands."""
     opcode, phase = split_phase(one.opcode)
     source = one
     if opcode == "async":
         source = _wrapped(one, names, roots) or one
         opcode = split_phase(source.opcode)[0] if source is not one else opcode
     operands = [names[number] for number in one.operand_ids if number in names]
+    moves = bool(phase) or opcode in COLLECTIVES
     return HloOp(
         name=one.name,
         opcode=opcode,
         phase=phase,
-        inputs=tuple(part for operand in operands for part in _parts(operand.shape)),
-        output=_tops(one.shape),
+        inputs=tuple(_parts([operand.shape for operand in operands])) if moves else None,
+        output=_tops(one.shape) if moves else (),
         groups=_groups(source),
         pairs=tuple((pair.source, pair.target) for pair in source.pairs),
         channel=source.channel_id > 0,
@@ -183,11 +186,11 @@ def _mesh(found: Any) -> Groups | None:
 
 def _tops(shape: Any) -> tuple[tuple[Part, ...], ...]:
     parts = list(shape.parts) if shape.parts else [shape]
-    return tuple(tuple(_parts(part)) for part in parts)
+    return tuple(tuple(_parts([part])) for part in parts)
 
 
-def _parts(shape: Any) -> Iterator[Part]:
-    pending = [(shape, 0)]
+def _parts(shapes: Sequence[Any]) -> Iterator[Part]:
+    pending = [(shape, 0) for shape in reversed(shapes)]
     while pending:
         one, depth = pending.pop()
         if one.parts and depth < _DEEPEST:

@@ -5,7 +5,6 @@ host launched it and when the device ran it; the dump has the compiled programs,
 op is, whom it communicates with, and where an asynchronous one is waited for.
 """
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -111,11 +110,11 @@ def _ranges(bundle: Bundle) -> list[_Range]:
         name, *numbers, parent = row
         if not isinstance(name, str) or None in numbers:
             continue
-        if any(not 0 <= number < _LONGEST for number in numbers):
+        if not all(isinstance(one, (int, float)) and 0 <= one < _LONGEST for one in numbers):
             where = f"{bundle.file}: {TRACE}: range {name[:60]!r}"
             raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
         start, duration, called, calling, thread, number = numbers
-        own = None if parent is None or math.isnan(parent) else int(parent)
+        own = int(parent) if isinstance(parent, (int, float)) and abs(parent) < _LONGEST else None
         found.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
     return found
 

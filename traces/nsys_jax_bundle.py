@@ -21,8 +21,10 @@ _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
 _LARGEST = 1 << 30
 """Nothing in a bundle unpacks to more than this (B): the largest program seen has 6.5 MB."""
-_DENSEST = 2000
-"""HLO with long lists of zeros shrinks 100-fold; what shrinks more than this is not one."""
+_DENSEST = 400
+"""HLO shrinks 10 to 40 times; what unpacks to more than this many times its size is not HLO."""
+_SMALL = 1 << 16
+"""Whatever its ratio, so much (B) does no harm."""
 _MOST_ROWS = 10_000_000
 _NAME = "Name"
 """The column of texts: the same ones again and again, kept once."""
@@ -100,7 +102,7 @@ class Bundle:
 
     def _read(self, member: str) -> bytes:
         info = self._members[member]
-        limit = min(_LARGEST, _DENSEST * (info.compress_size + 1))
+        limit = min(_LARGEST, _DENSEST * info.compress_size + _SMALL)
         if info.file_size > limit:
             raise TraceError(
                 f"{self.file}: {member} unpacks to {info.file_size} bytes, more than any bundle's"
@@ -112,7 +114,7 @@ class Bundle:
             raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
 
     def _unpacked(self, data: bytes, member: str) -> bytes:
-        limit = min(_LARGEST, _DENSEST * len(data))
+        limit = min(_LARGEST, _DENSEST * len(data) + _SMALL)
         unpacker = lzma.LZMADecompressor(memlimit=_LARGEST)
         try:
             found = unpacker.decompress(data, max_length=limit)

@@ -145,7 +145,7 @@ class _Nest:
         """End the open events that are over at ``until``, or end before ``end``."""
         while self._open:
             event, _, parent = self._open[-1]
-            if event.end - until > _ROUNDING and end <= event.end:
+            if event.end - until > _ROUNDING and end <= event.end + _ROUNDING:
                 return
             if parent:
                 self._charge(event.end)

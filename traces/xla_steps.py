@@ -181,4 +181,4 @@ def _part(device: Device, ops: list[XlaOp]) -> Part:
     called += [device.steps[step] for step in {op.step for op in ops} if step in device.steps]
     begun = min([first, *called])
     busy = min(first, max((op.end for op in device.ops if op.start < first), default=-math.inf))
-    return Part(device, ops, max(begun, busy), busy > begun or not called)
+    return Part(device, ops, max(begun, busy), busy > begun)

@@ -89,6 +89,13 @@ def test_the_gpus_replay_as_measured(fsdp: Loaded, mode: str) -> None:
     assert abs(error(fsdp, "dgx-a100", mode)) < 0.03
 
 
+def test_all_of_a_bundle_holds_what_came_before_the_first_step() -> None:
+    found = nsys_jax.load(NSYS / "pax_fsdp4_4proc_proc2.zip", "all")
+    assert (found.coverage.ranks, found.coverage.ranks_in_job) == ((2,), 4)
+    assert len(calls(found, 2)) == 120
+    assert abs(error(found, "dgx-a100", "trace")) < 0.001
+
+
 def test_statistics_are_refused() -> None:
     with pytest.raises(TraceError, match="a table of HLO statistics, not a trace"):
         xla_json.load(STATS, "median")

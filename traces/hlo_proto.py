@@ -85,6 +85,8 @@ _DEEPEST = 64
 def parse_module(data: bytes, where: str) -> HloModule:
     """Read a module; ``where`` says in messages what is being read.
 
+    Of a scheduled module only the scheduled ops are kept: those inside fusions never run alone.
+
     Raises
     ------
     TraceError
@@ -98,12 +100,17 @@ def parse_module(data: bytes, where: str) -> HloModule:
         raise TraceError(f"{where}: an HLO module without computations; dump it again")
     names = {one.id: one for comp in module.computations for one in comp.instructions}
     roots = {comp.id: names.get(comp.root) for comp in module.computations}
-    ops = {one.name: _op(one, names, roots) for one in names.values()}
+    order = _order(module, names)
+    ops = {
+        one.name: _op(one, names, roots)
+        for one in names.values()
+        if not order or one.name in order or split_phase(one.opcode)[0] in COLLECTIVES
+    }
     assigned = module.device_assignment
     return HloModule(
         name=module.name,
         ops=ops,
-        order=_order(module, names),
+        order=order,
         devices=_devices(assigned),
         replicas=assigned.replicas or None,
     )

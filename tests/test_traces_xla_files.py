@@ -1,17 +1,11 @@
 """JAX's JSON, the recorded sample, and files that are damaged or no profiles."""
 
 import gzip
-import io
 import json
-import lzma
-import tracemalloc
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,12 +13,21 @@ from hypothesis import strategies as st
 from experiments.costs import with_costs
 from experiments.scenario import Scenario
 from simulator.errors import TraceError
-from simulator.workload import What
 from topologies import load_cluster
-from traces import nsys_jax, xla_json, xplane
+from traces import xla_json, xplane
 from traces.loaded import Loaded
 from traces.samples import record_jax_cpu as made
-from xla_profiles import ALL_REDUCE, GATHER_DONE, GATHER_START, block, fusion, number, two_chips
+from xla_profiles import (
+    ALL_REDUCE,
+    GATHER_DONE,
+    GATHER_START,
+    PlaneBuilder,
+    block,
+    fusion,
+    number,
+    space,
+    two_chips,
+)
 
 SAMPLE = Path(__file__).parents[1] / "traces" / "samples" / "jax-cpu-4"
 
@@ -78,6 +81,19 @@ def test_no_op_of_the_sample_starts_before_what_it_waits_for() -> None:
     load = xplane.load(SAMPLE, "all").workload
     late = load.measured_start[load.edges.target] - load.measured_end[load.edges.source]
     assert late.min() > -5e-6
+
+
+def test_an_op_that_goes_on_in_other_threads_ends_when_it_is_used() -> None:
+    load = xplane.load(SAMPLE, "median").workload
+    edges = load.edges
+    dots = [op.index for op in load.ops() if op.name.startswith("dot")]
+    used = [
+        float((load.measured_start[edges.target[own]] - load.measured_end[dot]).min())
+        for dot in dots
+        if (own := edges.source == dot).any()
+    ]
+    assert len(used) > 10
+    assert np.count_nonzero(np.array(used) < 1e-9) > len(used) / 2
 
 
 def document(*events: dict[str, Any]) -> bytes:
@@ -229,116 +245,17 @@ def test_flipped_bits_are_refused_or_read(tmp_path: Path, flips: list[tuple[floa
     assert "\n" not in refusal
 
 
-TABLE = {
-    "Name": ["TSL:XlaModule:#hlo_module=jit_f,program_id=4#", "TSL:Thunk:#hlo_op=ar-start#"],
-    "Projected Start": [1000, 3000],
-    "Projected Duration": [9000, 4000],
-    "Orig Start": [500.0, 600.0],
-    "Orig Duration": [2000.0, 500.0],
-    "TID": [7, 7],
-    "RangeId": [1.0, 2.0],
-    "ParentId": [None, 1.0],
-}
-_OPS = (
-    number(35, 1)
-    + block(1, "ar-start")
-    + block(2, "all-reduce-start")
-    + block(3, number(2, 11) + block(3, bytes([64])))
-    + block(49, block(1, bytes([0, 1])))
-)
-PROGRAM = block(1, block(1, "jit_f") + block(3, block(2, _OPS) + number(5, 1) + number(6, 1)))
-
-
-def bundle(file: Path, table: dict[str, list[Any]], rank: int = 0, **members: bytes) -> Path:
-    out = io.BytesIO()
-    pq.write_table(pa.table(table), out)
-    devices = io.BytesIO()
-    kinds = {"('TARGET_INFO_GPU', 'name')": ["GPU X"]}
-    numbered = {"('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')": [f"Xla:#global={rank},local=0#"]}
-    pq.write_table(pa.table(kinds | numbered), devices)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("nvtx_gpu_proj_trace/trace.parquet", out.getvalue())
-        archive.writestr("device-metadata.parquet", devices.getvalue())
-        for name, data in members.items():
-            archive.writestr(f"dump/module_{name}.jit_f.gpu_after_optimizations.hlo.pb.xz", data)
-    return file
-
-
-def test_bundles_of_a_job_are_its_ranks(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        shifted = TABLE | {"Projected Start": [1000, 3000 + 1000 * rank]}
-        program = {"0004": lzma.compress(PROGRAM)}
-        bundle(tmp_path / f"{1 - rank}.zip", shifted, rank, **program)
-    found = nsys_jax.load(tmp_path, "median")
-    assert found.coverage.ranks == (0, 1)
-    assert found.accelerator == "GPU X"
-    (call,) = (found.workload.call_view(index) for index in range(len(found.workload.calls)))
-    assert (call.kind, call.size, call.group.ranks) == ("all_reduce", 256, (0, 1))
-    assert call.transfer == pytest.approx(3e-6)
-    assert found.measured_step == pytest.approx(7.5e-6)
-
-
-ARCHIVES: dict[str, dict[str, Any]] = {
-    "a column is missing": {"table": {k: v for k, v in TABLE.items() if k != "TID"}},
-    "a stamp is not a time": {"table": TABLE | {"Projected Start": [1000, -3]}},
-    "the stamps are text": {"table": TABLE | {"Projected Start": ["a", "b"]}},
-    "the program is no xz": {"table": TABLE, "0004": b"nonsense"},
-    "the program is no module": {"table": TABLE, "0004": lzma.compress(b"\xff\xff")},
-    "an xz bomb": {"table": TABLE, "0004": lzma.compress(bytes(60_000_000))},
-    "a zip bomb": {"table": TABLE, "0004": bytes(60_000_000)},
-}
-
-
-@pytest.mark.parametrize("fault", ARCHIVES)
-def test_a_damaged_bundle_is_refused_within_bounds(tmp_path: Path, fault: str) -> None:
-    parts = dict(ARCHIVES[fault])
-    file = bundle(tmp_path / "a.zip", parts.pop("table"), **parts)
-    tracemalloc.start()
-    with pytest.raises(TraceError) as caught:
-        nsys_jax.load(file, "median")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert peak < 40_000_000
-
-
-@pytest.mark.parametrize("keep", [0, 10, 400, -30])
-def test_a_truncated_bundle_is_refused(tmp_path: Path, keep: int) -> None:
-    file = bundle(tmp_path / "a.zip", TABLE)
-    file.write_bytes(file.read_bytes()[:keep])
-    assert not nsys_jax.recognise_file(file)
-    with pytest.raises(TraceError):
-        nsys_jax.load(file, "median")
-
-
-def test_a_bundle_is_recognised_by_its_members(tmp_path: Path) -> None:
-    file = bundle(tmp_path / "anything", TABLE)
-    assert nsys_jax.recognise(file.read_bytes())
-    assert nsys_jax.recognise_file(file)
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
-        archive.writestr("readme", b"hello")
-    assert not nsys_jax.recognise_file(tmp_path / "other.zip")
-
-
-def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
-    """With 1,000 launches ahead, a launch goes on when an op ends: faster ops let it go sooner."""
-    count, ahead = 1500, 1000
-    device = [10_000 * index + 20_000 for index in range(count)]
-    called = [
-        1000 * index if index < ahead else device[index - ahead] + 10_000 for index in range(count)
-    ]
-    table = {
-        "Name": [TABLE["Name"][0], *(["TSL:Thunk:#hlo_op=gemm#"] * count)],
-        "Projected Start": [0, *device],
-        "Projected Duration": [0, *([10_000] * count)],
-        "Orig Start": [0.0, *(max(0.0, float(time) - 200) for time in called)],
-        "Orig Duration": [1.0, *([500.0] * count)],
-        "TID": [7] * (count + 1),
-        "RangeId": [float(index) for index in range(count + 1)],
-        "ParentId": [None, *([0.0] * count)],
-    }
-    load = nsys_jax.load(bundle(tmp_path / "a.zip", table), "median").workload
-    edges = load.edges
-    freed = (load.what[edges.target] == What.HOST) & (load.what[edges.source] != What.HOST)
-    assert np.count_nonzero(freed) > 500
+def test_devices_of_one_host_have_one_clock(tmp_path: Path) -> None:
+    """Whatever the ends of their collectives: one of them is always 100 us later."""
+    host, planes = PlaneBuilder("/host:CPU"), []
+    for gpu in (0, 1):
+        plane = PlaneBuilder(f"/device:GPU:{gpu}")
+        for run in range(5):
+            span = (1000.0 * run + 10, 1000.0 * run + 500 + 100 * gpu)
+            plane.event(
+                "Stream #7(Compute)", "ncclDevKernel_AllGather", span, {"hlo_op": "all-gather"}
+            )
+        planes.append(plane)
+    file = tmp_path / "a.xplane.pb"
+    file.write_bytes(space(*planes, host))
+    assert dict(xplane.load(file, "all").coverage.clock_offset) == {}

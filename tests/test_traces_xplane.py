@@ -68,6 +68,24 @@ def test_an_asynchronous_call_overlaps_compute_and_its_done_waits(tmp_path: Path
     assert gather not in edges.source[edges.target == inner]
 
 
+def test_a_copy_that_nothing_waited_for_takes_the_least_of_like_ones(tmp_path: Path) -> None:
+    """Its done found it finished: how long before, only like ones tell."""
+    chip = Chip(0, PlaneBuilder("/host:CPU"))
+    chip.run("jit_step", (0, 2000))
+    shape, at = "f32[64]{0}", 0.0
+    for number_of_copy, busy, waited in ((1, 900, 0.004), (2, 50, 100), (3, 50, 200)):
+        name = f"copy-start.{number_of_copy}"
+        text = f"%{name} = ({shape}, {shape}, u32[]) copy-start({shape} %p)"
+        chip.op(text, at, at + 0.005)
+        chip.op(fusion(f"fusion.{number_of_copy}"), at + 0.005, at + busy)
+        text = f"%copy-done.{number_of_copy} = {shape} copy-done(({shape}, {shape}, u32[]) %{name})"
+        chip.op(text, at + busy, at + busy + waited)
+        at += busy + waited
+    load = read(tmp_path, space(chip.plane)).workload
+    copies = load.duration[load.what == What.COPY]
+    assert copies == pytest.approx([150e-6, 150e-6, 250e-6], rel=1e-3)
+
+
 def test_nothing_counts_twice(tmp_path: Path) -> None:
     """A loop spans the ops of its body: only its own 10 us are left of it."""
     found = read(tmp_path, two_chips())
@@ -158,6 +176,34 @@ def test_the_chips_own_clock_is_what_counts(tmp_path: Path) -> None:
     found = read(tmp_path, space(chip.plane, host))
     assert found.measured_step == pytest.approx(310e-6)
     assert found.coverage.starts_explained == 1.0
+
+
+def test_a_launch_keeps_its_order_when_the_clock_jumps(tmp_path: Path) -> None:
+    """By the carried-over clock the second program would be launched before the first."""
+    host = PlaneBuilder("/host:CPU")
+    chip = Chip(0, host)
+    for begin, own, launched in ((1000, 1000, 900), (91_200, 1200, 910)):
+        chip.run("jit_step", (begin, begin + 200), launched)
+        stats = {"device_offset_ps": own * 10**6, "device_duration_ps": 200 * 10**6}
+        chip.plane.event("XLA Ops", fusion("fusion.1"), (begin, begin + 200), stats)
+    found = read(tmp_path, space(chip.plane, host), "all")
+    assert found.measured_step == pytest.approx(500e-6)
+    assert dict(found.coverage.starts) == {"launch": 1, "stream": 1}
+
+
+def test_runs_that_began_together_are_one_step(tmp_path: Path) -> None:
+    """One chip was recorded from a run earlier."""
+    host = PlaneBuilder("/host:CPU")
+    chips = [Chip(0, host), Chip(1, host)]
+    for chip in chips:
+        for run in range(chip.ordinal, 4):
+            base = 1000.0 * (run + 1)
+            chip.run("jit_step", (base, base + 500), base - 10)
+            chip.op(ALL_REDUCE, base, base + 500)
+    found = read(tmp_path, space(*(chip.plane for chip in chips), host), "1")
+    assert found.coverage.steps == (1, 2, 3)
+    assert found.measured_step == pytest.approx(510e-6)
+    assert any("3 runs of jit_step in common" in note for note in found.coverage.notes)
 
 
 def test_a_barrier_before_a_program_is_waiting(tmp_path: Path) -> None:

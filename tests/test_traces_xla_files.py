@@ -247,15 +247,23 @@ def test_flipped_bits_are_refused_or_read(tmp_path: Path, flips: list[tuple[floa
 
 def test_devices_of_one_host_have_one_clock(tmp_path: Path) -> None:
     """Whatever the ends of their collectives: one of them is always 100 us later."""
-    host, planes = PlaneBuilder("/host:CPU"), []
+    shape = block(3, number(2, 11) + block(3, bytes([64])))
+    groups = block(49, block(1, bytes([0, 1])))
+    gather = number(35, 1) + block(1, "ag") + block(2, "all-gather") + shape + groups
+    computation = block(3, block(2, gather) + number(5, 1) + number(6, 1))
+    metadata = PlaneBuilder("/host:metadata")
+    proto = block(1, block(1, "jit_f") + computation)
+    metadata.event("none", "jit_f(3)", (0, 0), None, {"Hlo Proto": proto})
+    planes = [metadata]
     for gpu in (0, 1):
         plane = PlaneBuilder(f"/device:GPU:{gpu}")
         for run in range(5):
             span = (1000.0 * run + 10, 1000.0 * run + 500 + 100 * gpu)
-            plane.event(
-                "Stream #7(Compute)", "ncclDevKernel_AllGather", span, {"hlo_op": "all-gather"}
-            )
+            stats = {"hlo_op": "ag", "hlo_module": "jit_f"}
+            plane.event("Stream #7(Compute)", "ncclDevKernel_AllGather", span, stats)
         planes.append(plane)
     file = tmp_path / "a.xplane.pb"
-    file.write_bytes(space(*planes, host))
-    assert dict(xplane.load(file, "all").coverage.clock_offset) == {}
+    file.write_bytes(space(*planes))
+    coverage = xplane.load(file, "all").coverage
+    assert coverage.collectives_matched == 5
+    assert dict(coverage.clock_offset) == {}

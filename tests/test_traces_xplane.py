@@ -231,8 +231,13 @@ def test_a_permute_is_messages(tmp_path: Path) -> None:
         chip.run("jit_step", (100, 300), 90)
         chip.op(fusion("fusion"), 100, 200)
         chip.op(text, 200, 300)
+        chip.op(fusion("fusion.2"), 300, 350)
     found = read(tmp_path, space(*(chip.plane for chip in chips), host))
     load = found.workload
+    (last,) = ops(found, "fusion.2")
+    assert sorted(load.edges.source[load.edges.target == last]) == ops(found, "cp")
+    (first,) = ops(found, "fusion")
+    assert set(load.edges.target[load.edges.source == first]) == set(ops(found, "cp"))
     calls = {load.call_view(index).group.ranks for index in range(len(load.calls))}
     assert calls == {(0, 1), (1, 0)}
     assert set(load.calls.size.tolist()) == {4096.0}

@@ -27,7 +27,11 @@ _WAITED = 1e-7
 
 @dataclass(slots=True, eq=False)
 class _Build:
-    """A graph while it is built: ``made`` maps a row of the step's ops to its ops of the graph."""
+    """A graph while it is built.
+
+    ``made`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to messages of
+    its last op that the next one waits for too; ``unstarted`` counts waits whose start is missing.
+    """
 
     part: Part
     file: str
@@ -37,6 +41,7 @@ class _Build:
     made: dict[int, list[int]] = field(default_factory=dict)
     waits: Waits = field(default_factory=lambda: defaultdict(set))
     streams: dict[str, int] = field(default_factory=dict)
+    beside: dict[str, list[int]] = field(default_factory=dict)
     unstarted: int = 0
 
 
@@ -79,6 +84,7 @@ def _add(build: _Build, row: int, what: What, lane: str, span: tuple[float, floa
     stream = build.streams.setdefault(lane, len(build.streams))
     _register(build, op, stream)
     build.made.setdefault(row, []).append(op)
+    build.waits[op].update(build.beside.pop(lane, []))
     return op
 
 
@@ -145,18 +151,16 @@ def _add_op(build: _Build, row: int, span: tuple[float, float], lane: str) -> li
         build.graph.collectives[op] = call
         made.append(op)
     if lane and len(made) > 1:
-        _follow(build, made)
+        _follow(build, made, lane)
     return made
 
 
-def _follow(build: _Build, made: list[int]) -> None:
-    """Let several messages of one op start together: after what came before on its lane."""
-    first = made[0]
-    order = build.ops.on_stream[build.ops.stream[first]]
-    before = order[order.index(first) - 1] if order.index(first) else None
+def _follow(build: _Build, made: list[int], lane: str) -> None:
+    """Let several messages of one op start after what came before on its lane, and hold it up."""
+    order = build.ops.on_stream[build.streams[lane]]
     for op in made[1:]:
-        if before is not None:
-            build.waits[op].add(before)
+        build.waits[op].update(order[-2:-1])
+    build.beside[lane] = made[1:]
 
 
 def _calls(build: _Build, row: int) -> list[LocalCall]:

@@ -146,6 +146,28 @@ def test_annotated_steps_come_first(tmp_path: Path) -> None:
     assert found.measured_step == pytest.approx(170e-6)
 
 
+def test_the_chips_line_of_steps_counts_where_there_is_one(tmp_path: Path) -> None:
+    chip = Chip(0, PlaneBuilder("/host:CPU"))
+    for step in (3, 4):
+        base = 1000.0 * step
+        chip.plane.event("Steps", str(step), (base, base + 900))
+        for program, start, end in (("jit_step", 100, 400), ("jit_eval", 500, 600)):
+            chip.run(program, (base + start, base + end), base + start - 5)
+            chip.op(fusion(program), base + start, base + end)
+    found = read(tmp_path, space(chip.plane, chip.host), "4")
+    assert found.coverage.steps == (3, 4)
+    assert found.measured_step == pytest.approx(505e-6)
+    assert found.coverage.kernels == 2
+
+
+def test_stamps_that_are_no_numbers_are_not_the_chips_clock(tmp_path: Path) -> None:
+    chip = Chip(0, PlaneBuilder("/host:CPU"))
+    chip.run("jit_step", (100, 200))
+    stats = {"device_offset_ps": "soon", "device_duration_ps": "long"}
+    chip.plane.event("XLA Ops", fusion("fusion.1"), (100, 200), stats)
+    assert read(tmp_path, space(chip.plane)).measured_step == pytest.approx(100e-6)
+
+
 def test_chips_of_part_of_a_job_are_ranks_of_the_job(tmp_path: Path) -> None:
     text = ALL_REDUCE.replace("{{0,1}}", "[2,2]<=[2,2]T(1,0)")
     host = PlaneBuilder("/host:CPU")

@@ -26,6 +26,8 @@ _MODULES = ("XLA Modules", "Sparse Core Modules")
 _STEPS = ("Steps", "Sparse Core Steps")
 _BARRIER = "barrier-cores"
 """Event of a chip that waits for the others before a program that communicates."""
+_LATEST = 10**20
+"""Stamps (ps) beyond three years are damage."""
 _CORE = {
     "CoreDetails": [
         (1, "hostname", "string"),
@@ -86,7 +88,7 @@ def _ops(
     events = lines[_OPS[0]].events if _OPS[0] in lines else []
     modules = sorted(_events(lines, _MODULES[0]), key=lambda event: event.start)
     runs = _Runs(modules, _events(lines, _STEPS[0]), host)
-    own_clock = all("device_offset_ps" in event.stats for event in events)
+    own_clock = all(_stamped(event) for event in events)
     made: list[XlaOp] = []
     shifts: dict[int, float] = {}
     for event in leaves([_on_chip(event) for event in events] if own_clock else events):
@@ -130,11 +132,17 @@ def _events(lines: dict[str, Line], role: str) -> list[Event]:
     return lines[role].events if role in lines else []
 
 
+def _stamped(event: Event) -> bool:
+    """Whether the chip's own clock stamped an event, and soundly."""
+    offset, lasted = event.number("device_offset_ps"), event.number("device_duration_ps")
+    return offset is not None and 0 <= offset < _LATEST and 0 <= (lasted or 0) < _LATEST
+
+
 def _on_chip(event: Event) -> Event:
     """Put an event on the chip's clock; remembers when the host's clock says it began."""
-    start = float(event.stats["device_offset_ps"]) * 1e-12
-    lasted = event.stats.get("device_duration_ps")
-    span = float(lasted) * 1e-12 if lasted is not None else event.end - event.start
+    start = (event.number("device_offset_ps") or 0) * 1e-12
+    lasted = event.number("device_duration_ps")
+    span = lasted * 1e-12 if lasted is not None else event.end - event.start
     stats = {**event.stats, "host_start": event.start}
     return Event(event.name, start, start + span, event.text, stats)
 

@@ -267,6 +267,21 @@ def test_a_permute_is_messages(tmp_path: Path) -> None:
     assert replay(found) == pytest.approx(found.measured_step, rel=1e-6)
 
 
+def test_a_fusion_that_communicates_costs_what_was_measured(tmp_path: Path) -> None:
+    chips = [Chip(0, PlaneBuilder("/host:CPU")), Chip(1, PlaneBuilder("/host:CPU"))]
+    for chip in chips:
+        chip.run("jit_step", (0, 500))
+        chip.op(fusion("fusion.1"), 0, 400)
+        chip.op(fusion("fusion.2"), 400, 500, hlo_category="all-reduce fusion")
+    found = read(tmp_path, space(*(chip.plane for chip in chips)))
+    load = found.workload
+    assert [load.call_view(index).kind for index in range(len(load.calls))] == ["all_reduce"] * 2
+    assert np.isnan(load.calls.size).all()
+    assert found.coverage.collectives_matched == 0
+    assert any("does not tell the group" in note for note in found.coverage.notes)
+    assert replay(found) == pytest.approx(found.measured_step, rel=1e-6)
+
+
 def test_hosts_of_a_directory_are_numbered_one_after_another(tmp_path: Path) -> None:
     for name in ("a.xplane.pb", "b.xplane.pb.gz"):
         text = ALL_REDUCE.replace("{{0,1}}", "{{0,1,2,3}}")

@@ -164,7 +164,10 @@ def _follow(build: _Build, made: list[int], lane: str) -> None:
 
 
 def _calls(build: _Build, row: int) -> list[LocalCall]:
-    """Which calls a rank's op is part of: one, or a message for each pair of a permute."""
+    """Which calls a rank's op is part of: one, or a message for each pair of a permute.
+
+    Of a fusion that communicates the text tells neither size nor group.
+    """
     op, rank = build.part.ops[row], build.graph.rank
     where = f"{build.file}: {op.name} on {build.part.device.name} at {op.start:.6f} s"
     if op.hlo is None or op.kind == UNKNOWN:
@@ -176,7 +179,7 @@ def _calls(build: _Build, row: int) -> list[LocalCall]:
         to, source = peers_of(op.hlo, rank, op.module)
         messages = [(rank, peer) for peer in to] + [(peer, rank) for peer in source]
         return [_call(op, op.kind, size, ends, where) for ends in messages if ends[0] != ends[1]]
-    ranks = group_of(op.hlo, rank, op.module)
+    ranks = group_of(op.hlo, rank, op.module) if op.hlo.kind else None
     if ranks is None:
         return [_call(op, op.kind, math.nan, None, where, rank)]
     ranks = ranks or tuple(range(build.job_ranks))

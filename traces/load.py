@@ -14,6 +14,9 @@ from traces.window import MEDIAN
 
 FORMATS = {
     "kineto": "traces.kineto_job",
+    "xplane": "traces.xplane",
+    "xla_json": "traces.xla_json",
+    "nsys_jax": "traces.nsys_jax",
     "nsys": "traces.nsys",
     "pytorch_et": "traces.pytorch_et",
     "chakra": "traces.chakra",
@@ -21,7 +24,8 @@ FORMATS = {
 }
 """Formats that can be read, and the module of each.
 
-It has ``recognise(head)``, true of the first bytes of a file of the format, and
+It has ``recognise(head)``, true of the first bytes of a file of the format (and, where those do not
+tell, ``recognise_file(path)``), and
 ``load(path, step)``, or ``reader(path)`` that reads once and returns a function from a step to what
 ``load`` would. Imported when asked, since some need libraries that take long to load. The first
 that recognises a file has it; what nobody recognises is the first's to refuse.
@@ -35,7 +39,7 @@ Reader = Callable[[str], Loaded]
 @dataclass(frozen=True, slots=True)
 class _Format:
     name: str
-    recognise: Callable[[bytes], bool]
+    recognise: Callable[[bytes, Path], bool]
     reader: Callable[[Path], Reader]
 
 
@@ -68,23 +72,30 @@ def recognised(path: Path | str) -> str:
 
 def _told(path: Path) -> _Format:
     """Tell the format: of a directory, that of most of its files."""
-    told = Counter(found.name for file in _files(path) if (found := _of_head(head_of(file))))
+    told = Counter(found.name for file in _files(path) if (found := _of_file(file)))
     return _format(max(FORMATS, key=lambda name: told[name]))
 
 
-def _of_head(head: bytes) -> _Format | None:
+def _of_file(path: Path) -> _Format | None:
+    head = head_of(path)
     formats = (_format(name) for name in FORMATS)
-    return next((found for found in formats if found.recognise(head)), None)
+    return next((found for found in formats if found.recognise(head, path)), None)
 
 
 def _files(path: Path) -> list[Path]:
+    """List the files that may tell; JAX keeps them in a folder of the directory it is given."""
     if not path.is_dir():
         return [path]
-    return sorted(file for file in path.iterdir() if file.is_file())
+    jax = path.glob("plugins/profile/*/*")
+    return sorted(file for file in (*path.iterdir(), *jax) if file.is_file())
 
 
 def _format(name: str) -> _Format:
     module = import_module(FORMATS[name])
-    if hasattr(module, "reader"):
-        return _Format(name, module.recognise, module.reader)
-    return _Format(name, module.recognise, lambda path: partial(module.load, path))
+    whole = getattr(module, "recognise_file", lambda path: True)
+
+    def recognise(head: bytes, path: Path) -> bool:
+        return bool(module.recognise(head) and whole(path))
+
+    reader = getattr(module, "reader", lambda path: partial(module.load, path))
+    return _Format(name, recognise, reader)

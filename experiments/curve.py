@@ -159,4 +159,3 @@ def _points(base: Baseline, resource: str, traced: Curve) -> tuple[CurvePoint, .
         )
         for x, seconds in zip(traced.x[::-1].tolist(), traced.step[::-1].tolist(), strict=True)
     )
-

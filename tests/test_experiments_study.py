@@ -130,6 +130,12 @@ def test_another_workload_is_no_faster_one():
     assert scales(workload, replace(workload, duration=uneven)) is None
     late = workload.with_calls(late=workload.calls.late + 1)
     assert scales(workload, late) is None
+    drained = np.where(workload.what == What.COLLECTIVE, 1e-6, workload.duration)
+    assert scales(workload, replace(workload, duration=drained)) is None
+    edges = workload.edges
+    behind_kernels = workload.what[edges.source] == What.COMPUTE
+    lag = np.where(behind_kernels, edges.lag + 1e-6, edges.lag)
+    assert scales(workload, replace(workload, edges=replace(edges, lag=lag))) is None
 
 
 @pytest.mark.parametrize(

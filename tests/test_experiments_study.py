@@ -109,6 +109,26 @@ def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
     assert steps([base, asked(base, point)])[1] == pytest.approx(truth, **exact)
 
 
+@pytest.mark.parametrize("other", [("all_reduce", (0, 2), 1e7), ("all_gather", (0, 1), 1e7)])
+def test_calls_that_differ_in_anything_have_costs_of_their_own(other):
+    """In one node and between two, of one kind and another, of two sizes, and of unknown size."""
+    builder = WorkloadBuilder(job_ranks=4)
+    before = {}
+    rows = [("all_reduce", (0, 1), 1e7), other, ("all_reduce", (0, 1), 2e7)]
+    unknown = [("unknown", (0, 1), np.nan, 1e-3), ("unknown", (0, 1), np.nan, 3e-3)]
+    for number, (kind, ranks, size, *transfer) in enumerate(rows + unknown):
+        row = CallRow(kind, builder.group(ranks), number, size, "", *transfer)
+        call = builder.call(row)
+        for rank in ranks:
+            op = builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+            if rank in before:
+                builder.edge(before[rank], op)
+            before[rank] = op
+    base = Scenario(builder.build(), CLUSTER, "analytic", nodes=2)
+    truth = [base.run().makespan, improve(base, "scale_out.bandwidth", 3).run().makespan]
+    assert steps_at(base, {"scale_out.bandwidth": [1, 3]}) == pytest.approx(truth, **exact)
+
+
 @settings(max_examples=30)
 @given(workload=workloads(3), host=factors, compute=factors)
 def test_how_much_faster_the_ranks_are_is_read_off_the_workload(workload, host, compute):

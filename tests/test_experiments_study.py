@@ -195,6 +195,18 @@ def test_a_deadlock_names_who_waits_for_whom():
         assert str(together.value) == str(alone.value)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_without_calls_is_a_step(ranks):
+    builder = WorkloadBuilder(job_ranks=ranks)
+    builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
+    base = Scenario(builder.build(), CLUSTER, "analytic")
+    points = {"compute": [1, 2], "scale_up.bandwidth": [1, 2]}
+    assert steps_at(base, points).tolist() == [1.0, 0.5]
+    assert steps([base, improve(base, "compute", 4)]).tolist() == [1.0, 0.25]
+    assert most_utility(base, resources=["compute", "host"]) == {"compute": 50.0, "host": 0.0}
+    assert len(steps([])) == 0
+
+
 def test_no_utility_exceeds_its_bound(base):
     most = most_utility(base)
     step = base.run().makespan

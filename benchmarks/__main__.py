@@ -26,7 +26,7 @@ from simulator.contract import contract
 from topologies import load_cluster, ring
 from traces.job import read_job
 from traces.kineto import read_rank
-from traces.load import linked
+from traces.link import linked
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]
@@ -43,7 +43,7 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for measure in (_reading, _linking, _engine, _studies, _ring, _commands):
+    for measure in (_reading, _linking, _generating, _engine, _studies, _ring, _commands):
         with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
             figures += list(measure())
     for figure in figures:
@@ -96,6 +96,14 @@ def _linking() -> Iterator[Figure]:
     seconds = median(lambda: linked(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
+
+
+def _generating() -> Iterator[Figure]:
+    made = process(["-c", "from benchmarks import cases; cases.generated()"])
+    workload = cases.generated()
+    what = f"{len(workload):,} ops on {workload.job_ranks:,} ranks, a process of its own"
+    yield Figure("generating", made.seconds, "s", 30, remark=what)
+    yield Figure("its peak memory", made.peak / 1e6, "MB", 3000)
 
 
 def _engine() -> Iterator[Figure]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from collectives import ring as ring_schedules
 from experiments.baseline import Settings, baseline
+from experiments.generate import roofline
 from experiments.scenario import Scenario
 from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
@@ -18,6 +19,10 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload
 from topologies import load_cluster
+from traces.model_card import load_model
+from traces.parallelism import Parallelism
+from traces.phases import Training
+from traces.synthetic import generate
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "traces" / "samples" / "gloo-ddp-4"
@@ -85,6 +90,16 @@ def large_file(folder: Path) -> Path:
     document["traceEvents"] *= max(1, round(_LARGE / len(text)))
     path.write_text(json.dumps(document))
     return path
+
+
+def generated() -> Workload:
+    """Make a step of Llama 3.1 405B on 1,024 ranks: a million ops."""
+    return generate(
+        load_model("llama-3.1-405b"),
+        Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1),
+        Training(micro_batch=1, global_batch=8 * 10, sequence=8192),
+        roofline(load_cluster("hgx-h100"), "bf16"),
+    )
 
 
 def training(ranks: int = 64, layers: int = 625) -> Workload:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectives.force import parse
-from experiments.costs import with_costs
+from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import load
+from traces.load import Reader, reader
 from traces.loaded import Loaded
 
 Watch = Callable[[str], Progress | None]
@@ -36,18 +36,25 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is."""
+    """A trace on the cluster it is taken to have been recorded on, simulated as it is.
+
+    ``read`` reads other steps of the trace.
+    """
 
     loaded: Loaded
     scenario: Scenario
     timeline: Timeline
     settings: Settings
+    read: Reader
 
     @property
-    def error(self) -> float:
-        """Simulated against measured step time: (simulated - measured) / measured."""
+    def error(self) -> float | None:
+        """Simulated against measured step time: (simulated - measured) / measured.
+
+        None where nothing was measured: a workload that was generated.
+        """
         measured = self.loaded.measured_step
-        return (self.timeline.makespan - measured) / measured if measured else 0.0
+        return (self.timeline.makespan - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -58,9 +65,9 @@ class Baseline:
             "collective_cost": self.settings.collective_cost,
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
-            "measured_step_s": self.loaded.measured_step,
+            "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.timeline.makespan,
-            "baseline_error_pct": 100 * self.error,
+            "baseline_error_pct": None if self.error is None else 100 * self.error,
         }
 
 
@@ -80,11 +87,25 @@ def baseline(
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    for rule in settings.algorithms:
+        parse(rule)
+    return replayed(reader(trace), where, settings, watch)
+
+
+def replayed(
+    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+) -> Baseline:
+    """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    loaded = read(settings.step)
+    scenario = costed(loaded, cluster, settings)
+    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings, read)
+
+
+def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+    """Make a scenario of a step on the cluster it was recorded on, its collectives costed."""
     forced = tuple(parse(rule) for rule in settings.algorithms)
-    loaded = load(trace, settings.step)
-    scenario = Scenario(loaded.workload, where, settings.engine, settings.nodes, forced)
-    scenario = with_costs(scenario, settings.collective_cost)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings)
+    scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
+    return with_costs(scenario, settings.collective_cost)
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

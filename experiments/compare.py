@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.calibration import with_calibration
 from experiments.utility import utility_pct
 from simulator.errors import ClusterError
 from simulator.metrics import exposed_communication
@@ -59,7 +60,9 @@ def compare(
         raise ClusterError("nothing to compare: name a cluster")
     known = [one if isinstance(one, Cluster) else load_cluster(one) for one in clusters]
     base = baseline(trace, known[0], settings, watch)
-    candidates = [*known, *(with_topology(known[0], change) for change in topologies)]
+    here = base.scenario.cluster
+    others = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
+    candidates = [here, *others, *(with_topology(here, change) for change in topologies)]
     return CompareReport(base, tuple(_point(base, cluster, watch) for cluster in candidates))
 
 

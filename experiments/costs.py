@@ -17,36 +17,21 @@ from numpy.typing import NDArray
 
 from experiments.scenario import Scenario
 from simulator.engine import Costs
-from simulator.errors import WhatIfError
 from simulator.workload import What, Workload
 
 Floats = NDArray[np.float64]
 
-_ROUNDS = 6
+_ROUNDS = 20
 """Replays at most until the calls take what they should; without overlap one confirms it."""
 _CLOSE = 1e-3
 """A call is timed right within this fraction of its measured time ..."""
 _CLOSE_TIME = 1e-7
 """... or this many seconds, whichever is more: stamps are whole microseconds in older traces."""
+_MANY = 10
+"""Like calls of which the least shows how long one takes though members were not recorded."""
 
 
-def with_costs(scenario: Scenario, mode: str) -> Scenario:
-    """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
-
-    Raises
-    ------
-    WhatIfError
-        If the mode has no such name.
-    """
-    if mode not in COLLECTIVE_COSTS:
-        known = ", ".join(COLLECTIVE_COSTS)
-        raise WhatIfError(f"collective cost {mode!r} is not one of {known}")
-    if not len(scenario.workload.calls):
-        return scenario
-    return COLLECTIVE_COSTS[mode](scenario)
-
-
-def _by_model(scenario: Scenario) -> Scenario:
+def by_model(scenario: Scenario) -> Scenario:
     """Cost calls by the model; it counts until the last rank is done, so nobody drains."""
     workload = scenario.workload
     drained = np.where(workload.what >= What.COLLECTIVE, 0.0, workload.duration)
@@ -56,7 +41,7 @@ def _by_model(scenario: Scenario) -> Scenario:
     return _settled(scenario, _with_late, _idle(scenario))
 
 
-def _by_trace(scenario: Scenario) -> Scenario:
+def by_trace(scenario: Scenario) -> Scenario:
     """Cost calls by what was measured; where members are missing, by the least of like calls."""
     workload = scenario.workload
     idle = _idle(scenario)
@@ -66,6 +51,23 @@ def _by_trace(scenario: Scenario) -> Scenario:
     factor[known] = target[known] / idle[known]
     scenario = replace(scenario, workload=workload.with_calls(factor=factor))
     return _settled(scenario, _with_factor, target)
+
+
+def alone(scenario: Scenario) -> Floats:
+    """How long each call took by itself (s): waiting and what it shared links with taken away.
+
+    ``scenario`` is one of :func:`by_trace`. NaN where nothing was measured, or the size is unknown.
+    Where members are missing their waiting cannot be seen: then it is the least of like calls,
+    told once (the others are NaN), and only of as many as make it likely that none was late once.
+    """
+    workload = scenario.workload
+    took = workload.calls.factor * _idle(scenario)
+    target = _target(workload)
+    took[_unsized(workload) | ~(target > 0)] = np.nan
+    _, first, count = np.unique(_alike(workload), axis=0, return_index=True, return_counts=True)
+    told = np.isin(np.arange(len(took)), first[count >= _MANY])
+    took[~_whole(workload) & ~told] = np.nan
+    return took
 
 
 def _settled(
@@ -132,15 +134,13 @@ def _whole(workload: Workload) -> NDArray[np.bool_]:
 
 def _least_alike(workload: Workload) -> Floats:
     """Least measured time of the calls of the same kind, group and size (s)."""
-    calls = workload.calls
-    alike = np.stack([calls.kind, calls.group, np.nan_to_num(calls.size, nan=-1.0)], axis=1)
-    _, which = np.unique(alike, axis=0, return_inverse=True)
+    _, which = np.unique(_alike(workload), axis=0, return_inverse=True)
     least = np.full(which.max() + 1, np.inf)
-    np.minimum.at(least, which.ravel(), calls.transfer)
+    np.minimum.at(least, which.ravel(), workload.calls.transfer)
     return least[which.ravel()]
 
 
-COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
-    "model": _by_model,
-    "trace": _by_trace,
-}
+def _alike(workload: Workload) -> Floats:
+    """Rows that are equal for calls of the same kind, group and size."""
+    calls = workload.calls
+    return np.stack([calls.kind, calls.group, np.nan_to_num(calls.size, nan=-1.0)], axis=1)

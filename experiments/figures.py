@@ -1,7 +1,7 @@
 """Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
 
 from collections.abc import Callable
-from math import log
+from math import isnan, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,8 @@ def _draw_sweep(report: SweepReport, path: Path) -> None:
         axes = figure.add_subplot()
         steps = [point.step_s for point in report.points]
         measured = report.base.loaded.measured_step
-        scale, unit = _unit(max(*steps, measured))
+        highest = max(steps) if isnan(measured) else max(*steps, measured)
+        scale, unit = _unit(highest)
         factors = [point.factor for point in report.points]
         heights = [scale * step for step in steps]
         axes.plot(
@@ -90,8 +91,9 @@ def _draw_sweep(report: SweepReport, path: Path) -> None:
             label="simulated step, with utility",
             zorder=3,
         )
-        axes.axhline(scale * measured, color=_GREY, ls="--", lw=1, label="measured step")
-        axes.set_ylim(0, 1.22 * scale * max(*steps, measured))
+        if not isnan(measured):
+            axes.axhline(scale * measured, color=_GREY, ls="--", lw=1, label="measured step")
+        axes.set_ylim(0, 1.22 * scale * highest)
         axes.set_ylabel(f"step time [{unit}]")
         axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
         labelled = _with_room(report.points)

@@ -46,7 +46,7 @@ class InspectReport:
             "accelerator": self.loaded.accelerator,
             "step": coverage.step,
             "steps": list(coverage.steps),
-            "measured_step_s": self.loaded.measured_step,
+            "measured_step_s": _known(self.loaded.measured_step),
             "coverage": coverage_record(coverage),
             "starts": dict(coverage.starts),
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
@@ -100,3 +100,7 @@ def _median(times: list[float]) -> float | None:
     """Median of those that were measured; None if none was."""
     measured = [time for time in times if not np.isnan(time)]
     return float(np.median(measured)) if measured else None
+
+
+def _known(number: float) -> float | None:
+    return None if np.isnan(number) else number

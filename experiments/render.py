@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
@@ -15,6 +16,7 @@ from experiments.network import TopologyReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
+from experiments.validate import StepError, ValidationReport
 from topologies.spec import Summary
 
 Report = (
@@ -23,6 +25,8 @@ Report = (
     | SweepReport
     | CompareReport
     | InspectReport
+    | CalibrationReport
+    | ValidationReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -59,6 +63,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     SweepReport: (SweepPoint, "points"),
     CompareReport: (ComparePoint, "points"),
     InspectReport: (CallSummary, "calls"),
+    CalibrationReport: (Parameter, "parameters"),
+    ValidationReport: (StepError, "steps"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

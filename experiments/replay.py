@@ -11,13 +11,16 @@ from topologies import Cluster
 
 @dataclass(frozen=True, slots=True)
 class RankReplay:
-    """One rank: measured and simulated span of its step (s), and where simulated time went."""
+    """One rank: measured and simulated span of its step (s), and where simulated time went.
+
+    What was measured is None for a rank that was not recorded.
+    """
 
     rank: int
-    measured_start_s: float
-    measured_end_s: float
+    measured_start_s: float | None
+    measured_end_s: float | None
     simulated_end_s: float
-    error_pct: float
+    error_pct: float | None
     compute_s: float
     communication_s: float
     exposed_communication_s: float
@@ -72,13 +75,14 @@ def replay(
 
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
-    begin, end = base.loaded.measured_begin[row.rank], base.loaded.measured_end[row.rank]
+    begin = base.loaded.measured_begin.get(row.rank)
+    end = base.loaded.measured_end.get(row.rank)
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,
         measured_end_s=end,
         simulated_end_s=row.end,
-        error_pct=100 * (row.end - end) / end if end else 0.0,
+        error_pct=100 * (row.end - end) / end if end else None,
         compute_s=row.compute,
         communication_s=row.communication,
         exposed_communication_s=row.exposed_communication,

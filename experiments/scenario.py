@@ -14,6 +14,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
+from topologies.cluster import Calibrated
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
@@ -64,10 +65,10 @@ class Scenario:
         """Say how the cluster's library carries out a call."""
         machine = self.machine()
         carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced = self.forced
+        forced, calibration = self.forced, self.cluster.calibration
 
         def planner(call: Call, topology: Topology) -> Plan:
-            return carry_out(
+            plan = carry_out(
                 call.kind,
                 call.group.ranks,
                 call.size,
@@ -75,6 +76,8 @@ class Scenario:
                 machine=machine,
                 algorithm=choose(forced, call.kind, call.size, call.group.label),
             )
+            known = calibration.get(call.kind)
+            return plan if known is None else _calibrated(plan, known)
 
         return planner
 
@@ -91,3 +94,14 @@ class Scenario:
     def contention(self, timeline: Timeline) -> Overlap:
         """Judge a timeline of the ``analytic`` engine of this scenario."""
         return overlap(timeline, Costs(timeline.topology, self.planner()))
+
+
+def _calibrated(plan: Plan, known: Calibrated) -> Plan:
+    """Put what a trace showed of the call's kind into how it is carried out."""
+    return replace(
+        plan,
+        overhead=plan.overhead * known.overhead,
+        step_latency=plan.step_latency * known.overhead,
+        latency_factor=known.latency,
+        bandwidth_factor=known.bandwidth,
+    )

@@ -1,12 +1,14 @@
 """The main job: what twice of each resource would buy."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from math import inf
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.interval import half_widths
 from experiments.what_if import RESOURCES, improve, not_used, value_of
 from simulator.errors import WhatIfError
 from simulator.timeline import Timeline
@@ -26,6 +28,8 @@ class Utility:
 
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
+    ``interval_pct`` is half the width of its 95 % interval (:mod:`experiments.interval`), None
+    where the trace shows no spread.
     """
 
     resource: str
@@ -34,6 +38,7 @@ class Utility:
     step_s: float | None
     utility_pct: float | None
     note: str = ""
+    interval_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +78,19 @@ def utility(
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     rows = [_one(base, name, factor, watch) for name in asked]
+    rows = _with_intervals(base, rows, factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
+
+
+def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    changes = {
+        row.resource: partial(improve, resource=row.resource, factor=factor)
+        for row in rows
+        if row.utility_pct is not None
+    }
+    widths = half_widths(base, changes)
+    return [replace(row, interval_pct=widths.get(row.resource)) for row in rows]
 
 
 def check_resource(name: str) -> None:

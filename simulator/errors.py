@@ -10,6 +10,7 @@
     ├── ScheduleError     an algorithm that does not compute its collective
     ├── ClusterError      a cluster description, or a job that does not fit on it
     ├── WhatIfError       a question that the job or the cluster cannot be asked
+    ├── CalibrationError  a trace that cannot tell what it is asked about the network
     ├── OutputError       an output that cannot be written
     └── DeadlockError     nothing can happen any more and ops are pending: names who waits
 
@@ -50,6 +51,10 @@ class ClusterError(TwofoldError):
 
 class WhatIfError(TwofoldError):
     """A what-if that does not apply: an unknown resource, a factor that is not positive."""
+
+
+class CalibrationError(TwofoldError):
+    """A trace that cannot tell what it is asked about the network it ran on."""
 
 
 class OutputError(TwofoldError):

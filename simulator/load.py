@@ -6,6 +6,7 @@ something else is on the links.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -115,7 +116,11 @@ def _of_step(
     flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
     on_link = bytes_on_links(step, flow, (offset, link), network)
+    if plan.bandwidth_factor:
+        on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
     latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
+    if plan.latency_factor:
+        latency_of[:-1] *= by_resource(plan.latency_factor, network)
     latency_of[-1] = plan.step_latency
     largest = float(flow.max())
     used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
@@ -133,6 +138,11 @@ def _of_step(
         bottleneck=int(used[tightest]) if len(rates) else -1,
         runs=(one,) if step.repeats > 1 else (),
     )
+
+
+def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
+    """Factors in the order of the topology's resources, 1 where none is given."""
+    return np.array([factors.get(name, 1.0) for name in network.resources])
 
 
 def bytes_on_links(

@@ -4,7 +4,8 @@ A schedule says which chunk goes where in which order; it knows no network and n
 ``collectives`` builds schedules and proves them, :mod:`simulator.load` lays them on a topology.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,9 @@ class Plan:
     With ``pipelined`` the message is cut into slices and nobody waits for the group: all steps
     are under way at once, so their bytes are on the links together, and each costs the mean
     latency of its transfers. What it takes to fill the pipeline belongs into ``overhead``.
+
+    ``latency_factor`` and ``bandwidth_factor`` multiply what the topology says of the links of a
+    resource, for this call: what was measured of the library there (1 where nothing is said).
     """
 
     schedule: Schedule
@@ -115,9 +119,15 @@ class Plan:
     efficiency: float = 1.0
     protocol: str = ""
     pipelined: bool = False
+    latency_factor: Mapping[str, float] = field(default_factory=dict)
+    bandwidth_factor: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.overhead < 0 or self.step_latency < 0 or not 0 < self.efficiency <= 1:
             raise ScheduleError(
                 f"{self.schedule}: times must not be negative, efficiency in (0, 1]"
             )
+        if min(self.latency_factor.values(), default=0.0) < 0:
+            raise ScheduleError(f"{self.schedule}: a latency factor must not be negative")
+        if min(self.bandwidth_factor.values(), default=1.0) <= 0:
+            raise ScheduleError(f"{self.schedule}: a bandwidth factor must be positive")

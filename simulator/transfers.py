@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.load import Load
+from simulator.load import Load, by_resource, unknown
 from simulator.network import Network
 from simulator.routing import routes
 from simulator.schedule import Plan, Step
@@ -54,7 +54,7 @@ def lay_transfers(
     chunk_bytes = size / plan.schedule.parts / plan.efficiency
     steps: list[Transfers] = []
     for step in plan.schedule.steps:
-        transfers = _transfers(step, positions, (chunk_bytes, plan.step_latency), network)
+        transfers = _transfers(step, positions, (chunk_bytes, plan), network)
         steps.extend([transfers] * step.repeats)
     return steps
 
@@ -67,20 +67,19 @@ def carry_out(
     ``factor`` multiplies the overhead, latencies and amounts.
     """
     run = _Run(network, steps, factor, done)
-    nothing = np.empty(0, dtype=np.int32)
-    software = (_flow(nothing, 0.0, overhead, network.topology),)
+    software = (unknown(overhead, network.topology),)
     traffic = network.start(software, factor, lambda: run.begin(traffic.spent))
 
 
 def _transfers(
-    step: Step, positions: NDArray[np.int32], what: tuple[float, float], network: Topology
+    step: Step, positions: NDArray[np.int32], what: tuple[float, Plan], network: Topology
 ) -> Transfers:
-    chunk_bytes, step_latency = what
+    chunk_bytes, plan = what
     offset, link = routes(network, positions[step.source], positions[step.target])
     rows: Transfers = {}
     for number in range(len(step.source)):
         path = link[offset[number] : offset[number + 1]]
-        load = _flow(path, float(step.count[number]) * chunk_bytes, step_latency, network)
+        load = _flow(path, float(step.count[number]) * chunk_bytes, plan, network)
         source, target = int(step.source[number]), int(step.target[number])
         transfer = Transfer(source, target, load)
         for rank in (source, target):
@@ -88,21 +87,24 @@ def _transfers(
     return rows
 
 
-def _flow(path: NDArray[np.int32], amount: float, software: float, network: Topology) -> Load:
+def _flow(path: NDArray[np.int32], amount: float, plan: Plan, network: Topology) -> Load:
     """One flow along a path; links of infinite bandwidth only add latency."""
     latency_of = np.zeros(len(network.resources) + 1)
     np.add.at(latency_of, network.resource[path], network.latency[path])
-    latency_of[-1] += software
+    latency_of[:-1] *= by_resource(plan.latency_factor, network)
+    latency_of[-1] += plan.step_latency
     used = path[np.isfinite(network.bandwidth[path])]
-    tightest = int(used[np.argmin(network.bandwidth[used])]) if len(used) else -1
+    weight = 1 / by_resource(plan.bandwidth_factor, network)[network.resource[used]]
+    rates = network.bandwidth[used] / weight
+    tightest = int(np.argmin(rates)) if len(used) else -1
     return Load(
         latency=float(latency_of.sum()),
         latency_of=latency_of,
         amount=amount if len(used) else 0.0,
         link=used,
-        weight=np.ones(len(used)),
-        alone=float(network.bandwidth[tightest]) if len(used) else np.inf,
-        bottleneck=tightest,
+        weight=weight,
+        alone=float(rates[tightest]) if len(used) else np.inf,
+        bottleneck=int(used[tightest]) if len(used) else -1,
     )
 
 

@@ -83,7 +83,11 @@ def format_quantity(value: float, base: str) -> str:
     fitting = [
         (factor, unit) for unit, factor in scale.items() if factor <= abs(value) * (1 + 1e-12)
     ]
-    factor, unit = max(fitting) if fitting else (1.0, base)
+    factor, unit = (
+        max(fitting) if fitting else min((factor, unit) for unit, factor in scale.items())
+    )
+    if value == 0:
+        factor, unit = 1.0, base
     return f"{value / factor:.4g} {unit}"
 
 

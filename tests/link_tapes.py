@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.costs import with_costs
+from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from experiments.what_if import improve
 from simulator.timeline import Timeline

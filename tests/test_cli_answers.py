@@ -131,7 +131,10 @@ def test_the_table_tells_the_numbers_of_the_record(jobs, trace):
         if row["step_s"] is None:
             told += [row["note"]]
         else:
-            gain = f"{round(row['utility_pct'], 2) + 0.0:.2f} %"
+            gain = f"{round(row['utility_pct'], 2) + 0.0:.2f}"
+            if row["interval_pct"] is not None:
+                gain += f" ± {row['interval_pct']:.2f}"
+            gain += " %"
             told += [format_quantity(row["step_s"], "s"), gain]
         assert re.split(r"\s{2,}", line.strip())[1 : 1 + len(told)] == told
 

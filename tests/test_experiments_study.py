@@ -24,6 +24,7 @@ from simulator.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.workload import CallRow, What
 from strategies import workloads
 from topologies import load_cluster
+from topologies.cluster import Calibrated
 
 SAMPLE = Path(__file__).parents[1] / "traces" / "samples" / "gpu-dp2-tp4"
 ANALYTIC = Settings(engine="analytic", nodes=2)
@@ -127,6 +128,19 @@ def test_calls_that_differ_in_anything_have_costs_of_their_own(other):
     base = Scenario(builder.build(), CLUSTER, "analytic", nodes=2)
     truth = [base.run().makespan, improve(base, "scale_out.bandwidth", 3).run().makespan]
     assert steps_at(base, {"scale_out.bandwidth": [1, 3]}) == pytest.approx(truth, **exact)
+
+
+def test_a_calibrated_cluster_keeps_its_calibration():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    known = Calibrated(overhead=3.0, latency={"scale_up": 2.0}, bandwidth={"scale_up": 0.5})
+    cluster = base.cluster.model_copy(update={"calibration": {"all_reduce": known}})
+    calibrated = replace(base, cluster=cluster)
+    asked_for = [base, calibrated, improve(calibrated, "scale_up.bandwidth", 2)]
+    truth = [one.run().makespan for one in asked_for]
+    assert truth[0] != truth[1]
+    assert steps(asked_for) == pytest.approx(truth, **exact)
+    factors = {"scale_up.bandwidth": [1, 2]}
+    assert steps_at(calibrated, factors) == pytest.approx(truth[1:], **exact)
 
 
 @settings(max_examples=30)

@@ -48,7 +48,9 @@ def test_the_command_is_installed() -> None:
     assert callable(command.load())
 
 
-@pytest.mark.parametrize("data", ["topologies/catalog/*.yaml", "traces/samples/**/*.json.gz"])
+@pytest.mark.parametrize(
+    "data", ["topologies/catalog/*.yaml", "traces/models/*.yaml", "traces/samples/**/*.json.gz"]
+)
 def test_data_files_ship_in_the_wheel(data: str) -> None:
     on_disk = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(data)}
     assert on_disk, f"there is no {data}"

@@ -9,8 +9,20 @@ from typing import Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+from simulator.workload import KINDS
 from topologies.fabrics import DragonflyFabric, FatTreeFabric, ScaleOut, TorusFabric
-from topologies.fields import Bandwidth, Count, Dimensions, Fraction, Latency, Part, Rate
+from topologies.fields import (
+    Bandwidth,
+    Count,
+    Dimensions,
+    Fraction,
+    Latency,
+    Multiple,
+    Part,
+    PositiveMultiple,
+    Rate,
+)
 
 Generation = Literal[
     "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "tpu"
@@ -122,13 +134,27 @@ class Library(Part):
     version: str | None = None
 
 
+class Calibrated(Part):
+    """What a trace showed of one kind of collective, as multiples of what the file says elsewhere.
+
+    ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
+    ``bandwidth`` those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this
+    kind uses them. What the trace could not tell is left out, and stays as it is.
+    """
+
+    overhead: Multiple = 1.0
+    latency: dict[str, Multiple] = Field(default_factory=dict)
+    bandwidth: dict[str, PositiveMultiple] = Field(default_factory=dict)
+
+
 class Cluster(Part):
     """Accelerators, the fabric of a scale-up domain, the fabric between domains.
 
     ``nodes`` is the size of the machine; a job takes as many as it needs. A domain may span nodes
     (GB200 NVL72) and a node may hold several domains, but a node lies in whole domains or a domain
     in whole nodes. ``collective_overhead`` is paid once per call of a collective. ``sources`` says
-    for a field, named with dots, where its number is from.
+    for a field, named with dots, where its number is from. ``calibration`` is by kind of
+    collective.
     """
 
     name: str
@@ -142,6 +168,7 @@ class Cluster(Part):
     host: Host | None = None
     library: Library | None = None
     collective_overhead: Latency = 0.0
+    calibration: dict[str, Calibrated] = Field(default_factory=dict)
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -177,6 +204,17 @@ class Cluster(Part):
                 most = self.nodes
         if self.nodes > most:
             raise ValueError(f"scale_out has room for {most} nodes, not for {self.nodes}")
+        return self
+
+    @model_validator(mode="after")
+    def _calibration_names(self) -> Self:
+        for kind, calibrated in self.calibration.items():
+            if kind not in KINDS:
+                raise ValueError(f"calibration.{kind}: kinds are {', '.join(KINDS)}")
+            tiers = (SCALE_UP, SCALE_OUT, PCIE)
+            for tier in (*calibrated.latency, *calibrated.bandwidth):
+                if tier not in tiers:
+                    raise ValueError(f"calibration.{kind}: {tier!r} is none of {', '.join(tiers)}")
         return self
 
     @model_validator(mode="after")

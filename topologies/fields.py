@@ -17,6 +17,8 @@ Bandwidth = Annotated[BandwidthText, Field(gt=0, allow_inf_nan=False), _written(
 Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s")]
 Rate = Annotated[FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s")]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
+Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Ratio = Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)]
 
 

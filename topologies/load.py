@@ -4,18 +4,18 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
-from collections.abc import Hashable
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import ClusterError
-from topologies.cluster import Accelerator, Cluster, Host, Library, Pcie, ScaleUp
+from simulator.yaml_text import UniqueKeyLoader
+from topologies.cluster import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
 from topologies.fabrics import FABRICS
 
 _FABRICS: dict[object, type[BaseModel]] = {
@@ -80,7 +80,7 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         As :func:`load_cluster`.
     """
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = yaml.load(text, Loader=UniqueKeyLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         told = " ".join(str(error).split())
         raise ClusterError(f"{source}: not YAML: {told}") from error
@@ -132,6 +132,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Cluster
     if location[0] == "scale_out" and len(location) > 1:
         model = _FABRICS[location[1]]
+    elif location[0] == "calibration" and len(location) > 2:
+        model = Calibrated
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)
@@ -144,15 +146,3 @@ def _unknown(name: str) -> ClusterError:
         f"{name}: no such cluster; {hint}The catalogue has {', '.join(catalog())}, "
         "and a path of a YAML file will do"
     )
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice, where the standard loader keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        keys = [str(key.value) for key, _ in node.value]
-        if twice := sorted({key for key in keys if keys.count(key) > 1}):
-            raise yaml.constructor.ConstructorError(
-                problem=f"field {twice[0]!r} is given twice", problem_mark=node.start_mark
-            )
-        return super().construct_mapping(node, deep)

@@ -21,6 +21,8 @@ from traces.launches import Launches
 from traces.synchronize import Wait
 from traces.window import Window
 
+_NO_THREAD = "no thread recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -71,9 +73,8 @@ def add_host_ops(
         end = float(trace.host.end[rows].max(initial=window.start))
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
-        _Lane(graph, lanes, enclosing, thread, trace.threads[thread]).build(
-            begin, end, cuts[thread]
-        )
+        label = trace.threads[thread] if trace.threads else _NO_THREAD
+        _Lane(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:

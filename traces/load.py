@@ -1,123 +1,84 @@
-"""From a path to a workload: read, cut, link, order, match."""
+"""From a path to a workload, whatever tool wrote it: told from the content, never from the name."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from traces.assemble import Clock, align, assemble
-from traces.comms import UNKNOWN_GROUP
-from traces.coverage import Coverage
-from traces.graph import RankGraph
-from traces.job import Job, read_job
+from simulator.errors import TraceError
+from traces.content import head_of
 from traces.loaded import Loaded
-from traces.match import MatchedCall, Matching, match
-from traces.rank import rank_graph
-from traces.window import MEDIAN, Window, choose_step, cut
+from traces.window import MEDIAN
+
+FORMATS = {
+    "kineto": "traces.kineto_job",
+}
+"""Formats that can be read, and the module of each.
+
+It has ``recognise(head)``, true of the first bytes of a file of the format, and
+``load(path, step)``, or ``reader(path)`` that reads once and returns a function from a step to what
+``load`` would. Imported when asked, since some need libraries that take long to load. The
+first that recognises a file has it; what nobody recognises is the first's to refuse.
+"""
 
 
-def load(path: Path | str, step: str = MEDIAN) -> Loaded:
+Reader = Callable[[str], Loaded]
+"""From a step (its number, ``median`` or ``all``) to its workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    name: str
+    recognise: Callable[[bytes], bool]
+    reader: Callable[[Path], Reader]
+
+
+def load(path: Path | str, step: str = MEDIAN, *, name: str | None = None) -> Loaded:
     """Read a trace (a directory of per-rank files, or one file) and make a workload of one step.
 
-    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
+    ``step`` is the number of a step, ``median`` or ``all``; ``name`` is a format of ``FORMATS`` if
+    it is not to be told from the content.
 
     Raises
     ------
     TraceError
         If a file cannot be read or used; names file, event and field, and says what to do.
     """
-    return linked(path, read_job(Path(path)), step)
+    return reader(path, name=name)(step)
 
 
-def linked(path: Path | str, job: Job, step: str = MEDIAN) -> Loaded:
-    """Make a workload of one step of a job that has been read; errors as :func:`load`."""
-    chosen = choose_step(job.ranks, step)
-    windows = [cut(rank, chosen) for rank in job.ranks]
-    graphs = [rank_graph(rank, window) for rank, window in zip(job.ranks, windows, strict=True)]
-    matching = match(graphs, job.job_ranks)
-    clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
-    workload = assemble(graphs, matching.calls, clock, job.job_ranks)
-    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
-    return Loaded(
-        trace=str(path),
-        workload=workload,
-        coverage=_coverage(job, windows, graphs, matching, clock),
-        measured_step=max(ends.values()),
-        measured_begin={
-            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
-        },
-        measured_end=ends,
-        accelerator=job.ranks[0].accelerator,
-    )
+def reader(path: Path | str, *, name: str | None = None) -> Reader:
+    """Read a trace for several of its steps; errors as :func:`load`."""
+    if name is not None and name not in FORMATS:
+        raise TraceError(f"format {name!r} is not one of {', '.join(FORMATS)}")
+    found = _format(name) if name is not None else _told(Path(path))
+    return found.reader(Path(path))
 
 
-def _coverage(
-    job: Job,
-    windows: Sequence[Window],
-    graphs: Sequence[RankGraph],
-    matching: Matching,
-    clock: Clock,
-) -> Coverage:
-    starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
-    unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
-    steps = sorted({one.number for rank in job.ranks for one in rank.steps})
-    return Coverage(
-        step=windows[0].step,
-        steps=tuple(steps),
-        ranks=tuple(rank.rank for rank in job.ranks),
-        ranks_in_job=job.job_ranks,
-        kernels=_kernels(job, [window.device for window in windows]),
-        launches_paired=_kernels(job, [np.setdiff1d(w.device, w.unlaunched) for w in windows]),
-        collectives=len(matching.calls),
-        collectives_matched=sum(1 for call in matching.calls if _complete(call, job)),
-        sizes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
-        starts=dict(starts),
-        clock_offset={
-            g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
-        },
-        unused=dict(unused),
-        skipped=tuple((str(one.file), one.reason) for one in job.skipped),
-        notes=(*job.notes, *_notes(graphs, matching, job)),
-    )
+def recognised(path: Path | str) -> str:
+    """Name the format of a file or directory; errors as :func:`load`."""
+    return _told(Path(path)).name
 
 
-def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
-    return sum(int((~r.device.copy[own]).sum()) for r, own in zip(job.ranks, rows, strict=True))
+def _told(path: Path) -> _Format:
+    """Tell the format; of a directory, the first that recognises one of its files."""
+    heads = [head_of(file) for file in _files(path)]
+    for name in FORMATS:
+        found = _format(name)
+        if any(found.recognise(head) for head in heads):
+            return found
+    return _format(next(iter(FORMATS)))
 
 
-def _complete(call: MatchedCall, job: Job) -> bool:
-    here = sum(1 for rank in job.ranks if rank.rank in call.ranks)
-    return call.label != UNKNOWN_GROUP and len(call.ops) == here
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file())
 
 
-def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
-    notes = [note for graph in graphs for note in graph.notes]
-    idle = sum(len(graph.left_out) for graph in graphs)
-    if idle:
-        notes.append(f"{idle} host threads that neither launch nor wait are left out")
-    if matching.assumed_groups:
-        notes.append(
-            f"{matching.assumed_groups} calls without a process group: "
-            f"taken as the whole job of {job.job_ranks} ranks"
-        )
-    lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
-    if lost:
-        notes.append(
-            f"{lost} collectives of which the trace does not tell the group, though it lists "
-            "several: not matched between ranks, each costs what was measured"
-        )
-    unsized = sum(1 for call in matching.calls if np.isnan(call.size))
-    if unsized:
-        notes.append(
-            f"{unsized} of {len(matching.calls)} collectives without a size: each costs what was "
-            "measured, on any network"
-        )
-    if len(job.ranks) < job.job_ranks:
-        notes.append(
-            "ranks that were not recorded are taken to arrive at each collective when the trace "
-            "shows they did"
-        )
-    notes.extend(matching.notes)
-    return notes
+def _format(name: str) -> _Format:
+    module = import_module(FORMATS[name])
+    if hasattr(module, "reader"):
+        return _Format(name, module.recognise, module.reader)
+    return _Format(name, module.recognise, lambda path: partial(module.load, path))

@@ -1,9 +1,10 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -39,7 +40,7 @@ def _engines() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costs import COLLECTIVE_COSTS
+    from experiments.cost_modes import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 
@@ -107,7 +108,7 @@ Cost = Annotated[
     str,
     typer.Option(
         callback=_one_of(_costs),
-        help="model: from the cluster's links; trace: scaled to what the trace measured.",
+        help="model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
     ),
 ]
 Step = Annotated[
@@ -136,3 +137,50 @@ Latency = Annotated[
     str | None, typer.Option(help="Of each cable of a bare topology, such as '500 ns'.")
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+
+
+_SETTINGS: dict[str, tuple[Any, object]] = {
+    "engine": (Engine, "flow"),
+    "collective_cost": (Cost, "model"),
+    "step": (Step, "median"),
+    "nodes": (Nodes, None),
+    "algorithm": (Algorithms, None),
+}
+"""The options that make a ``Settings``: how each is annotated, and its default."""
+
+
+def with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command those options in place of its parameter ``settings``, but for some.
+
+    typer reads options off a signature, so the signature is made anew.
+    """
+    shared = {name: option for name, option in _SETTINGS.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def filled(*arguments: object, **options: Any) -> None:
+            from experiments.baseline import Settings
+
+            values = {name: options.pop(name) for name in shared}
+            forced = tuple(values.pop("algorithm") or ())
+            command(*arguments, settings=Settings(**values, algorithms=forced), **options)
+
+        parameters = _with_shared(inspect.signature(command), shared)
+        filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        filled.__annotations__ = {one.name: one.annotation for one in parameters}
+        filled.__name__, filled.__doc__ = command.__name__, command.__doc__
+        return filled
+
+    return decorate
+
+
+def _with_shared(
+    signature: inspect.Signature, shared: Mapping[str, tuple[Any, object]]
+) -> list[inspect.Parameter]:
+    """Put shared options before the output, which comes last in every command."""
+    own = [one for one in signature.parameters.values() if one.name not in ("settings", "output")]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in shared.items()
+    ]
+    last = [signature.parameters["output"]]
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options, *last)]

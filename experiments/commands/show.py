@@ -1,0 +1,44 @@
+"""What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from experiments.commands.options import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from experiments.render import Report
+
+
+def check_figure(figure: Path | None) -> None:
+    """Refuse a figure that cannot be written before minutes are spent on what it shows."""
+    from experiments.output import check_output
+
+    if figure is not None:
+        check_output(figure, (".png", ".svg", ".pdf"))
+
+
+def show(report: "Report", output: Output, figure: Path | None = None) -> None:
+    """Draw the report if a figure was asked for, then print it."""
+    if figure is not None:
+        from experiments.figures import draw
+
+        draw(report, figure)
+        say(f"drew {figure}")
+    from experiments.render import print_csv, print_json
+    from experiments.tables.printing import print_table
+
+    writers: dict[Output, Callable[[Report], None]] = {
+        Output.TABLE: print_table,
+        Output.JSON: print_json,
+        Output.CSV: print_csv,
+    }
+    writers[output](report)
+
+
+def say(message: str) -> None:
+    """Tell on stderr what was done besides the answer."""
+    typer.echo(message, err=True)

@@ -1,0 +1,1 @@
+"""Reports as tables, for people; ``printing`` finds the function of a report."""

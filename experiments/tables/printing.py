@@ -1,0 +1,58 @@
+"""Print a report as a table: which function prints which."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from experiments.calibrate import CalibrationReport
+from experiments.clusters import ClustersReport
+from experiments.collective import CollectiveReport
+from experiments.compare import CompareReport
+from experiments.inspection import InspectReport
+from experiments.network import TopologyReport
+from experiments.render import Report
+from experiments.replay import ReplayReport
+from experiments.sweep import SweepReport
+from experiments.tables.calibrations import print_calibration, print_validation
+from experiments.tables.files import print_inspect
+from experiments.tables.networks import print_clusters, print_collective, print_topology
+from experiments.tables.replays import print_replay
+from experiments.tables.what_ifs import print_compare, print_sweep, print_utility
+from experiments.utility import UtilityReport
+from experiments.validate import ValidationReport
+
+_PIPED_WIDTH = 100
+"""Columns where the output is no terminal and ``COLUMNS`` does not say."""
+
+
+def print_table(report: Report) -> None:
+    """Print the report for a person."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = _Console(
+        highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None
+    )
+    _PRINTERS[type(report)](console, report)
+
+
+class _Console(Console):
+    """A console that leaves it to the command line what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+_PRINTERS: dict[type, Callable[[Console, Any], None]] = {
+    UtilityReport: print_utility,
+    ReplayReport: print_replay,
+    SweepReport: print_sweep,
+    CompareReport: print_compare,
+    InspectReport: print_inspect,
+    CalibrationReport: print_calibration,
+    ValidationReport: print_validation,
+    ClustersReport: print_clusters,
+    CollectiveReport: print_collective,
+    TopologyReport: print_topology,
+}

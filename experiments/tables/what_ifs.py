@@ -1,0 +1,89 @@
+"""Tables of what-ifs: utilities, sweeps, comparisons."""
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.compare import CompareReport
+from experiments.sweep import SweepReport
+from experiments.tables.parts import (
+    bars,
+    new_table,
+    percent,
+    print_aligned,
+    print_foot,
+    print_head,
+    say_time,
+)
+from experiments.utility import Utility, UtilityReport
+
+
+def print_utility(console: Console, report: UtilityReport) -> None:
+    """Print utilities, the largest first, and what is not used."""
+    word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
+    print_head(console, f"Utility of {word}", report.base)
+    better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
+    rows = new_table("resource", ">now", f">{better}", ">step", ">utility", "|")
+    unused = new_table("not used", ">now", f">{better}", "|why")
+    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=66)
+    for row in report.utilities:
+        cells = row.resource, row.baseline, row.changed
+        if row.step_s is None or row.utility_pct is None:
+            unused.add_row(*cells, row.note)
+        else:
+            bar = draw(row.utility_pct)
+            told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
+            rows.add_row(*cells, say_time(row.step_s), _sure(row), told)
+    print_aligned(console, [one for one in (rows, unused) if one.row_count])
+    halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    if any(row.interval_pct is not None for row in report.utilities):
+        foot += "; ± 95 % of what steps and calls of the trace scatter by"
+    print_foot(console, foot)
+
+
+def _sure(row: Utility) -> str:
+    """Say a utility, and within what it is known."""
+    if row.utility_pct is None:
+        return ""
+    if row.interval_pct is None:
+        return percent(row.utility_pct)
+    return f"{percent(row.utility_pct).removesuffix(' %')} ± {percent(row.interval_pct)}"
+
+
+def print_sweep(console: Console, report: SweepReport) -> None:
+    """Print the points of a sweep."""
+    print_head(console, f"Sweep of {report.resource}", report.base)
+    if report.note:
+        console.print(f"{report.note}\n")
+    rows = new_table(">factor", ">value", ">step", ">utility", "|")
+    draw = bars(console, (point.utility_pct for point in report.points), taken=44)
+    for point in report.points:
+        rows.add_row(
+            f"{point.factor:g}",
+            point.value,
+            say_time(point.step_s),
+            percent(point.utility_pct),
+            draw(point.utility_pct),
+        )
+    console.print(rows)
+    print_foot(console, "utility: step time saved against factor 1, in % of the simulated step")
+
+
+def print_compare(console: Console, report: CompareReport) -> None:
+    """Print clusters side by side."""
+    print_head(console, "Comparison", report.base)
+    rows = new_table("cluster", "|network", ">step", ">utility", ">exposed\ncommunication")
+    for point in report.points:
+        rows.add_row(
+            point.cluster,
+            point.value,
+            say_time(point.step_s),
+            percent(point.utility_pct),
+            say_time(point.exposed_communication_s),
+        )
+    console.print(rows)
+    print_foot(
+        console,
+        "utility: step time saved against the first; compute and host times are those of the "
+        "trace: networks are compared, not accelerators",
+    )

@@ -1,0 +1,315 @@
+"""What a transformer is made of, and how many parameters that makes.
+
+A card is a YAML file; those of published models ship with the package, each number with its
+source. Counts are bare numbers: they have no unit.
+"""
+
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
+
+from simulator.errors import TraceError
+from simulator.yaml_text import UniqueKeyLoader
+
+Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
+Depth = Annotated[StrictInt, Field(gt=0, le=10**5)]
+"""Layers; the deepest transformers trained have a thousand (arXiv 2203.00555)."""
+_LONGEST = 2**20
+"""Bytes of a file that may be a model card; those that ship have a thousand."""
+
+
+class Part(BaseModel):
+    """A table of fields of a model card: frozen, and no field that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GroupedAttention(Part):
+    """Multi-head attention whose keys and values are shared by groups of heads.
+
+    ``kv_heads`` equal to ``heads`` is plain multi-head attention, 1 is multi-query, anything
+    between is GQA (arXiv 2305.13245).
+    """
+
+    kind: Literal["grouped"]
+    heads: Count
+    kv_heads: Count
+    head: Count
+
+    @model_validator(mode="after")
+    def _groups_are_even(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
+class LatentAttention(Part):
+    """Attention on compressed keys and values, MLA (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    A token leaves ``kv_rank + rope`` numbers in the cache. A head's key has ``nope`` numbers from
+    the latent and ``rope`` shared ones that carry the position, its value has ``value``. Without
+    ``q_rank`` queries are not compressed.
+    """
+
+    kind: Literal["latent"]
+    heads: Count
+    q_rank: Count | None = None
+    kv_rank: Count
+    nope: Count
+    rope: Count
+    value: Count
+
+
+class Experts(Part):
+    """Routed and shared experts in place of one feed-forward network (DeepSeekMoE, 2401.06066).
+
+    Each token visits ``top_k`` of ``count`` experts of width ``hidden``, and all ``shared`` ones.
+    The first ``dense_layers`` layers keep their feed-forward network.
+    """
+
+    count: Count
+    top_k: Count
+    hidden: Count
+    shared: Annotated[StrictInt, Field(ge=0)] = 0
+    dense_layers: Annotated[StrictInt, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.top_k > self.count:
+            raise ValueError(f"top_k {self.top_k} is more than count {self.count}")
+        return self
+
+
+class Model(Part):
+    """A decoder-only transformer.
+
+    ``ffn`` is the width of a dense layer's feed-forward network; ``gated`` says that it has three
+    matrices (SwiGLU, arXiv 2002.05202) instead of two. ``positions`` is the length of a table of
+    learned positions. ``biases`` says that linear layers and norms have them. ``sources`` says for
+    a field, named with dots, where its number is from.
+    """
+
+    name: str
+    description: str = ""
+    layers: Depth
+    hidden: Count
+    vocabulary: Count
+    attention: Annotated[GroupedAttention | LatentAttention, Field(discriminator="kind")]
+    ffn: Count | None = None
+    gated: StrictBool
+    experts: Experts | None = None
+    tied_embeddings: StrictBool = False
+    positions: Count | None = None
+    biases: StrictBool = False
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _every_layer_has_a_network(self) -> Self:
+        dense = self.layers if self.experts is None else self.experts.dense_layers
+        if dense > self.layers:
+            raise ValueError(f"experts.dense_layers {dense} is more than layers {self.layers}")
+        if dense and self.ffn is None:
+            raise ValueError(f"ffn: missing, though {dense} layers are dense")
+        return self
+
+    @model_validator(mode="after")
+    def _sources_name_numbers(self) -> Self:
+        if unknown := sorted(self.sources.keys() - numbers(self).keys()):
+            raise ValueError(f"sources.{unknown[0]}: the card gives no such number")
+        return self
+
+    def experts_at(self, layer: int) -> Experts | None:
+        """Experts of this layer (0 is the first); None where it is dense."""
+        dense = self.experts is None or layer < self.experts.dense_layers
+        return None if dense else self.experts
+
+
+def numbers(model: Model) -> dict[str, int]:
+    """Every number of a card, by its path with dots: what ``sources`` explains.
+
+    Examples
+    --------
+    >>> numbers(load_model("mixtral-8x7b"))["experts.top_k"]
+    2
+    """
+    found: dict[str, int] = {}
+    for name, value in model.model_dump(exclude_unset=True, exclude={"sources"}).items():
+        leaves = value.items() if isinstance(value, dict) else [("", value)]
+        for leaf, one in leaves:
+            if isinstance(one, int) and not isinstance(one, bool):
+                found[f"{name}.{leaf}" if leaf else name] = one
+    return found
+
+
+class Parameters(NamedTuple):
+    """Numbers of weights, by how parallelism divides them.
+
+    ``cut`` are divided by tensor parallelism, ``whole`` are held by every tensor rank (norms,
+    routers, MLA's down-projections), ``experts`` are divided by expert and tensor parallelism.
+    """
+
+    cut: float = 0.0
+    whole: float = 0.0
+    experts: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.cut + self.whole + self.experts
+
+
+def embedding_parameters(model: Model) -> Parameters:
+    """Weights of the token embedding, and of learned positions."""
+    positions = (model.positions or 0) * model.hidden
+    return Parameters(cut=model.vocabulary * model.hidden, whole=positions)
+
+
+def layer_parameters(model: Model, layer: int) -> Parameters:
+    """Weights of one layer: attention, network or experts, and two norms."""
+    attention = _attention(model)
+    norms = 2 * model.hidden * (2 if model.biases else 1)
+    experts = model.experts_at(layer)
+    if experts is None:
+        return Parameters(attention.cut + _network(model, model.ffn or 0), attention.whole + norms)
+    each = _network(model, experts.hidden)
+    router = model.hidden * experts.count
+    return Parameters(
+        cut=attention.cut + experts.shared * each,
+        whole=attention.whole + norms + router,
+        experts=experts.count * each,
+    )
+
+
+def head_parameters(model: Model) -> Parameters:
+    """Weights of the last norm and of the output matrix, which tied embeddings do not count."""
+    norm = model.hidden * (2 if model.biases else 1)
+    matrix = 0 if model.tied_embeddings else model.vocabulary * model.hidden
+    return Parameters(cut=matrix, whole=norm)
+
+
+def parameters(model: Model) -> float:
+    """Weights of the whole model.
+
+    Examples
+    --------
+    >>> f"{parameters(load_model('llama-3.1-8b')) / 1e9:.2f}"
+    '8.03'
+    """
+    layers = sum(layer_parameters(model, layer).total for layer in range(model.layers))
+    return embedding_parameters(model).total + layers + head_parameters(model).total
+
+
+def active_parameters(model: Model) -> float:
+    """Weights that one token meets: of the routed experts only its ``top_k``.
+
+    Examples
+    --------
+    >>> f"{active_parameters(load_model('mixtral-8x7b')) / 1e9:.1f}"
+    '12.9'
+    """
+    if model.experts is None:
+        return parameters(model)
+    idle = 1 - model.experts.top_k / model.experts.count
+    routed = sum(layer_parameters(model, layer).experts for layer in range(model.layers))
+    return parameters(model) - idle * routed
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of the cards that ship with the package.
+
+    Examples
+    --------
+    >>> model_names()[:2]
+    ('deepseek-v2-236b', 'deepseek-v3-16b')
+    """
+    names = (entry.name for entry in (files("traces") / "models").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """Read a card that ships with the package, or a YAML file; a name of the package wins.
+
+    Raises
+    ------
+    TraceError
+        If there is no such card or file, or the file is not a model card: every wrong field is
+        named.
+    """
+    if name_or_path in model_names():
+        text = (files("traces") / "models" / f"{name_or_path}.yaml").read_text("utf-8")
+        return parse_model(text, source=str(name_or_path))
+    path = Path(name_or_path)
+    if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
+        near = get_close_matches(str(name_or_path), model_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise TraceError(
+            f"{name_or_path}: no such model; {hint}There are {', '.join(model_names())}, "
+            "and a path of a YAML file will do"
+        )
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise TraceError(f"{path}: too long for a model card, more than {_LONGEST} B")
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error
+    return parse_model(text, source=str(path))
+
+
+def parse_model(text: str, *, source: str) -> Model:
+    """Turn YAML text into a model; ``source`` is what errors call it.
+
+    Raises
+    ------
+    TraceError
+        As :func:`load_model`.
+    """
+    try:
+        data = yaml.load(text, Loader=UniqueKeyLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        told = " ".join(str(error).split())
+        raise TraceError(f"{source}: not YAML: {told}") from error
+    if not isinstance(data, dict):
+        found = "empty" if data is None else f"a {type(data).__name__}"
+        raise TraceError(f"{source}: a model card is a table of fields, but the file is {found}")
+    try:
+        return Model.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, detail['loc'])) or 'card'}: {detail['msg']}"
+            for detail in error.errors(include_url=False)
+        )
+        raise TraceError(f"{source}: {wrong}") from error
+
+
+def _network(model: Model, width: int) -> int:
+    """Weights of one feed-forward network of this width."""
+    matrices = (3 if model.gated else 2) * model.hidden * width
+    return matrices + (width + model.hidden if model.biases else 0)
+
+
+def _attention(model: Model) -> Parameters:
+    match model.attention:
+        case GroupedAttention(heads=heads, kv_heads=kv_heads, head=head):
+            query, key = heads * head, kv_heads * head
+            biases = query + 2 * key + model.hidden if model.biases else 0
+            return Parameters(cut=model.hidden * (2 * query + 2 * key) + biases)
+        case LatentAttention(heads=heads, q_rank=q_rank, kv_rank=kv_rank) as latent:
+            query = heads * (latent.nope + latent.rope)
+            down = model.hidden * (kv_rank + latent.rope) + kv_rank
+            down += (model.hidden + 1) * (q_rank or 0)
+            up = kv_rank * heads * (latent.nope + latent.value)
+            out = heads * latent.value * model.hidden
+            return Parameters(cut=(q_rank or model.hidden) * query + up + out, whole=down)

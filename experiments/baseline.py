@@ -1,10 +1,12 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
+from experiments.changes import changed
+from experiments.changes import parse as parse_change
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
@@ -25,6 +27,8 @@ class Settings:
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
+    ``what_ifs`` change the step before anything is asked of it, as
+    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``.
     """
 
     engine: str = "flow"
@@ -32,12 +36,16 @@ class Settings:
     step: str = "median"
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
+    what_ifs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is.
+    """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
+    ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
+    ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
+    settings have what-ifs, of which ``notes`` say what each touched.
     ``read`` reads other steps of the trace.
     """
 
@@ -46,6 +54,17 @@ class Baseline:
     timeline: Timeline
     settings: Settings
     read: Reader
+    recorded: Scenario
+    replayed_step: float
+    notes: tuple[str, ...] = ()
+
+    def on(self, cluster: Cluster) -> Scenario:
+        """Return the step that is asked about on another cluster, with the same what-ifs."""
+        return self.asked(replace(self.recorded, cluster=cluster))
+
+    def asked(self, recorded: Scenario) -> Scenario:
+        """Return a step as it was recorded with the what-ifs of the settings."""
+        return changed(recorded, map(parse_change, self.settings.what_ifs))[0]
 
     @property
     def error(self) -> float | None:
@@ -54,7 +73,7 @@ class Baseline:
         None where nothing was measured: a workload that was generated.
         """
         measured = self.loaded.measured_step
-        return (self.timeline.makespan - measured) / measured if measured > 0 else None
+        return (self.replayed_step - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -66,8 +85,13 @@ class Baseline:
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
-            "simulated_step_s": self.timeline.makespan,
+            "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
+            "what_ifs": [
+                {"change": change, "note": note}
+                for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
+            ],
+            "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
 
@@ -77,18 +101,20 @@ def baseline(
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
-    """Read a trace and replay it on a cluster.
+    """Read a trace and replay it on a cluster, then with the what-ifs of the settings.
 
     Raises
     ------
     TwofoldError
-        As :func:`traces.load.load`, :func:`topologies.load_cluster` and
-        :func:`simulator.engine.simulate` say.
+        As :func:`traces.load.load`, :func:`topologies.load_cluster`,
+        :func:`simulator.engine.simulate` and :func:`experiments.changes.changed` say.
     """
     settings = settings or Settings()
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     for rule in settings.algorithms:
         parse(rule)
+    for change in settings.what_ifs:
+        parse_change(change)
     return replayed(reader(trace), where, settings, watch)
 
 
@@ -98,7 +124,12 @@ def replayed(
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
     scenario = costed(loaded, cluster, settings)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings, read)
+    timeline = scenario.run(watch("baseline"))
+    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline.makespan)
+    if not settings.what_ifs:
+        return base
+    scenario, notes = changed(scenario, map(parse_change, settings.what_ifs))
+    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
 
 
 def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:

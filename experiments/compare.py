@@ -1,7 +1,7 @@
 """The same step on several clusters and topologies; the first is where it was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
@@ -60,19 +60,20 @@ def compare(
         raise ClusterError("nothing to compare: name a cluster")
     known = [one if isinstance(one, Cluster) else load_cluster(one) for one in clusters]
     base = baseline(trace, known[0], settings, watch)
-    here = base.scenario.cluster
+    here = base.recorded.cluster
     others = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
     candidates = [here, *others, *(with_topology(here, change) for change in topologies)]
     return CompareReport(base, tuple(_point(base, cluster, watch) for cluster in candidates))
 
 
 def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
-    timeline = base.timeline
-    if cluster is not base.scenario.cluster:
-        timeline = replace(base.scenario, cluster=cluster).run(watch(cluster.name))
+    scenario, timeline = base.scenario, base.timeline
+    if cluster is not base.recorded.cluster:
+        scenario = base.on(cluster)
+        timeline = scenario.run(watch(cluster.name))
     return ComparePoint(
         cluster=cluster.name,
-        value=describe(cluster),
+        value=describe(scenario.cluster),
         step_s=timeline.makespan,
         utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
         exposed_communication_s=exposed_communication(timeline),

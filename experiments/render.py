@@ -11,12 +11,15 @@ from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
+from experiments.explain import ExplainReport
 from experiments.inspection import CallSummary, InspectReport
 from experiments.network import TopologyReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
 from experiments.validate import StepError, ValidationReport
+from experiments.what_ifs import WhatIfPoint, WhatIfReport
+from simulator.attribution import Stretch
 from topologies.spec import Summary
 
 Report = (
@@ -24,6 +27,8 @@ Report = (
     | ReplayReport
     | SweepReport
     | CompareReport
+    | WhatIfReport
+    | ExplainReport
     | InspectReport
     | CalibrationReport
     | ValidationReport
@@ -62,6 +67,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     ReplayReport: (RankReplay, "ranks"),
     SweepReport: (SweepPoint, "points"),
     CompareReport: (ComparePoint, "points"),
+    WhatIfReport: (WhatIfPoint, "points"),
+    ExplainReport: (Stretch, "stretches"),
     InspectReport: (CallSummary, "calls"),
     CalibrationReport: (Parameter, "parameters"),
     ValidationReport: (StepError, "steps"),

@@ -13,7 +13,8 @@ from topologies import Cluster
 class RankReplay:
     """One rank: measured and simulated span of its step (s), and where simulated time went.
 
-    What was measured is None for a rank that was not recorded.
+    What was measured is None for a rank that was not recorded, and so is the error, as well as
+    where what-ifs changed the step.
     """
 
     rank: int
@@ -82,7 +83,7 @@ def _rank(base: Baseline, row: RankTime) -> RankReplay:
         measured_start_s=begin,
         measured_end_s=end,
         simulated_end_s=row.end,
-        error_pct=100 * (row.end - end) / end if end else None,
+        error_pct=100 * (row.end - end) / end if end and not base.notes else None,
         compute_s=row.compute,
         communication_s=row.communication,
         exposed_communication_s=row.exposed_communication,

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
-from experiments.utility import check_factor, check_resource, utility_pct, without_effect
-from experiments.what_if import improve, value_of
+from experiments.utility import check_resource, utility_pct, without_effect
+from experiments.what_if import check_factor, improve, value_of
 from simulator.errors import WhatIfError
 from topologies import Cluster
 

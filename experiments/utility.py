@@ -9,14 +9,10 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.interval import half_widths
-from experiments.what_if import RESOURCES, improve, not_used, value_of
+from experiments.what_if import RESOURCES, check_factor, improve, not_used, value_of
 from simulator.errors import WhatIfError
 from simulator.timeline import Timeline
 from topologies import Cluster
-
-MOST = 1e6
-"""The greatest factor: beyond it floats, not the cluster, make the answer."""
-
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -106,18 +102,6 @@ def check_resource(name: str) -> None:
         hint = f"did you mean {near[0]}? " if near else ""
         choices = ", ".join(RESOURCES)
         raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
-
-
-def check_factor(factor: float) -> None:
-    """Refuse a factor that nothing can be multiplied by, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a number between the bounds.
-    """
-    if not 1 / MOST <= factor <= MOST:
-        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
 
 
 def utility_pct(base: float, changed: float) -> float:

@@ -49,22 +49,22 @@ def _rank_time(timeline: Timeline, rank: int) -> RankTime:
     what = workload.what[mine]
     busy = mine[(what == What.COMPUTE) | (what == What.COPY)]
     calls = mine[what >= What.COLLECTIVE]
-    compute = _union(timeline.start[busy], timeline.end[busy])
+    compute = union(timeline.start[busy], timeline.end[busy])
     begun = timeline.call_start[workload.call[calls]]
-    moving = _union(begun, timeline.end[calls])
-    waiting = _union(timeline.start[calls], begun)
+    moving = union(begun, timeline.end[calls])
+    waiting = union(timeline.start[calls], begun)
     return RankTime(
         rank=rank,
         start=float(timeline.start[mine].min()),
         end=float(timeline.end[mine].max()),
-        compute=_length(compute),
-        communication=_length(moving),
-        exposed_communication=max(0.0, _length(moving) - _common(moving, compute)),
-        exposed_waiting=max(0.0, _length(waiting) - _common(waiting, compute)),
+        compute=length(compute),
+        communication=length(moving),
+        exposed_communication=max(0.0, length(moving) - _common(moving, compute)),
+        exposed_waiting=max(0.0, length(waiting) - _common(waiting, compute)),
     )
 
 
-def _union(start: NDArray[np.float64], end: NDArray[np.float64]) -> Intervals:
+def union(start: NDArray[np.float64], end: NDArray[np.float64]) -> Intervals:
     """Disjoint intervals that cover the same time, sorted, shape ``(n, 2)``."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
@@ -75,11 +75,12 @@ def _union(start: NDArray[np.float64], end: NDArray[np.float64]) -> Intervals:
     return np.stack([start[first], end[last]], axis=1)
 
 
-def _length(intervals: Intervals) -> float:
+def length(intervals: Intervals) -> float:
+    """Time that disjoint intervals cover (s)."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
 def _common(one: Intervals, other: Intervals) -> float:
     """Length of what two unions have in common: lengths add up, less what the union of both has."""
     both = np.concatenate([one, other])
-    return _length(one) + _length(other) - _length(_union(both[:, 0], both[:, 1]))
+    return length(one) + length(other) - length(union(both[:, 0], both[:, 1]))

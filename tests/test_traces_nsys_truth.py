@@ -16,7 +16,7 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces import nsys
 from traces.job import Job, read_job
-from traces.load import linked
+from traces.link import linked
 from traces.loaded import Loaded
 from traces.write_kineto import write
 

@@ -1,5 +1,6 @@
 """From a path to a workload, whatever tool wrote it: told from the content, never from the name."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +14,17 @@ from traces.window import MEDIAN
 
 FORMATS = {
     "kineto": "traces.kineto_job",
+    "nsys": "traces.nsys",
+    "pytorch_et": "traces.pytorch_et",
+    "chakra": "traces.chakra",
+    "goal": "traces.goal",
 }
 """Formats that can be read, and the module of each.
 
 It has ``recognise(head)``, true of the first bytes of a file of the format, and
 ``load(path, step)``, or ``reader(path)`` that reads once and returns a function from a step to what
-``load`` would. Imported when asked, since some need libraries that take long to load. The
-first that recognises a file has it; what nobody recognises is the first's to refuse.
+``load`` would. Imported when asked, since some need libraries that take long to load. The first
+that recognises a file has it; what nobody recognises is the first's to refuse.
 """
 
 
@@ -62,13 +67,14 @@ def recognised(path: Path | str) -> str:
 
 
 def _told(path: Path) -> _Format:
-    """Tell the format; of a directory, the first that recognises one of its files."""
-    heads = [head_of(file) for file in _files(path)]
-    for name in FORMATS:
-        found = _format(name)
-        if any(found.recognise(head) for head in heads):
-            return found
-    return _format(next(iter(FORMATS)))
+    """Tell the format: of a directory, that of most of its files."""
+    told = Counter(found.name for file in _files(path) if (found := _of_head(head_of(file))))
+    return _format(max(FORMATS, key=lambda name: told[name]))
+
+
+def _of_head(head: bytes) -> _Format | None:
+    formats = (_format(name) for name in FORMATS)
+    return next((found for found in formats if found.recognise(head)), None)
 
 
 def _files(path: Path) -> list[Path]:

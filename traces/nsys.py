@@ -5,13 +5,13 @@ rank. After that all is shared with the PyTorch profiler's files: windows, launc
 and matching (:func:`traces.load.linked`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.events import RankTrace
 from traces.job import Job, Skipped
-from traces.load import linked
+from traces.link import linked
 from traces.loaded import Loaded
 from traces.nsys_common import common_part, with_groups
 from traces.nsys_database import MAGIC, beginning, opened
@@ -27,15 +27,21 @@ def recognise(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def load(path: Path, step: str) -> Loaded:
-    """Read an export, or the exports of a directory, and make a workload of one step.
+def reader(path: Path) -> Callable[[str], Loaded]:
+    """Read an export, or the exports of a directory, and make workloads of its steps.
 
     Raises
     ------
     TraceError
         If a file is damaged, is no export, or lacks what is needed.
     """
-    return linked(path, read(path), step)
+    job = read(path)
+    return lambda step: linked(path, job, step)
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Make a workload of one step; errors as :func:`reader`."""
+    return reader(path)(step)
 
 
 def read(path: Path) -> Job:

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import TraceError
+from traces.content import unpack
 from traces.events import Ints, Longs, ProcessGroup
 from traces.kineto_columns import Table
-from traces.kineto_document import unpack
 from traces.loaded import Loaded
 from traces.pytorch_et_comm import EtComm, communication, is_init, process_groups
 from traces.pytorch_et_schema import Header, Node, decode, is_execution_trace

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.content import unpack
 from traces.events import RankTrace
-from traces.kineto_document import EXECUTION_TRACE, unpack
+from traces.kineto_document import EXECUTION_TRACE
 from traces.kineto_rank import rank_of
 from traces.kineto_schema import Header
 from traces.pytorch_et import parse, recognise

@@ -65,12 +65,12 @@ def check_resources(values: list[str] | None) -> list[str]:
 
 def check_factor_value(value: float) -> float:
     """Refuse a factor that is not positive, finite and reasonable."""
-    from experiments.utility import check_factor
+    from experiments.what_if import check_factor
 
     return _usage(check_factor, value)
 
 
-def _usage(check: Callable[[Value], None], value: Value) -> Value:
+def _usage(check: Callable[[Value], object], value: Value) -> Value:
     try:
         check(value)
     except WhatIfError as error:
@@ -119,6 +119,10 @@ Nodes = Annotated[
     typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+Perfetto = Annotated[
+    Path | None,
+    typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
+]
 Algorithms = Annotated[
     list[str] | None,
     typer.Option(
@@ -139,12 +143,29 @@ Latency = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
 
 
+def check_changes(values: list[str] | None) -> list[str]:
+    """Refuse what-ifs that are written wrong."""
+    from experiments.changes import parse
+
+    return [_usage(parse, value) for value in values or ()]
+
+
+WhatIfs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        callback=check_changes,
+        help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
+    ),
+]
+
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
     "collective_cost": (Cost, "model"),
     "step": (Step, "median"),
     "nodes": (Nodes, None),
     "algorithm": (Algorithms, None),
+    "what_if": (WhatIfs, None),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""
 
@@ -162,7 +183,9 @@ def with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[...
 
             values = {name: options.pop(name) for name in shared}
             forced = tuple(values.pop("algorithm") or ())
-            command(*arguments, settings=Settings(**values, algorithms=forced), **options)
+            changes = tuple(values.pop("what_if", None) or ())
+            settings = Settings(**values, algorithms=forced, what_ifs=changes)
+            command(*arguments, settings=settings, **options)
 
         parameters = _with_shared(inspect.signature(command), shared)
         filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

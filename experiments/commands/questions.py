@@ -1,6 +1,5 @@
 """Questions about a trace on a cluster."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,14 +9,16 @@ from experiments.commands.options import (
     Figure,
     Output,
     OutputOption,
+    Perfetto,
     Trace,
+    check_changes,
     check_factor_value,
     check_factors,
     check_resource_name,
     check_resources,
     with_settings,
 )
-from experiments.commands.show import check_figure, say, show
+from experiments.commands.show import check_figure, check_perfetto, draw_perfetto, show
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -113,34 +114,86 @@ def compare(
 
 
 @with_settings()
+def what_if(
+    trace: Trace,
+    change: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHANGE...",
+            callback=check_changes,
+            help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
+        ),
+    ],
+    cluster: ClusterOption,
+    figure: Figure = None,
+    *,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change the step in ways that can be written, one row each.
+
+    x multiplies what is named, a time or a bandwidth: 'compute x0.5' is compute in half the time.
+
+    \b
+    \\[rank R] compute|host|copy|NAME* xF   their time; quote a NAME with spaces
+    \\[rank R] launch|gaps xF               until a kernel begins; between kernels
+    \\[rank R] compute|host|NAME*|... drop  no time, and nobody launches them
+    \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
+    RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
+    \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
+    KIND\\[@LABEL] drop, calls drop         they do not happen
+    algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
+    overlap none|full                     of compute and communication
+    stragglers removed                    every rank as the median one
+    accelerator NAME                      another, by roofline
+
+    What is dropped or fused takes with it the host's work since the launch before it.
+    R is 3 or 0-3,8. Changes joined by 'and' apply together.
+    """  # noqa: D301 - a real backspace, by which click keeps the lines
+    from experiments.progress import watching
+    from experiments.what_ifs import what_ifs as ask
+
+    check_figure(figure)
+    with watching() as watch:
+        report = ask(trace, cluster, change, settings=settings, watch=watch)
+    show(report, output, figure)
+
+
+@with_settings()
 def replay(
     trace: Trace,
     cluster: ClusterOption,
-    perfetto: Annotated[
-        Path | None,
-        typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
-    ] = None,
+    perfetto: Perfetto = None,
     *,
     settings: "Settings",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
-    from experiments.output import check_output
     from experiments.progress import watching
     from experiments.replay import replay as ask
 
-    if perfetto is not None:
-        check_output(perfetto)
+    check_perfetto(perfetto)
     with watching() as watch:
-        report = ask(
-            trace,
-            cluster,
-            settings=settings,
-            watch=watch,
-        )
-    if perfetto is not None:
-        from experiments.perfetto import write
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    draw_perfetto(report, perfetto)
+    show(report, output)
 
-        write(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+
+@with_settings()
+def explain(
+    trace: Trace,
+    cluster: ClusterOption,
+    perfetto: Perfetto = None,
+    *,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put the step down to compute, communication, host and idle, by its critical path."""
+    from experiments.explain import explain as ask
+    from experiments.progress import watching
+
+    check_perfetto(perfetto)
+    with watching() as watch:
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    draw_perfetto(report, perfetto)
     show(report, output)

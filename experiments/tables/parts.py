@@ -14,6 +14,8 @@ from traces.coverage import Coverage
 
 _BAR = 24
 """Characters of the longest bar."""
+_BESIDE = 24
+"""Characters of a time, a share and the space between columns."""
 _LEAST_FULL = 1.0
 """Utility (%) of a full bar at least, so that a table of nearly nothing looks like nothing."""
 _FACT_NAME = len("simulated with") + 2
@@ -25,18 +27,25 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     title = f"{what}: {loaded.trace} on {base.scenario.cluster.name}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     costs = f"collective costs from the {settings.collective_cost}"
-    simulated = say_time(base.timeline.makespan)
+    simulated = say_time(base.replayed_step)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
         "simulated with": f"engine {settings.engine}, {costs}, step {loaded.coverage.step}",
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
+        "what if": "\n".join(_say_what_ifs(base)),
+        "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "coverage": wrapped(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
     console.print()
+
+
+def _say_what_ifs(base: Baseline) -> list[str]:
+    pairs = zip(base.settings.what_ifs, base.notes, strict=True)
+    return [f"{change} ({note})" for change, note in pairs]
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
@@ -56,14 +65,20 @@ def print_foot(console: Console, text: str) -> None:
 
 def print_shares(console: Console, title: str, shares: Mapping[str, float]) -> None:
     """Print times (s) and their shares of the sum, the largest first."""
+    console.print()
+    console.print(shares_table(console, title, shares))
+
+
+def shares_table(console: Console, title: str, shares: Mapping[str, float]) -> Table:
+    """Make the table of :func:`print_shares`; bars are shorter where names leave less room."""
+    width = max(4, min(_BAR, console.width - max(map(len, (title, *shares))) - _BESIDE))
     total = sum(shares.values()) or 1.0
     rows = new_table(title, ">time", ">share", "|")
     for name, seconds in sorted(shares.items(), key=lambda one: -one[1]):
         share = seconds / total
-        bar = "█" * round(_BAR * share)
+        bar = "█" * round(width * share)
         rows.add_row(name, say_time(seconds), f"{100 * share:.1f} %", Text(bar, style="green"))
-    console.print()
-    console.print(rows)
+    return rows
 
 
 def print_aligned(console: Console, tables: Sequence[Table]) -> None:

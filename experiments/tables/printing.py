@@ -11,18 +11,21 @@ from experiments.calibrate import CalibrationReport
 from experiments.clusters import ClustersReport
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
+from experiments.explain import ExplainReport
 from experiments.inspection import InspectReport
 from experiments.network import TopologyReport
 from experiments.render import Report
 from experiments.replay import ReplayReport
 from experiments.sweep import SweepReport
 from experiments.tables.calibrations import print_calibration, print_validation
+from experiments.tables.explained import print_explain
 from experiments.tables.files import print_inspect
 from experiments.tables.networks import print_clusters, print_collective, print_topology
 from experiments.tables.replays import print_replay
-from experiments.tables.what_ifs import print_compare, print_sweep, print_utility
+from experiments.tables.what_ifs import print_compare, print_sweep, print_utility, print_what_ifs
 from experiments.utility import UtilityReport
 from experiments.validate import ValidationReport
+from experiments.what_ifs import WhatIfReport
 
 _PIPED_WIDTH = 100
 """Columns where the output is no terminal and ``COLUMNS`` does not say."""
@@ -49,6 +52,8 @@ _PRINTERS: dict[type, Callable[[Console, Any], None]] = {
     ReplayReport: print_replay,
     SweepReport: print_sweep,
     CompareReport: print_compare,
+    WhatIfReport: print_what_ifs,
+    ExplainReport: print_explain,
     InspectReport: print_inspect,
     CalibrationReport: print_calibration,
     ValidationReport: print_validation,

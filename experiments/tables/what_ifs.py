@@ -15,6 +15,7 @@ from experiments.tables.parts import (
     say_time,
 )
 from experiments.utility import Utility, UtilityReport
+from experiments.what_ifs import WhatIfReport
 
 
 def print_utility(console: Console, report: UtilityReport) -> None:
@@ -86,4 +87,23 @@ def print_compare(console: Console, report: CompareReport) -> None:
         console,
         "utility: step time saved against the first; compute and host times are those of the "
         "trace: networks are compared, not accelerators",
+    )
+
+
+def print_what_ifs(console: Console, report: WhatIfReport) -> None:
+    """Print changes in the order in which they were asked."""
+    print_head(console, "What if", report.base)
+    rows = new_table("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches")
+    for point in report.points:
+        rows.add_row(
+            point.change,
+            say_time(point.step_s),
+            percent(point.gain_pct),
+            say_time(point.exposed_communication_s),
+            point.note,
+        )
+    console.print(rows)
+    print_foot(
+        console,
+        "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks",
     )

@@ -9,6 +9,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -18,7 +19,11 @@ from rich.table import Table
 
 from benchmarks import cases
 from benchmarks.measure import Figure, median, process
-from topologies import ring
+from experiments.bound import most_utility
+from experiments.scenario import Scenario
+from experiments.study import steps, steps_at
+from simulator.contract import contract
+from topologies import load_cluster, ring
 from traces.job import read_job
 from traces.kineto import read_rank
 from traces.link import linked
@@ -38,7 +43,7 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for measure in (_reading, _linking, _generating, _engine, _ring, _commands):
+    for measure in (_reading, _linking, _generating, _engine, _studies, _ring, _commands):
         with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
             figures += list(measure())
     for figure in figures:
@@ -108,6 +113,45 @@ def _engine() -> Iterator[Figure]:
     what = f"{len(workload):,} ops, {len(workload.calls):,} collectives, 64 ranks"
     rate = len(workload) / seconds
     yield Figure("flow engine", rate, "ops/s", 100_000, most=False, remark=what)
+
+
+def _studies() -> Iterator[Figure]:
+    scenario = cases.study()
+    workload = scenario.workload
+    graph = contract(workload)
+    what = f"{len(workload):,} ops, {len(workload.calls):,} calls; {len(graph):,} points left"
+    yield Figure("contraction, all told apart", graph.ratio, "edges per edge", remark=what)
+    fixed = contract(workload, ())
+    remark = f"{len(fixed):,} points and {len(fixed.source):,} edges left"
+    yield Figure("contraction, network only", fixed.ratio, "edges per edge", remark=remark)
+    seconds = median(lambda: contract(workload))
+    yield Figure("its time", 1e3 * seconds, "ms", 100)
+    asked = cases.what_ifs(scenario)
+    steps(asked)
+    seconds = median(lambda: steps(cases.what_ifs(scenario)))
+    apart = median(lambda: [one.run() for one in cases.what_ifs(scenario)])
+    remark = f"{len(asked)} scenarios; one by one {1e3 * apart:.0f} ms"
+    yield Figure("all utilities, analytic", 1e3 * seconds, "ms", 200, remark=remark)
+    yield from _design_points(scenario)
+    large = Scenario(cases.training(), load_cluster("hgx-h100"), "analytic")
+    points = cases.design_points(1000)
+    seconds = median(lambda: steps_at(large, points), 3)
+    remark = f"1,000 points of {len(large.workload):,} ops: {seconds:.2f} s"
+    rate = len(large.workload) * 1000 / seconds
+    yield Figure("analytic pass, 64 ranks", rate, "ops x points/s", 1e8, most=False, remark=remark)
+
+
+def _design_points(scenario: Scenario) -> Iterator[Figure]:
+    few = cases.design_points(20)
+    apart = median(lambda: cases.one_by_one(scenario, few), 3) / 20
+    off = np.max(np.abs(steps_at(scenario, few) / cases.one_by_one(scenario, few) - 1))
+    for count, most in ((1_000, 1.0), (10_000, 10.0)):
+        points = cases.design_points(count)
+        seconds = median(partial(steps_at, scenario, points), 3)
+        remark = f"one by one {apart * count:.3g} s (of 20); the same to {off:.0e}"
+        yield Figure(f"{count:,} design points", seconds, "s", most, remark=remark)
+    seconds = median(lambda: most_utility(scenario))
+    yield Figure("bounds on all utilities", 1e3 * seconds, "ms")
 
 
 def _ring() -> Iterator[Figure]:

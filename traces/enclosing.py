@@ -1,8 +1,8 @@
 """The host events around a host event: which communication call, which operator it belongs to."""
 
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -14,11 +14,27 @@ _RECORD = "record_param_comms"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An outermost stretch of a thread that is all one communication call (s)."""
+    """An outermost stretch of a thread that is all one communication call (s).
+
+    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``library``
+    says which were written by the library itself, ``record_param_comms``.
+    """
 
     start: float
     end: float
     rows: tuple[int, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    comms: tuple[int, ...]
+    library: tuple[bool, ...]
+
+    def holding(self, time: float) -> list[int]:
+        """Return the places in ``rows`` of the events that go on at a time."""
+        return [
+            place
+            for place, (start, end) in enumerate(zip(self.starts, self.ends, strict=True))
+            if start <= time <= end
+        ]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +72,14 @@ class Enclosing:
 
     def records(self, row: int) -> list[CommRecord]:
         """Collect records around a host event: ``record_param_comms``, then inner to outer."""
-        trace = self.trace
-        time = float(trace.host.start[row])
-        span = self.span(int(trace.host.thread[row]), time)
-        around = [] if span is None else [one for one in span.rows if _holds(trace, one, time)]
-        around.sort(key=lambda one: (trace.names[trace.host.name[one]] != _RECORD, -one))
-        return [trace.comms[trace.host.comm[one]] for one in around]
+        host = self.trace.host
+        time = float(host.start[row])
+        span = self.span(int(host.thread[row]), time)
+        if span is None:
+            return []
+        around = span.holding(time)
+        around.sort(key=lambda place: (not span.library[place], -place))
+        return [self.trace.comms[span.comms[place]] for place in around]
 
     def operator(self, thread: int, time: float) -> str | None:
         """Name the outermost operator of a thread at a time."""
@@ -71,25 +89,19 @@ class Enclosing:
 
     def _collect_spans(self, window: Window) -> None:
         host = self.trace.host
-        open_rows: dict[int, list[int]] = {}
-        until: dict[int, float] = defaultdict(lambda: -np.inf)
-        for row in window.host[host.comm[window.host] >= 0].tolist():
-            thread = int(host.thread[row])
-            if host.start[row] > until[thread]:
-                self._close(thread, open_rows.get(thread, []))
-                open_rows[thread] = []
-            open_rows[thread].append(row)
-            until[thread] = max(until[thread], float(host.end[row]))
-        for thread, rows in open_rows.items():
-            self._close(thread, rows)
-
-    def _close(self, thread: int, rows: list[int]) -> None:
-        if rows:
-            host = self.trace.host
-            end = max(float(host.end[row]) for row in rows)
-            span = Span(float(host.start[rows[0]]), end, tuple(rows))
-            self._spans.setdefault(thread, []).append(span)
-            self._span_starts.setdefault(thread, []).append(span.start)
+        rows = window.host[host.comm[window.host] >= 0]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            starts, ends = host.start[mine], host.end[mine]
+            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+            bounds = [0, *outer.tolist(), len(mine)]
+            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
+            whole = (mine.tolist(), starts.tolist(), ends.tolist(), host.comm[mine].tolist())
+            for one, other in pairwise(bounds):
+                part = [tuple(column[one:other]) for column in (*whole, library)]
+                span = Span(float(starts[one]), float(ends[one:other].max()), *part)
+                self._spans.setdefault(thread, []).append(span)
+                self._span_starts.setdefault(thread, []).append(span.start)
 
     def _collect_operators(self, window: Window) -> None:
         host = self.trace.host
@@ -100,7 +112,3 @@ class Enclosing:
             outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
             names = [self.trace.names[name] for name in host.name[outer].tolist()]
             self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)
-
-
-def _holds(trace: RankTrace, row: int, time: float) -> bool:
-    return bool(trace.host.start[row] <= time <= trace.host.end[row])

@@ -44,7 +44,7 @@ class RankGraph:
 
     def wait_for(self, op: int, sources: Iterable[int], *, lag: float = 0.0) -> None:
         """Start ``op`` no earlier than ``lag`` after the end of each source."""
-        self.edges.extend((source, op, lag) for source in sources)
+        self.edges += [(source, op, lag) for source in sources]
 
     @property
     def end(self) -> float:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.events import ProcessGroup, RankTrace
+from traces.garbage import uncollected
 from traces.kineto_document import Document, Foreign, load
 from traces.kineto_rank import MOST_RANKS, rank_of
 from traces.kineto_reading import Reading
 from traces.kineto_schema import DistributedInfo, group_configs, integers, shown, whole
 
 
+@uncollected()
 def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     """Read one rank's file.
 
@@ -32,6 +34,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     return rank_trace(document, alone=alone)
 
 
+@uncollected()
 def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     """Do what :func:`read_rank` does, with a file that is in memory."""
     file, header = document.file, document.header

@@ -3,6 +3,7 @@
 from traces.device import add_device_ops
 from traces.enclosing import Enclosing
 from traces.events import RankTrace
+from traces.garbage import uncollected
 from traces.graph import RankGraph
 from traces.handover import handovers
 from traces.host import (
@@ -22,6 +23,7 @@ from traces.waits import waits_between_streams
 from traces.window import Window
 
 
+@uncollected()
 def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
     """Build the ops of a rank's step and all edges between them."""
     graph = RankGraph(rank=trace.rank, start=window.start)

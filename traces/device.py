@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.workload import What
-from traces.comms import is_collective, local_call
+from traces.comms import local_call
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
 from traces.graph import LocalOp, RankGraph
+from traces.kernels import KERNELS, Rules
 from traces.launches import Launches
 from traces.window import Window
 
@@ -81,12 +82,17 @@ class DeviceOps:
 
 
 def add_device_ops(
-    trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, graph: RankGraph
+    trace: RankTrace,
+    window: Window,
+    launches: Launches,
+    enclosing: Enclosing,
+    graph: RankGraph,
+    kernels: Rules = KERNELS,
 ) -> DeviceOps:
     """Add kernels, copies and collectives to the graph, without any edge yet."""
     ops = DeviceOps(graph)
     device, host = trace.device, trace.host
-    is_call = [is_collective(name) for name in trace.names]
+    rules = [kernels.rule(name) for name in trace.names]
     rows = window.device
     columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
     times = (device.start[rows], device.end[rows])
@@ -94,13 +100,13 @@ def add_device_ops(
         *(column.tolist() for column in (*columns, *times)), strict=True
     ):
         name = trace.names[number]
-        what = What.COPY if copy else What.COLLECTIVE if is_call[number] else What.COMPUTE
+        what = What.COPY if copy else What.COLLECTIVE if rules[number] else What.COMPUTE
         launch = launches.of_device.get(row)
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
             records = _records(trace, row, launch, enclosing)
-            graph.collectives[op] = local_call(trace, records, name, where)
+            graph.collectives[op] = local_call(trace, records, name, where, rules[number])
         ops.op_of[row] = op
         ops.starts.append(start)
         ops.ends.append(end)

@@ -16,6 +16,7 @@ from traces.host import (
     wait_cuts,
 )
 from traces.host_collectives import add_host_collectives, add_queue_edges, collective_waits
+from traces.kernels import KERNELS, Rules
 from traces.launches import pair, typical_latency
 from traces.streams import add_stream_edges
 from traces.synchronize import device_waits
@@ -24,12 +25,12 @@ from traces.window import Window
 
 
 @uncollected()
-def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
-    """Build the ops of a rank's step and all edges between them."""
+def rank_graph(trace: RankTrace, window: Window, kernels: Rules = KERNELS) -> RankGraph:
+    """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
     graph = RankGraph(rank=trace.rank, start=window.start)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
-    ops = add_device_ops(trace, window, launches, enclosing, graph)
+    ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
     cuts = every_thread(trace, window)
     main = main_thread(trace, window, cuts)
     launch_cuts(trace, launches, cuts)

@@ -60,9 +60,11 @@ COMPUTE = (
 )
 
 
-def call_of(folder: Path, kernel: str, operator: str = "", **args: object) -> dict[str, object]:
+def call_of(
+    folder: Path, kernel: str, operator: str = "", world: int = 8, **args: object
+) -> dict[str, object]:
     """What a step of one kernel makes of it, as the fields of its call."""
-    tape = Tape(world=8)
+    tape = Tape(world=world)
     tape.host("aten::mm", 0, 30)
     if operator:
         tape.host(operator, 2, 20, **args)
@@ -103,8 +105,8 @@ def test_the_operator_around_a_custom_kernel_tells_its_size(tmp_path: Path) -> N
         "Concrete Inputs": ["94", "", "", "0", "0"],
     }
     kernel = "void vllm::cross_device_reduce_1stage<__half, 8>()"
-    call = call_of(tmp_path, kernel, "_C_custom_ar::all_reduce", **shapes)
-    assert (call["kind"], call["label"]) == ("all_reduce", UNKNOWN_GROUP)
+    call = call_of(tmp_path, kernel, "_C_custom_ar::all_reduce", world=2, **shapes)
+    assert (call["kind"], call["size"], call["ranks"]) == ("all_reduce", 4 * 512 * 2, (0, 1))
 
 
 def test_the_operator_of_symmetric_memory_names_the_group(tmp_path: Path) -> None:

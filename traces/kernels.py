@@ -1,4 +1,4 @@
-"""Which kernels communicate, told by their names: a table of rules, to which a user may add his own.
+"""Which kernels communicate, told by their names: a table of rules, to which users may add theirs.
 
 Libraries that exchange data without NCCL (custom all-reduces over peer memory, expert-parallel
 dispatch) leave nothing in a trace but the names of their kernels. A rule tells the kind; the size
@@ -21,6 +21,8 @@ BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
 _NCCL = "NCCL"
 _LARGEST_FILE = 1 << 20
+_LONGEST_NAME = 4000
+"""Templates' arguments make names long; what tells a kernel stands in front of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class Rules:
         >>> Rules().rule("triton_poi_fused_add_all_reduce_4") is None
         True
         """
+        kernel = kernel[:_LONGEST_NAME]
         tried = zip(self.rules, self._patterns, strict=True)
         return next((rule for rule, pattern in tried if pattern.search(kernel)), None)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.workload import What
+from traces.coalesced import held_back, joined
 from traces.comms import local_call
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
@@ -21,10 +22,10 @@ from traces.window import Window
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``starts`` and ``ends`` are as measured (s), ``launched`` is the start of an op's launch (s), None for a kernel without one, ``returned`` its
-    end. ``on_stream``
-    lists each stream's ops in the order they ran. ``before`` are those that stand for what a stream
-    still had to do for the step before.
+    ``starts`` and ``ends`` are as measured (s), ``launched`` is the start of an op's launch (s),
+    None for a kernel without one, ``returned`` its end. ``on_stream`` lists each stream's ops in
+    the order they ran. ``before`` are those that stand for what a stream still had to do for the
+    step before.
     """
 
     graph: RankGraph
@@ -92,6 +93,7 @@ def add_device_ops(
     """Add kernels, copies and collectives to the graph, without any edge yet."""
     ops = DeviceOps(graph)
     device, host = trace.device, trace.host
+    parts = held_back(trace, launches, enclosing)
     rules = [kernels.rule(name) for name in trace.names]
     rows = window.device
     columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
@@ -105,8 +107,16 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            records = _records(trace, row, launch, enclosing)
-            graph.collectives[op] = local_call(trace, records, name, where, rules[number])
+            own = _own(trace, row)
+            around = enclosing.records(launch) if launch is not None else []
+            held = [] if own or launch is None else parts.get(launch, [])
+            calls = [
+                local_call(trace, [*own, *records], name, where, rules[number])
+                for records in held or [around]
+            ]
+            graph.collectives[op], *others = joined(calls)
+            if others:
+                graph.together[op] = others
         ops.op_of[row] = op
         ops.starts.append(start)
         ops.ends.append(end)
@@ -118,15 +128,10 @@ def add_device_ops(
     return ops
 
 
-def _records(
-    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing
-) -> list[CommRecord]:
-    """Collect what is said of a kernel: its own metadata, then the events around its launch."""
+def _own(trace: RankTrace, row: int) -> list[CommRecord]:
+    """Return the metadata of a kernel itself."""
     own = int(trace.device.comm[row])
-    records = [trace.comms[own]] if own >= 0 else []
-    if launch is not None:
-        records += enclosing.records(launch)
-    return records
+    return [trace.comms[own]] if own >= 0 else []
 
 
 def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:

@@ -1,6 +1,7 @@
 """The host events around a host event: which communication call, which operator it belongs to."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,6 +43,7 @@ class Enclosing:
     """Communication spans and outermost operators of each thread in a step."""
 
     trace: RankTrace
+    _carried: dict[int, int] = field(default_factory=dict)
     _spans: dict[int, list[Span]] = field(default_factory=dict)
     _span_starts: dict[int, list[float]] = field(default_factory=dict)
     _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
@@ -62,6 +64,28 @@ class Enclosing:
         span = self._spans[thread][place - 1]
         return span if time <= span.end else None
 
+    def outermost(self, thread: int, time: float) -> int | None:
+        """Find the outermost event of the communication call of a thread at a time.
+
+        Of a call that another carries out, that other's.
+        """
+        span = self.span(thread, time)
+        if span is None:
+            return None
+        longest = max(
+            span.holding(time), key=lambda one: span.ends[one] - span.starts[one], default=None
+        )
+        if longest is None:
+            return None
+        return self._carried.get(span.rows[longest], span.rows[longest])
+
+    def carry(self, spans: Iterable[Span], row: int) -> None:
+        """Note that the call around a launch carries out those of spans before it."""
+        host = self.trace.host
+        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
+        if carrier is not None:
+            self._carried |= {one: carrier for span in spans for one in span.rows}
+
     def waits_for(self, row: int) -> int | None:
         """Tell the number of the collective that the communication call around a row waits for.
 
@@ -77,9 +101,21 @@ class Enclosing:
         span = self.span(int(host.thread[row]), time)
         if span is None:
             return []
-        around = span.holding(time)
-        around.sort(key=lambda place: (not span.library[place], -place))
-        return [self.trace.comms[span.comms[place]] for place in around]
+        return self._in_order(span, span.holding(time))
+
+    def calls_between(self, thread: int, after: float, before: float) -> list[Span]:
+        """Find the communication calls of a thread that begin and end between two times (s)."""
+        starts = self._span_starts.get(thread, [])
+        first, last = bisect_right(starts, after), bisect_left(starts, before)
+        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
+
+    def records_of(self, span: Span) -> list[CommRecord]:
+        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
+        return self._in_order(span, list(range(len(span.rows))))
+
+    def _in_order(self, span: Span, places: list[int]) -> list[CommRecord]:
+        places.sort(key=lambda place: (not span.library[place], -place))
+        return [self.trace.comms[span.comms[place]] for place in places]
 
     def operator(self, thread: int, time: float) -> str | None:
         """Name the outermost operator of a thread at a time."""

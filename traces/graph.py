@@ -23,7 +23,8 @@ class LocalOp:
 class RankGraph:
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
-    ``collectives`` maps an op to its call. ``explained`` counts device starts by what released
+    ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
+    it. ``explained`` counts device starts by what released
     them; ``left_out`` names host threads that have no part in the step; ``start`` is when the step
     began on this rank.
     """
@@ -33,6 +34,7 @@ class RankGraph:
     ops: list[LocalOp] = field(default_factory=list)
     edges: list[tuple[int, int, float]] = field(default_factory=list)
     collectives: dict[int, LocalCall] = field(default_factory=dict)
+    together: dict[int, list[LocalCall]] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)

@@ -1,5 +1,6 @@
 """One rank's trace to its part of the graph."""
 
+from traces.coalesced import split_messages
 from traces.device import add_device_ops
 from traces.enclosing import Enclosing
 from traces.events import RankTrace
@@ -47,4 +48,5 @@ def rank_graph(trace: RankTrace, window: Window, kernels: Rules = KERNELS) -> Ra
     }
     add_queue_edges(trace, graph, works, lanes.launch_op)
     add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
+    split_messages(graph)
     return graph

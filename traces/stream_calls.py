@@ -65,10 +65,4 @@ def _around(
     Of those without length at that tick, an event recorded is the library's last, a wait is not.
     """
     instant = (called[0] + called[1]) / 2 + (-TICK if "EventRecord" in name else TICK)
-    span = enclosing.span(thread, instant)
-    if span is None:
-        return None
-    longest = max(
-        span.holding(instant), key=lambda one: span.ends[one] - span.starts[one], default=None
-    )
-    return None if longest is None else span.rows[longest]
+    return enclosing.outermost(thread, instant)

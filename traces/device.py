@@ -22,10 +22,10 @@ from traces.window import Window
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``starts`` and ``ends`` are as measured (s), ``launched`` is the start of an op's launch (s),
-    None for a kernel without one, ``returned`` its end. ``on_stream`` lists each stream's ops in
-    the order they ran. ``before`` are those that stand for what a stream still had to do for the
-    step before.
+    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` the
+    start of that (s), None for a kernel without one, ``returned`` its end. ``on_stream`` lists each
+    stream's ops in the order they ran. ``before`` are those that stand for what a stream still had
+    to do for the step before.
     """
 
     graph: RankGraph
@@ -33,6 +33,7 @@ class DeviceOps:
     ends: list[float] = field(default_factory=list)
     op_of: dict[int, int] = field(default_factory=dict)
     stream: list[int] = field(default_factory=list)
+    launch: list[int | None] = field(default_factory=list)
     launched: list[float | None] = field(default_factory=list)
     returned: list[float] = field(default_factory=list)
     on_stream: dict[int, list[int]] = field(default_factory=dict)
@@ -52,6 +53,8 @@ class DeviceOps:
         """Whether both launches are known and the first came first."""
         if one in self.before:
             return True
+        if self.launch[one] is not None and self.launch[one] == self.launch[other]:
+            return one < other  # nodes of a graph: in the order in which they ran
         first, second = self.launched[one], self.launched[other]
         return first is not None and second is not None and first < second
 
@@ -61,6 +64,12 @@ class DeviceOps:
             order = self.on_stream.values()
             self._before = {op: before for ops in order for before, op in pairwise(ops)}
         return self._before.get(op)
+
+    def next(self, op: int) -> int | None:
+        """Find the op after this one on its stream."""
+        order = self.on_stream[self.stream[op]]
+        place = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        return order[place] if place < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
         """Find the last op of a stream whose launch began before ``time``."""
@@ -121,6 +130,7 @@ def add_device_ops(
         ops.starts.append(start)
         ops.ends.append(end)
         ops.stream.append(stream)
+        ops.launch.append(launch)
         ops.launched.append(None if launch is None else float(host.start[launch]))
         ops.returned.append(-math.inf if launch is None else float(host.end[launch]))
         ops.on_stream.setdefault(stream, []).append(op)
@@ -156,6 +166,7 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
         ops.starts.append(window.start)
         ops.ends.append(end)
         ops.stream.append(stream)
+        ops.launch.append(None)
         ops.launched.append(None)
         ops.returned.append(-math.inf)
         ops.on_stream[stream].insert(0, op)

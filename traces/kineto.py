@@ -12,6 +12,7 @@ from simulator.errors import TraceError
 from traces.events import ProcessGroup, RankTrace
 from traces.garbage import uncollected
 from traces.kineto_document import Document, Foreign, load
+from traces.kineto_flows import correlate
 from traces.kineto_rank import MOST_RANKS, rank_of
 from traces.kineto_reading import Reading
 from traces.kineto_schema import DistributedInfo, group_configs, integers, shown, whole
@@ -43,6 +44,8 @@ def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     reading.read(file, document.events)
     first = reading.first()
     try:
+        host, device = (reading.host, reading.threads), (reading.device, reading.streams)
+        correlate(document.events, host, device)
         rank, source = rank_of(file, header, alone=alone)
         world = whole(info.world_size, "distributedInfo.world_size")
         epoch = first + (whole(header.base, "baseTimeNanoseconds") or 0)

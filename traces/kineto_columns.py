@@ -117,6 +117,10 @@ class Lanes:
             index = self._seen[owner, lane] = self._lanes((_plain(owner), _plain(lane)))
         return index
 
+    def known(self, owner: Number, lane: Number) -> int | None:
+        """Return the index of a lane that was seen before."""
+        return self._lanes.index.get((_plain(owner), _plain(lane)))
+
     def many(self, pairs: Iterable[tuple[Number, Number]]) -> list[int]:
         """Return the index of the lane of each of many pairs of owner and lane."""
         seen = self._seen

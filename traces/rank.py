@@ -6,6 +6,7 @@ from traces.enclosing import Enclosing
 from traces.events import RankTrace
 from traces.garbage import uncollected
 from traces.graph import RankGraph
+from traces.graphs import graph_waits
 from traces.handover import handovers
 from traces.host import (
     add_host_ops,
@@ -19,6 +20,7 @@ from traces.host import (
 from traces.host_collectives import add_host_collectives, add_queue_edges, collective_waits
 from traces.kernels import KERNELS, Rules
 from traces.launches import pair, typical_latency
+from traces.polling import polling_waits
 from traces.streams import add_stream_edges
 from traces.synchronize import device_waits
 from traces.waits import waits_between_streams
@@ -36,12 +38,15 @@ def rank_graph(trace: RankTrace, window: Window, kernels: Rules = KERNELS) -> Ra
     main = main_thread(trace, window, cuts)
     launch_cuts(trace, launches, cuts)
     wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
+    wait_cuts(trace, polling_waits(trace, window, ops), cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     queue_cuts(trace, works, cuts)
     wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
     lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
     waits = waits_between_streams(trace, window, launches, enclosing, ops)
+    for op, sources in graph_waits(launches, ops).items():
+        waits.setdefault(op, set()).update(sources)
     lane_op = {
         ops.op_of[device]: lanes.launch_op[launch]
         for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from simulator.workload import What
 from traces.comms import LocalCall
+from traces.coverage import Gap
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class RankGraph:
 
     ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
     it. ``explained`` counts device starts by what released
-    them; ``left_out`` names host threads that have no part in the step; ``start`` is when the step
+    them, ``gaps`` lists those that nothing did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
     began on this rank.
     """
 
@@ -36,6 +37,7 @@ class RankGraph:
     collectives: dict[int, LocalCall] = field(default_factory=dict)
     together: dict[int, list[LocalCall]] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 

@@ -9,6 +9,7 @@ No edge is kept that the measured times contradict.
 import math
 from bisect import bisect_right
 
+from traces.coverage import Gap
 from traces.device import DeviceOps
 from traces.waits import CONTRADICTED, EXPLAINED, Waits
 
@@ -37,6 +38,8 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
                 allowed[found] = ops.ends[found]
                 last = _last(allowed)
                 reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
+        if reason == "unexplained":
+            ops.graph.gaps.append(_gap(ops, op, allowed, last))
         ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
         _connect(ops, op, (allowed, last), lane_op, latency)
 
@@ -90,6 +93,23 @@ def _held_up(ops: DeviceOps, op: int, due: float) -> float:
     returned = ops.returned[op]
     long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
     return returned if long else due
+
+
+def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> Gap:
+    """Describe a start that nothing explains."""
+    graph = ops.graph
+    before = graph.start if last is None else allowed[last]
+    behind = "the begin of the step" if last is None else "its launch"
+    if last is not None and last >= 0:
+        behind = f"{graph.ops[last].name!r} on {graph.ops[last].lane}"
+    return Gap(
+        rank=graph.rank,
+        lane=graph.ops[op].lane,
+        name=graph.ops[op].name,
+        time=ops.starts[op] - graph.start,
+        length=max(0.0, ops.starts[op] - before),
+        behind=behind,
+    )
 
 
 def _last(allowed: dict[int, float]) -> int | None:

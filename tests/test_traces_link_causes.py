@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from link_tapes import Tape, replay
@@ -150,23 +150,25 @@ def gaps_of(path: Path) -> tuple[Gap, ...]:
 
 def test_the_worst_unexplained_starts_say_what_came_last(tmp_path: Path) -> None:
     tape = Tape()
-    tape.launch(0, 7, 5, 10, "first")
-    tape.launch(20, 7, 400, 10, "late")
-    tape.launch(30, 7, 500, 10, "later")
+    for number in range(3):
+        tape.launch(100 * number, 7, 5 + 100 * number, 10, "prompt")
+    tape.launch(320, 7, 700, 10, "late")
+    tape.launch(330, 7, 800, 10, "later")
     found = gaps_of(tape.write(tmp_path))
     assert [(gap.name, gap.behind) for gap in found] == [
         ("late", "its launch"),
         ("later", "'late' on stream 7"),
     ]
     assert [gap.length for gap in found] == pytest.approx([375e-6, 90e-6])
-    assert [gap.time for gap in found] == pytest.approx([400e-6, 500e-6])
+    assert [gap.time for gap in found] == pytest.approx([700e-6, 800e-6])
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.floats(0, 300), st.floats(0, 50), st.sampled_from((7, 8))), max_size=15)
 )
 def test_a_gap_is_what_is_counted_as_unexplained(
-    steps: list[tuple[float, float, int]], tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, float, int]]
 ) -> None:
     tape, at = Tape(), 0.0
     tape.launch(0, 7, 5, 1, "first")

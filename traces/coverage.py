@@ -40,7 +40,8 @@ class Coverage:
     ``launches_paired`` counts the kernels whose launch is in the trace, ``collectives`` the calls
     of the job, ``collectives_matched`` those that every traced member of the group joined,
     ``sizes_known`` those whose size the trace tells. ``starts`` counts device ops by what explains
-    their start, ``gaps`` are the worst of those that nothing explains. ``clock_offset`` is what was taken off a rank's clock (s).
+    their start, ``gaps`` are the worst of those that nothing explains. ``clock_offset`` is what was
+    taken off a rank's clock (s).
     """
 
     step: str

@@ -25,8 +25,8 @@ class RankGraph:
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
     ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
-    it. ``explained`` counts device starts by what released
-    them, ``gaps`` lists those that nothing did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
+    it. ``explained`` counts device starts by what released them, ``gaps`` lists those that nothing
+    did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
     began on this rank.
     """
 

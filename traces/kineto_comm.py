@@ -35,6 +35,7 @@ from typing import Any
 from msgspec import Raw
 
 from traces.events import CommRecord
+from traces.kineto_ranks import group_ranks
 from traces.kineto_schema import CommArgs, Number, decode_comm, integers, shown, unwrapped, whole
 
 PARAM_COMMS = "record_param_comms"
@@ -74,6 +75,8 @@ def comm_record(name: str, event: Raw) -> CommRecord:
 
 def _from_fields(args: CommArgs) -> CommRecord:
     peer = args.destination if args.destination is not None else args.source
+    size = _count(args.group_size, "Group size")
+    ranks, elided = group_ranks(args.group_ranks, size)
     point_to_point = args.collective in ("send", "recv")
     return CommRecord(
         collective=args.collective or "",
@@ -82,13 +85,14 @@ def _from_fields(args: CommArgs) -> CommRecord:
         dtype=args.dtype or "",
         group_key="" if args.group_name is None else str(args.group_name),
         group_label=args.group_label or "",
-        group_ranks=integers(args.group_ranks) or None,
-        group_size=_count(args.group_size, "Group size"),
+        group_ranks=ranks,
+        group_size=size,
         sequence=whole(args.sequence, "Seq"),
         in_split=integers(args.in_split) or (),
         out_split=integers(args.out_split) or (),
         peer=_count(peer, "Dst Rank"),
         group_peer=_count(args.rank, "Rank") if point_to_point else None,
+        elided=elided,
     )
 
 

@@ -7,6 +7,7 @@ name and field; one of another category is counted.
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +60,7 @@ _USES: dict[str, int] = {
 _PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
 _BATCH = 1 << 12
 """Events that become columns together."""
+_SHORT = 8
 Span = tuple[int, int]
 """Start and end in nanoseconds since ``baseTimeNanoseconds``."""
 Picked = list[tuple[Event, Raw, int]]
@@ -80,6 +82,7 @@ class Reading:
         self._syncs: list[tuple[str, Span, SyncArgs]] = []
         self._uses = _Uses()
         self._special = _Special()
+        self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def read(self, file: Path, events: list[Raw]) -> None:
         """Take in all events, or raise a :class:`TraceError` that names the one that is wrong."""
@@ -162,20 +165,27 @@ class Reading:
                 self._steps.append((int(step[1]), _span(event, raw)))
                 steps.append(row)
             else:
-                comms[row] = len(self.comms)
-                self.comms.append(comm_record(event.name, raw))
+                comms[row] = self._record(event, raw)
         for row in reversed(steps):
             del picked[row], comms[row]
         lanes = self.threads.many([(event.pid, event.tid) for event, _, _ in picked])
         self._add_rows(self.host, picked, lanes, comms)
+
+    def _record(self, event: Event, raw: Raw) -> int:
+        """Read what an event says of a call; long lists of ranks are kept once."""
+        record = comm_record(event.name, raw)
+        ranks = record.group_ranks or ()
+        if len(ranks) > _SHORT:
+            record = replace(record, group_ranks=self._lists.setdefault(ranks, ranks))
+        self.comms.append(record)
+        return len(self.comms) - 1
 
     def _add_device(self, picked: Picked) -> None:
         comms, lanes = [], []
         for event, raw, _ in picked:
             args, comm = event.args or _NO_ARGS, -1
             if args.collective is not None:
-                comm = len(self.comms)
-                self.comms.append(comm_record(event.name, raw))
+                comm = self._record(event, raw)
             comms.append(comm)
             device = event.pid if args.device is None else args.device
             stream = event.tid if args.stream is None else args.stream

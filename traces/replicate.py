@@ -230,20 +230,20 @@ _COPIED = ("what", "lane", "name", "duration", "ready")
 
 
 def _notes(copies: Mapping[int, int]) -> list[str]:
-    """Say how many ranks are copies of which, the models of as many together."""
-    counts = Counter(copies.values())
+    """Say how many ranks are copies of which; models of as many are named together."""
     alike: dict[int, list[int]] = defaultdict(list)
-    for model, count in sorted(counts.items()):
+    for model, count in sorted(Counter(copies.values()).items()):
         alike[count].append(model)
-    return [
-        f"{count * len(ranks)} ranks that were not recorded are copies: {count} of each of "
-        f"{_listed(ranks)}"
-        if len(ranks) > 1
-        else f"{count} ranks that were not recorded are copies of rank {ranks[0]}"
-        for count, ranks in alike.items()
-    ]
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"ranks {shown}" + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
+    notes = []
+    for count, ranks in sorted(alike.items()):
+        shown = ", ".join(str(rank) for rank in ranks[:8])
+        shown += f", ... ({len(ranks)} in all)" if len(ranks) > 8 else ""
+        number = count * len(ranks)
+        were = (
+            "1 rank that was not recorded is a copy"
+            if number == 1
+            else (f"{number} ranks that were not recorded are copies")
+        )
+        each = f"of rank {shown}" if len(ranks) == 1 else f"of ranks {shown}, {count} of each"
+        notes.append(f"{were} {each}")
+    return notes

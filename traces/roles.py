@@ -98,11 +98,13 @@ class Roles:
         Raises
         ------
         TraceError
-            If there is none but the whole job.
+            If there is none, or none but the whole job, and that is not called a pipeline.
         """
         around = [one for one in self.listed if set(ends.ranks) <= set(one.ranks)]
         smallest = min(around, key=lambda one: len(one.ranks), default=None)
-        if smallest is None or len(smallest.ranks) == self.job_ranks > len(ends.ranks):
+        if smallest is None or (
+            len(smallest.ranks) == self.job_ranks and not _PIPELINE.search(smallest.label)
+        ):
             raise TraceError(
                 f"messages between ranks {_shown(ends.ranks)}: no group that is listed has both "
                 "and not all ranks, so nobody tells with whom the ranks exchange them that were "

@@ -184,3 +184,29 @@ def test_a_rank_joins_each_call_once(tmp_path: Path) -> None:
     except WorkloadError as error:  # pragma: no cover - what the law forbids
         pytest.fail(str(error))
     assert sorted(workload.calls.size.tolist()) == [400, 800]
+
+
+def test_each_batch_has_its_own_messages(tmp_path: Path) -> None:
+    for rank in range(2):
+        tape = Tape(rank=rank, world=2, groups=[("0", "pp", (0, 1))])
+        for turn, elements in enumerate((100, 200)):
+            part = send(1, elements) if rank == 0 else receive(0, elements)
+            batch(tape, 300 * turn, 300 * turn + 60, 50, [part])
+        tape.write(tmp_path)
+    workload = load(tmp_path).workload
+    assert sorted(workload.calls.size.tolist()) == [400, 800]
+    assert len(workload.calls) == 2
+
+
+def test_a_launch_that_says_what_it_is_carries_out_nothing_else(tmp_path: Path) -> None:
+    """A call on the host's own tensors, which launches nothing, comes before one of the device."""
+    for rank in range(2):
+        tape = Tape(rank=rank, world=2)
+        told = {"Collective name": "allgather", "In msg nelems": 7, "dtype": "Float"}
+        tape.host("c10d::allgather_", 0, 8)
+        tape.host("record_param_comms", 1, 6, **told)
+        tape.collective(20, NCCL, 40, 50, kind="all_reduce", elements=900)
+        tape.write(tmp_path)
+    workload = load(tmp_path).workload
+    (call,) = (workload.call_view(index) for index in range(len(workload.calls)))
+    assert (call.kind, call.size) == ("all_reduce", 4 * 900)

@@ -152,3 +152,10 @@ def test_a_number_that_is_no_rank(tmp_path: Path, rank: int) -> None:
 def test_a_number_that_is_no_world(tmp_path: Path, world: int) -> None:
     with pytest.raises(TraceError, match=f"distributedInfo.world_size: {world} is no number"):
         read(tmp_path, kernel(), distributedInfo={"rank": 0, "world_size": world})
+
+
+def test_the_event_that_is_wrong_is_named_in_however_long_a_file(tmp_path: Path) -> None:
+    events = [kernel() for _ in range(9000)]
+    events[8765] = kernel(dur=-1)
+    with pytest.raises(TraceError, match=r"event 8765 'gemm': field 'dur': -1 is negative"):
+        read(tmp_path, *events)

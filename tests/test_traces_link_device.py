@@ -243,6 +243,8 @@ def test_an_arrow_to_nothing_is_passed_over(tmp_path: Path) -> None:
         {"ph": "f", "cat": "ac2g", "id": 1, "pid": 0, "tid": 9, "ts": 5},
         {"ph": "f", "cat": "ac2g", "id": 2, "pid": 0, "tid": 7, "ts": 5},
         {"ph": "s", "cat": "ac2g", "id": 3, "pid": 100, "tid": 1, "ts": 0},
+        {"ph": "s", "cat": "ac2g", "id": 4, "pid": 100, "tid": 1, "ts": 0},
+        {"ph": "f", "cat": "ac2g", "id": 4, "pid": 0, "tid": 7, "ts": 500},
     ]
     assert replay(_with(tape, arrows, tmp_path)).loaded.coverage.launches_paired == 0
 
@@ -254,3 +256,21 @@ def _with(tape: Tape, arrows: list[dict[str, object]], folder: Path) -> Path:
     document["traceEvents"] += arrows
     path.write_text(json.dumps(document))
     return path
+
+
+def test_branches_are_tied_to_what_is_around_their_graph_where_no_time_tells(
+    tmp_path: Path,
+) -> None:
+    """Each start is explained by another op: what the graph means is known all the same."""
+    tape = Tape()
+    tape.launch(0, 9, 5, 101, "elsewhere")
+    tape.launch(3, 7, 8, 90, "before")
+    graph = tape.call("cudaGraphLaunch", 10, 20)
+    tape.kernel(graph, 7, 107, 50, "node")
+    tape.kernel(graph, 8, 107, 20, "branch")
+    tape.kernel(graph, 7, 158, 50, "last node")
+    tape.launch(40, 7, 209, 10, "after")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("before", "branch") in edges
+    assert ("branch", "after") in edges
+    assert ("branch", "last node") not in edges

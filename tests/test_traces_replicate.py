@@ -316,3 +316,9 @@ def test_a_thousand_ranks_are_made_of_one() -> None:
     assert len(again.ranks) == 1024
     assert (again.members == 8).all()
     assert len(again.calls) == 128 * len(alone.calls)
+
+
+def test_of_several_models_the_one_with_most_places_in_common_is_taken() -> None:
+    layout = Layout(2, 4, 1)
+    found = models(only(job(layout), [0, 1]), layout.groups())
+    assert found == {rank: rank % 2 for rank in range(2, 8)}

@@ -2,10 +2,11 @@
 
 All nodes of a graph follow what was launched to its stream before, and are done before what is
 launched to it afterwards. The profiler writes the nodes on the streams they ran on, and not the
-stream that the graph was launched to: it is taken to be that of the first node. Inside the graph
-the order on a stream and the measured times tell the rest, as for other kernels.
+stream that the graph was launched to: it is taken to be the one on which most of them ran. Inside
+the graph the order on a stream and the measured times tell the rest, as for other kernels.
 """
 
+from collections import Counter
 from itertools import groupby
 
 from traces.device import DeviceOps
@@ -29,10 +30,10 @@ def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
 
 def _join(ops: DeviceOps, nodes: list[int], waits: Waits) -> None:
     """Tie the nodes on side streams to what runs before and after the graph on its own."""
-    home = [node for node in nodes if ops.stream[node] == ops.stream[nodes[0]]]
+    ((main, _),) = Counter(ops.stream[node] for node in nodes).most_common(1)
+    home = [node for node in nodes if ops.stream[node] == main]
     before, after = ops.previous(home[0]), ops.next(home[-1])
-    sides = {ops.stream[node] for node in nodes} - {ops.stream[nodes[0]]}
-    for side in sides:
+    for side in {ops.stream[node] for node in nodes} - {main}:
         branch = [node for node in nodes if ops.stream[node] == side]
         for source, op in ((before, branch[0]), (branch[-1], after)):
             if source is None or op is None:

@@ -322,3 +322,5 @@ def test_of_several_models_the_one_with_most_places_in_common_is_taken() -> None
     layout = Layout(2, 4, 1)
     found = models(only(job(layout), [0, 1]), layout.groups())
     assert found == {rank: rank % 2 for rank in range(2, 8)}
+    square = Layout(2, 2, 1)
+    assert models(only(job(square), [0, 1, 2]), square.groups()) == {3: 1}

@@ -16,17 +16,20 @@ from simulator.workload import UNKNOWN
 from traces.events import CommRecord, ProcessGroup, RankTrace
 from traces.kernels import BY_NAME, KERNELS, Rule
 
-_KINDS = (
-    (r"all_?reduce", "all_reduce"),
-    (r"reduce_?scatter", "reduce_scatter"),
-    (r"all_?gather", "all_gather"),
-    (r"all_?to_?all", "all_to_all"),
-    (r"broadcast", "broadcast"),
-    (r"barrier", "barrier"),
-    (r"gather", "gather"),
-    (r"scatter", "scatter"),
-    (r"reduce", "reduce"),
-    (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"all_?reduce", "all_reduce"),
+        (r"reduce_?scatter", "reduce_scatter"),
+        (r"all_?gather", "all_gather"),
+        (r"all_?to_?all", "all_to_all"),
+        (r"broadcast", "broadcast"),
+        (r"barrier", "barrier"),
+        (r"gather", "gather"),
+        (r"scatter", "scatter"),
+        (r"reduce", "reduce"),
+        (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+    )
 )
 """Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
 
@@ -77,7 +80,7 @@ def kind_of(words: str) -> str | None:
     ('all_gather', 'send_receive', None)
     """
     low = words.lower()
-    return next((kind for pattern, kind in _KINDS if re.search(pattern, low)), None)
+    return next((kind for pattern, kind in _KINDS if pattern.search(low)), None)
 
 
 def join(records: Sequence[CommRecord]) -> CommRecord:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.workload import What
-from traces.coalesced import held_back, joined
+from traces.coalesced import Parts, held_back, joined
 from traces.comms import local_call
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
@@ -103,7 +103,8 @@ def add_device_ops(
     ops = DeviceOps(graph)
     device, host = trace.device, trace.host
     parts = held_back(trace, launches, enclosing)
-    rules = [kernels.rule(name) for name in trace.names]
+    used = np.unique(device.name[window.device]).tolist()
+    rules = {number: kernels.rule(trace.names[number]) for number in used}
     rows = window.device
     columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
     times = (device.start[rows], device.end[rows])
@@ -116,13 +117,8 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            own = _own(trace, row)
-            around = enclosing.records(launch) if launch is not None else []
-            held = [] if own or launch is None else parts.get(launch, [])
-            calls = [
-                local_call(trace, [*own, *records], name, where, rules[number])
-                for records in held or [around]
-            ]
+            found = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in found]
             graph.collectives[op], *others = joined(calls)
             if others:
                 graph.together[op] = others
@@ -138,10 +134,16 @@ def add_device_ops(
     return ops
 
 
-def _own(trace: RankTrace, row: int) -> list[CommRecord]:
-    """Return the metadata of a kernel itself."""
-    own = int(trace.device.comm[row])
-    return [trace.comms[own]] if own >= 0 else []
+def _records(
+    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
+) -> list[list[CommRecord]]:
+    """Collect what is said of each call of a kernel: by itself, then by what is around the call."""
+    number = int(trace.device.comm[row])
+    own = [trace.comms[number]] if number >= 0 else []
+    if launch is None:
+        return [own]
+    held = [] if own else parts.get(launch, [])
+    return [[*own, *records] for records in held or [enclosing.records(launch)]]
 
 
 def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from traces.kineto_columns import Lanes, Rows
-from traces.kineto_schema import Number, identifier, nanoseconds
+from traces.kineto_schema import ABSENT, Number, identifier, nanoseconds, shown, unwrapped
 
 _ARROWS = ("ac2g", "async_cpu_to_gpu")
 _FROM, _TO = "s", "f"
@@ -22,7 +22,7 @@ _FROM, _TO = "s", "f"
 class _Flow(Struct, gc=False):
     ph: str = ""
     cat: str | None = None
-    id: Number = None
+    id: Raw = ABSENT
     pid: Number = None
     tid: Number = None
     ts: Number = None
@@ -42,12 +42,16 @@ def correlate(events: Sequence[Raw], host: tuple[Rows, Lanes], device: tuple[Row
         return
     ends: dict[str, dict[int, tuple[int | None, int]]] = {_FROM: {}, _TO: {}}
     lanes = {_FROM: threads, _TO: streams}
-    for raw in events:
+    for index, raw in enumerate(events):
         flow = _decode(raw)
-        if flow.cat in _ARROWS and flow.ph in ends:
-            lane = lanes[flow.ph].known(flow.pid, flow.tid)
-            number = identifier(flow.id, "id")
-            ends[flow.ph][number] = (lane, nanoseconds(flow.ts, raw, "ts"))
+        if flow.cat not in _ARROWS or flow.ph not in ends:
+            continue
+        try:
+            number = identifier(_number(flow.id), "id")
+            stamp = nanoseconds(flow.ts, raw, "ts")
+        except ValueError as error:
+            raise ValueError(f"event {index} {flow.cat!r}: {error}") from error
+        ends[flow.ph][number] = (lanes[flow.ph].known(flow.pid, flow.tid), stamp)
     source, target = _Finder(calls), _Finder(kernels)
     for number, end in ends[_TO].items():
         row, call = target.at(*end), source.at(*ends[_FROM].get(number, (None, 0)))
@@ -57,6 +61,13 @@ def correlate(events: Sequence[Raw], host: tuple[Rows, Lanes], device: tuple[Row
         if min(both) < 0:
             same = max(both) if max(both) >= 0 else number
             kernels.correlation[row] = calls.correlation[call] = same
+
+
+def _number(piece: Raw) -> Number:
+    value = unwrapped(piece)
+    if not isinstance(value, int | float | str | None):
+        raise ValueError(f"field 'id': {shown(value)} is not an integer")  # noqa: TRY004 - of the file
+    return value
 
 
 class _Finder:

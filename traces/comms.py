@@ -33,6 +33,8 @@ _KINDS = tuple(
 )
 """Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
 
+_FIELDS = tuple(column.name for column in fields(CommRecord))
+
 UNKNOWN_GROUP = "unknown group"
 """Label of a call of one of several groups, the trace not telling which: nobody joins this rank,
 and the call costs what was measured."""
@@ -88,9 +90,9 @@ def join(records: Sequence[CommRecord]) -> CommRecord:
     joined = records[0]
     for record in records[1:]:
         open_fields = {
-            column.name: getattr(record, column.name)
-            for column in fields(CommRecord)
-            if getattr(joined, column.name) in (None, "", ())
+            name: getattr(record, name)
+            for name in _FIELDS
+            if getattr(joined, name) in (None, "", ())
         }
         joined = replace(joined, **open_fields)
     return joined

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,8 @@ _RECORD = "record_param_comms"
 class Span:
     """An outermost stretch of a thread that is all one communication call (s).
 
-    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``library``
-    says which were written by the library itself, ``record_param_comms``.
+    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
+    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
     """
 
     start: float
@@ -27,15 +28,23 @@ class Span:
     starts: tuple[float, ...]
     ends: tuple[float, ...]
     comms: tuple[int, ...]
-    library: tuple[bool, ...]
+    order: tuple[int, ...]
 
     def holding(self, time: float) -> list[int]:
-        """Return the places in ``rows`` of the events that go on at a time."""
-        return [
-            place
-            for place, (start, end) in enumerate(zip(self.starts, self.ends, strict=True))
-            if start <= time <= end
-        ]
+        """Return the places of the events that go on at a time, in their ``order``."""
+        starts, ends = self.starts, self.ends
+        return [place for place in self.order if starts[place] <= time <= ends[place]]
+
+    def outermost(self, time: float) -> int | None:
+        """Return the row of the longest event that goes on at a time."""
+        if self.ends[0] == self.end and self.start <= time <= self.end:
+            return self.rows[0]
+        longest = max(
+            sorted(self.holding(time)),
+            key=lambda place: self.ends[place] - self.starts[place],
+            default=None,
+        )
+        return None if longest is None else self.rows[longest]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,14 +79,8 @@ class Enclosing:
         Of a call that another carries out, that other's.
         """
         span = self.span(thread, time)
-        if span is None:
-            return None
-        longest = max(
-            span.holding(time), key=lambda one: span.ends[one] - span.starts[one], default=None
-        )
-        if longest is None:
-            return None
-        return self._carried.get(span.rows[longest], span.rows[longest])
+        row = None if span is None else span.outermost(time)
+        return None if row is None else self._carried.get(row, row)
 
     def carry(self, spans: Iterable[Span], row: int) -> None:
         """Note that the call around a launch carries out those of spans before it."""
@@ -101,7 +104,7 @@ class Enclosing:
         span = self.span(int(host.thread[row]), time)
         if span is None:
             return []
-        return self._in_order(span, span.holding(time))
+        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
 
     def calls_between(self, thread: int, after: float, before: float) -> list[Span]:
         """Find the communication calls of a thread that begin and end between two times (s)."""
@@ -111,11 +114,7 @@ class Enclosing:
 
     def records_of(self, span: Span) -> list[CommRecord]:
         """Collect the records of a call: ``record_param_comms``, then inner to outer."""
-        return self._in_order(span, list(range(len(span.rows))))
-
-    def _in_order(self, span: Span, places: list[int]) -> list[CommRecord]:
-        places.sort(key=lambda place: (not span.library[place], -place))
-        return [self.trace.comms[span.comms[place]] for place in places]
+        return [self.trace.comms[span.comms[place]] for place in span.order]
 
     def operator(self, thread: int, time: float) -> str | None:
         """Name the outermost operator of a thread at a time."""
@@ -132,10 +131,18 @@ class Enclosing:
             outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
             bounds = [0, *outer.tolist(), len(mine)]
             library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
-            whole = (mine.tolist(), starts.tolist(), ends.tolist(), host.comm[mine].tolist())
+            whole: tuple[list[Any], ...] = (
+                mine.tolist(),
+                starts.tolist(),
+                ends.tolist(),
+                host.comm[mine].tolist(),
+            )
             for one, other in pairwise(bounds):
-                part = [tuple(column[one:other]) for column in (*whole, library)]
-                span = Span(float(starts[one]), float(ends[one:other].max()), *part)
+                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
+                inner = range(other - one - 1, -1, -1)
+                order = [place for place in inner if library[one + place]]
+                order += [place for place in inner if not library[one + place]]
+                span = Span(begins[0], max(until), events, begins, until, comms, tuple(order))
                 self._spans.setdefault(thread, []).append(span)
                 self._span_starts.setdefault(thread, []).append(span.start)
 

@@ -49,7 +49,7 @@ def correlate(events: Sequence[Raw], host: tuple[Rows, Lanes], device: tuple[Row
         try:
             number = identifier(_number(flow.id), "id")
             stamp = nanoseconds(flow.ts, raw, "ts")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"event {index} {flow.cat!r}: {error}") from error
         ends[flow.ph][number] = (lanes[flow.ph].known(flow.pid, flow.tid), stamp)
     source, target = _Finder(calls), _Finder(kernels)

@@ -96,6 +96,12 @@ def _linking() -> Iterator[Figure]:
     seconds = median(lambda: linked(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
+    with tempfile.TemporaryDirectory() as folder:
+        large = cases.large_file(Path(folder))
+        size = large.stat().st_size / 1e6
+        rate = size / median(lambda: linked(large, read_job(large)), 3)
+        what = "from the file to the workload of a step"
+        yield Figure("reading and linking", rate, "MB/s", 100, most=False, remark=what)
 
 
 def _generating() -> Iterator[Figure]:

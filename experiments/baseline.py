@@ -16,7 +16,7 @@ from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
 from traces.load import Reader
-from traces.loaded import Loaded
+from traces.loaded import Loaded, Options
 from traces.package import find_package, reader
 
 Watch = Callable[[str], Progress | None]
@@ -31,7 +31,8 @@ class Settings:
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
     ``what_ifs`` change the step before anything is asked of it, as
-    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``.
+    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
+    ``replicate`` are those of :class:`traces.loaded.Options`.
     """
 
     engine: str = "flow"
@@ -40,6 +41,13 @@ class Settings:
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
     what_ifs: tuple[str, ...] = ()
+    kernels: Path | None = None
+    replicate: bool = False
+
+    @property
+    def reading(self) -> Options:
+        """How the trace is read."""
+        return Options(self.kernels, self.replicate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +128,7 @@ def baseline(
         parse(rule)
     for change in settings.what_ifs:
         parse_change(change)
-    return replayed(_noting(reader(trace), notes), where, settings, watch)
+    return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
 
 
 def replayed(

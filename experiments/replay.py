@@ -64,10 +64,11 @@ def replay(
         As :func:`experiments.baseline.baseline` says.
     """
     base = baseline(trace, cluster, settings, watch)
+    measured = [row for row in rank_times(base.timeline) if row.rank in base.loaded.measured_end]
     path = critical_path(base.timeline)
     return ReplayReport(
         base=base,
-        ranks=tuple(_rank(base, row) for row in rank_times(base.timeline)),
+        ranks=tuple(_rank(base, row) for row in measured),
         exposed_communication_s=exposed_communication(base.timeline),
         path=tuple(path),
         path_by_what=path_by_what(base.timeline, path),

@@ -178,10 +178,11 @@ def queue_cuts(
 
 
 def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
-    for row in dict.fromkeys(rows):
-        start = float(trace.host.start[row])
-        name = trace.names[trace.host.name[row]]
-        cuts.setdefault(int(trace.host.thread[row]), []).append(Cut(start, start, name, launch=row))
+    host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
+    columns = (called, host.thread[called], host.name[called], host.start[called])
+    for row, thread, number, start in zip(*(one.tolist() for one in columns), strict=True):
+        cut = Cut(start, start, trace.names[number], launch=row)
+        cuts.setdefault(thread, []).append(cut)
 
 
 def wait_cuts(trace: RankTrace, waits: Iterable[Wait], cuts: dict[int, list[Cut]]) -> None:

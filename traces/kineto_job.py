@@ -5,7 +5,7 @@ from pathlib import Path
 
 from traces.job import read_job
 from traces.link import linked
-from traces.loaded import Loaded
+from traces.loaded import Loaded, Options
 
 _KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
 
@@ -23,7 +23,7 @@ def recognise(head: bytes) -> bool:
     return begun.startswith(b"{") and any(key in begun for key in _KEYS)
 
 
-def reader(path: Path) -> Callable[[str], Loaded]:
+def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
     """Read, and link any step of it; errors as :func:`traces.load.load`."""
     job = read_job(path)
-    return lambda step: linked(path, job, step)
+    return lambda step: linked(path, job, step, options)

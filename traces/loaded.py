@@ -1,10 +1,24 @@
 """What every format's reader returns: a step as a workload, and what of the file it covers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from simulator.phases import Phase
 from simulator.workload import Workload
 from traces.coverage import Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How profiler traces are read: other formats have none of this to choose.
+
+    ``kernels`` is a file of rules that tell kernels which communicate (:mod:`traces.kernels`);
+    ``replicate`` gives ranks that were not recorded copies of the programs of those that were
+    (:mod:`traces.replicate`).
+    """
+
+    kernels: Path | None = None
+    replicate: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

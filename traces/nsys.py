@@ -12,7 +12,7 @@ from simulator.errors import TraceError
 from traces.events import RankTrace
 from traces.job import Job, Skipped
 from traces.link import linked
-from traces.loaded import Loaded
+from traces.loaded import Loaded, Options
 from traces.nsys_common import common_part, with_groups
 from traces.nsys_database import MAGIC, beginning, opened
 from traces.nsys_nccl import nccl_calls
@@ -27,7 +27,7 @@ def recognise(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def reader(path: Path) -> Callable[[str], Loaded]:
+def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
     """Read an export, or the exports of a directory, and make workloads of its steps.
 
     Raises
@@ -36,12 +36,12 @@ def reader(path: Path) -> Callable[[str], Loaded]:
         If a file is damaged, is no export, or lacks what is needed.
     """
     job = read(path)
-    return lambda step: linked(path, job, step)
+    return lambda step: linked(path, job, step, options)
 
 
 def load(path: Path, step: str) -> Loaded:
     """Make a workload of one step; errors as :func:`reader`."""
-    return reader(path)(step)
+    return reader(path, Options())(step)
 
 
 def read(path: Path) -> Job:

@@ -7,16 +7,14 @@ traces lie beside it, or in one sub-directory. :func:`load` reads packages and b
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.card import Card, read_card
 from traces.card_groups import labelled
-from traces.content import head_of
-from traces.load import FORMATS, Reader
+from traces.load import Reader, format_of
 from traces.load import reader as trace_reader
-from traces.loaded import Loaded
+from traces.loaded import Loaded, Options
 from traces.window import MEDIAN
 
 _YAML = (".yaml", ".yml")
@@ -38,7 +36,7 @@ def load(path: Path | str, step: str = MEDIAN) -> Loaded:
     return reader(path)(step)
 
 
-def reader(path: Path | str) -> Reader:
+def reader(path: Path | str, options: Options | None = None) -> Reader:
     """Read a package or a bare trace for several of its steps.
 
     Groups without a name get that of the card's parallelism (:mod:`traces.card_groups`). What the
@@ -51,8 +49,8 @@ def reader(path: Path | str) -> Reader:
     """
     package = find_package(path)
     if package is None:
-        return trace_reader(path)
-    return partial(_read, str(path), package, trace_reader(package.traces))
+        return trace_reader(path, options=options)
+    return partial(_read, str(path), package, trace_reader(package.traces, options=options))
 
 
 def _read(name: str, package: Package, read: Reader, step: str) -> Loaded:
@@ -96,12 +94,7 @@ def trace_files(path: Path) -> list[Path]:
     """List the files of a directory that some format recognises by content; a file is its own."""
     if not path.is_dir():
         return [path]
-    modules = [import_module(module) for module in FORMATS.values()]
-    return [
-        file
-        for file in _files(path)
-        if any(module.recognise(head) for head in [_head(file)] for module in modules)
-    ]
+    return [file for file in _files(path) if format_of(file) is not None]
 
 
 def _traces(folder: Path) -> Path:
@@ -132,14 +125,6 @@ def _some(folder: Path) -> Iterator[Path]:
             raise TraceError(f"{folder}: more than {_MOST_FILES} entries; a trace has one per rank")
         if file.is_file() and not _hidden(file):
             yield file
-
-
-def _head(file: Path) -> bytes:
-    """First bytes of a file; of one that is damaged none: the format's reader will say so."""
-    try:
-        return head_of(file)
-    except TraceError:
-        return b""
 
 
 def _hidden(file: Path) -> bool:

@@ -23,6 +23,10 @@ Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
 
 
+Where = Cluster | CardCluster | Path | str | None
+"""A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to simulate: the options that every command shares.
@@ -108,7 +112,7 @@ class Baseline:
 
 def baseline(
     trace: Path | str,
-    cluster: Cluster | CardCluster | Path | str | None,
+    cluster: Where,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
@@ -163,9 +167,7 @@ def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
     return noting
 
 
-def _where(
-    trace: Path | str, cluster: Cluster | CardCluster | Path | str | None
-) -> tuple[Cluster, tuple[str, ...]]:
+def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
     """Find the cluster, and what there is to say about it."""
     if isinstance(cluster, Cluster):
         return cluster, ()

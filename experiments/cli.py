@@ -18,6 +18,7 @@ from simulator.errors import TwofoldError
 COMMANDS: tuple[Callable[..., None], ...] = (
     questions.utility,
     questions.sweep,
+    questions.curve,
     questions.compare,
     questions.what_if,
     questions.replay,

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from simulator.attribution import Part, Stretch, path_parts, rank_parts, stretches
 from simulator.critical_path import Segment, critical_path
-from topologies import Cluster
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +42,7 @@ class ExplainReport:
 
 def explain(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,

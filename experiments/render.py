@@ -11,6 +11,7 @@ from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
+from experiments.curve import CurvePoint, CurveReport
 from experiments.explain import ExplainReport
 from experiments.inspection import CallSummary, InspectReport
 from experiments.metrics import Metric, MetricsReport
@@ -28,6 +29,7 @@ Report = (
     UtilityReport
     | ReplayReport
     | SweepReport
+    | CurveReport
     | CompareReport
     | WhatIfReport
     | ExplainReport
@@ -70,6 +72,7 @@ _TABLES: dict[type, tuple[type, str]] = {
     UtilityReport: (Utility, "utilities"),
     ReplayReport: (RankReplay, "ranks"),
     SweepReport: (SweepPoint, "points"),
+    CurveReport: (CurvePoint, "points"),
     CompareReport: (ComparePoint, "points"),
     WhatIfReport: (WhatIfPoint, "points"),
     ExplainReport: (Stretch, "stretches"),

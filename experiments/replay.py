@@ -3,10 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from simulator.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.metrics import RankTime, exposed_communication, rank_times
-from topologies import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class ReplayReport:
 
 def replay(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,

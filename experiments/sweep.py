@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.utility import check_resource, utility_pct, without_effect
 from experiments.what_if import check_factor, improve, value_of
 from simulator.errors import WhatIfError
-from topologies import Cluster
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -40,7 +39,7 @@ class SweepReport:
 
 def sweep(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     resource: str,
     *,
     factors: Sequence[float] = FACTORS,

@@ -7,12 +7,11 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.interval import half_widths
 from experiments.what_if import RESOURCES, check_factor, improve, not_used, value_of
 from simulator.errors import WhatIfError
 from simulator.timeline import Timeline
-from topologies import Cluster
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -53,7 +52,7 @@ class UtilityReport:
 
 def utility(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     factor: float = 2.0,
     resources: Sequence[str] = (),

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.changes import parse
 from experiments.utility import utility_pct
 from simulator.errors import WhatIfError
 from simulator.metrics import exposed_communication
-from topologies import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class WhatIfReport:
 
 def what_ifs(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     changes: Sequence[str],
     *,
     settings: Settings | None = None,

@@ -13,10 +13,10 @@ from experiments.alike import scales
 from experiments.baseline import Settings, baseline
 from experiments.bound import most_utility
 from experiments.curve import curve
-from experiments.curve_table import curve_lines, curve_table
 from experiments.figures import draw
 from experiments.scenario import AUTO, Scenario
 from experiments.study import LINKS, RANKS, grid, steps, steps_at
+from experiments.tables.curves import curve_lines
 from experiments.utility import utility
 from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
@@ -268,7 +268,6 @@ def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
         point["factor"] for point in record["points"]
     )
     assert record["engine"] == "analytic"
-    assert curve_table(report).row_count == len(report.points)
     assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
     draw(report, tmp_path / "curve.svg")
     assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()

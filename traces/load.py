@@ -20,12 +20,13 @@ FORMATS = {
     "nsys": "traces.nsys",
     "pytorch_et": "traces.pytorch_et",
     "chakra": "traces.chakra",
+    "plan": "traces.plan",
     "goal": "traces.goal",
 }
 """Formats that can be read, and the module of each.
 
-It has ``recognise(head)``, true of the first bytes of a file of the format (where those do not tell,
-``recognise_file(path)`` besides), and ``load(path, step)``. One of profiler traces has
+It has ``recognise(head)``, true of the first bytes of a file of the format (where those do not
+tell, ``recognise_file(path)`` besides), and ``load(path, step)``. One of profiler traces has
 ``reader(path, options)`` instead, which reads once and returns a function from a step to what
 ``load`` would. Imported when asked, since some need libraries that take long to load. The first
 that recognises a file has it; what nobody recognises is the first's to refuse.

@@ -5,21 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.commands.options import Output, OutputOption, Step, Trace, with_settings
+from experiments.commands.options import (
+    ClusterOfTrace,
+    Output,
+    OutputOption,
+    Step,
+    Trace,
+    with_settings,
+)
 from experiments.commands.show import show
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
-
-_MaybeCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        help="A name of the catalogue, or a YAML file.",
-        show_default="that of the package's card",
-    ),
-]
 
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
@@ -32,7 +29,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
 @with_settings()
 def metrics(
     trace: Trace,
-    cluster: _MaybeCluster = None,
+    cluster: ClusterOfTrace = None,
     *,
     settings: "Settings",
     output: OutputOption = Output.TABLE,
@@ -52,7 +49,7 @@ def package(
     directory: Annotated[
         Path, typer.Option("--directory", "-o", help="Where to write it: new, or empty.")
     ],
-    cluster: _MaybeCluster = None,
+    cluster: ClusterOfTrace = None,
     script: Annotated[
         list[Path] | None, typer.Option(help="A launch script to put in; may be repeated.")
     ] = None,

@@ -34,9 +34,10 @@ def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
 
 
 def _engines() -> Iterable[str]:
+    from experiments.scenario import AUTO
     from simulator.engine import ENGINES
 
-    return ENGINES
+    return (*ENGINES, AUTO)
 
 
 def _costs() -> Iterable[str]:
@@ -91,17 +92,39 @@ def check_factors(text: str) -> str:
     return text
 
 
+def percent(text: str) -> float:
+    """Read a percentage, such as 0.1%, as a fraction."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 100:
+        raise typer.BadParameter(f"{text!r}: write a percentage between 0 and 100, such as 0.1%.")
+    return value / 100
+
+
 Trace = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file.")
+    Path,
+    typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
 ]
 ClusterOption = Annotated[
     str, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
+]
+ClusterOfTrace = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="A name of the catalogue, or a YAML file.",
+        show_default="that of the package's card",
+    ),
 ]
 Engine = Annotated[
     str,
     typer.Option(
         callback=_one_of(_engines),
-        help="flow: links are shared; analytic: they are not; transfer: the reference.",
+        help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
+        "transfer: the reference.",
     ),
 ]
 Cost = Annotated[
@@ -158,6 +181,13 @@ WhatIfs = Annotated[
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
+Kernels = Annotated[
+    Path | None,
+    typer.Option(help="A YAML file of rules that tell kernels which communicate by their names."),
+]
+Replicate = Annotated[
+    bool, typer.Option("--replicate", help="Give ranks not recorded copies of those that were.")
+]
 
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
@@ -166,6 +196,8 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
     "nodes": (Nodes, None),
     "algorithm": (Algorithms, None),
     "what_if": (WhatIfs, None),
+    "kernels": (Kernels, None),
+    "replicate": (Replicate, False),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.commands.options import (
-    ClusterOption,
+    ClusterOfTrace,
     Figure,
     Output,
     OutputOption,
@@ -16,6 +16,7 @@ from experiments.commands.options import (
     check_factors,
     check_resource_name,
     check_resources,
+    percent,
     with_settings,
 )
 from experiments.commands.show import check_figure, check_perfetto, draw_perfetto, show
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @with_settings()
 def utility(
     trace: Trace,
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     factor: Annotated[
         float, typer.Option(callback=check_factor_value, help="How many times as good.")
     ] = 2.0,
@@ -55,7 +56,8 @@ def utility(
 @with_settings()
 def sweep(
     trace: Trace,
-    cluster: ClusterOption,
+    *,
+    cluster: ClusterOfTrace = None,
     resource: Annotated[
         str,
         typer.Option(
@@ -70,7 +72,6 @@ def sweep(
         typer.Option(callback=check_factors, help="How many times as good, separated by commas."),
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
-    *,
     settings: "Settings",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -82,6 +83,52 @@ def sweep(
     numbers = [float(number) for number in factors.split(",")]
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
+    show(report, output, figure)
+
+
+@with_settings("engine", "what_if")
+def curve(
+    trace: Trace,
+    *,
+    cluster: ClusterOfTrace = None,
+    resource: Annotated[
+        str,
+        typer.Option(
+            "--resource", "-r", callback=check_resource_name, help="As utility lists them."
+        ),
+    ],
+    reach: Annotated[
+        str,
+        typer.Option(
+            "--range", help="From its worst to its best: '1 GB/s..400 GB/s', or factors 0.1..10."
+        ),
+    ] = "0.125..8",
+    gap: Annotated[
+        str, typer.Option(help="How far the step may be off the lines between points.")
+    ] = "0.1%",
+    threshold: Annotated[
+        str, typer.Option(help="Beyond which value does doubling buy less than this of the step?")
+    ] = "1%",
+    figure: Figure = None,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Draw the whole curve of step time over a resource, certified, and where more is wasted."""
+    from experiments.curve import curve as ask
+    from experiments.progress import watching
+
+    check_figure(figure)
+    with watching() as watch:
+        report = ask(
+            trace,
+            cluster,
+            resource,
+            reach=reach,
+            gap=percent(gap),
+            threshold=100 * percent(threshold),
+            settings=settings,
+            watch=watch,
+        )
     show(report, output, figure)
 
 
@@ -124,7 +171,7 @@ def what_if(
             help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
         ),
     ],
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     figure: Figure = None,
     *,
     settings: "Settings",
@@ -162,7 +209,7 @@ def what_if(
 @with_settings()
 def replay(
     trace: Trace,
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
     *,
     settings: "Settings",
@@ -182,7 +229,7 @@ def replay(
 @with_settings()
 def explain(
     trace: Trace,
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
     *,
     settings: "Settings",

@@ -11,6 +11,7 @@ from experiments.calibrate import CalibrationReport
 from experiments.clusters import ClustersReport
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
+from experiments.curve import CurveReport
 from experiments.explain import ExplainReport
 from experiments.inspection import InspectReport
 from experiments.metrics import MetricsReport
@@ -20,6 +21,7 @@ from experiments.render import Report
 from experiments.replay import ReplayReport
 from experiments.sweep import SweepReport
 from experiments.tables.calibrations import print_calibration, print_validation
+from experiments.tables.curves import print_curve
 from experiments.tables.explained import print_explain
 from experiments.tables.files import print_inspect
 from experiments.tables.networks import print_clusters, print_collective, print_topology
@@ -54,6 +56,7 @@ _PRINTERS: dict[type, Callable[[Console, Any], None]] = {
     UtilityReport: print_utility,
     ReplayReport: print_replay,
     SweepReport: print_sweep,
+    CurveReport: print_curve,
     CompareReport: print_compare,
     WhatIfReport: print_what_ifs,
     ExplainReport: print_explain,

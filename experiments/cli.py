@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import typer
 
-from experiments.commands import files, networks, questions, trust
+from experiments.commands import files, generation, networks, questions, trust
 from simulator.errors import TwofoldError
 
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -28,6 +28,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     files.package,
     trust.calibrate,
     trust.validate,
+    files.convert,
+    generation.generate,
     networks.clusters,
     networks.collective,
     networks.topology,

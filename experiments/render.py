@@ -11,9 +11,11 @@ from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
+from experiments.convert import ConvertReport, Written
 from experiments.curve import CurvePoint, CurveReport
 from experiments.explain import ExplainReport
-from experiments.inspection import CallSummary, InspectReport
+from experiments.generation import Exchanged, GenerationReport
+from experiments.inspection import CallSummary, InspectReport, ProgramReport
 from experiments.metrics import Metric, MetricsReport
 from experiments.network import TopologyReport
 from experiments.package import PackagedFile, PackageReport
@@ -24,6 +26,7 @@ from experiments.validate import StepError, ValidationReport
 from experiments.what_ifs import WhatIfPoint, WhatIfReport
 from simulator.attribution import Stretch
 from topologies.spec import Summary
+from traces.pytorch_et_summary import EtCalls
 
 Report = (
     UtilityReport
@@ -34,10 +37,13 @@ Report = (
     | WhatIfReport
     | ExplainReport
     | InspectReport
+    | ProgramReport
     | MetricsReport
     | PackageReport
     | CalibrationReport
     | ValidationReport
+    | ConvertReport
+    | GenerationReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -64,6 +70,8 @@ def _rows(report: Report) -> tuple[Any, Sequence[Any]]:
     if isinstance(report, ClustersReport):
         found = (Quantity, report.quantities), (ClusterRow, report.clusters)
         return found[0] if report.quantities else found[1]
+    if isinstance(report, ProgramReport):
+        return EtCalls, report.summary.calls
     kind, name = _TABLES[type(report)]
     return kind, getattr(report, name)
 
@@ -81,6 +89,8 @@ _TABLES: dict[type, tuple[type, str]] = {
     PackageReport: (PackagedFile, "files"),
     CalibrationReport: (Parameter, "parameters"),
     ValidationReport: (StepError, "steps"),
+    ConvertReport: (Written, "files"),
+    GenerationReport: (Exchanged, "exchanged"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

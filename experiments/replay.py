@@ -1,5 +1,6 @@
 """Measured against simulated: whether the replay deserves to be asked what-ifs."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -63,11 +64,12 @@ def replay(
         As :func:`experiments.baseline.baseline` says.
     """
     base = baseline(trace, cluster, settings, watch)
-    measured = [row for row in rank_times(base.timeline) if row.rank in base.loaded.measured_end]
+    ends = base.loaded.measured_end
+    rows = [row for row in rank_times(base.timeline) if not ends or row.rank in ends]
     path = critical_path(base.timeline)
     return ReplayReport(
         base=base,
-        ranks=tuple(_rank(base, row) for row in measured),
+        ranks=tuple(_rank(base, row) for row in rows),
         exposed_communication_s=exposed_communication(base.timeline),
         path=tuple(path),
         path_by_what=path_by_what(base.timeline, path),
@@ -76,8 +78,8 @@ def replay(
 
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
-    begin = base.loaded.measured_begin.get(row.rank)
-    end = base.loaded.measured_end.get(row.rank)
+    begin = _known(base.loaded.measured_begin.get(row.rank, math.nan))
+    end = _known(base.loaded.measured_end.get(row.rank, math.nan))
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,
@@ -89,3 +91,7 @@ def _rank(base: Baseline, row: RankTime) -> RankReplay:
         exposed_communication_s=row.exposed_communication,
         exposed_waiting_s=row.exposed_waiting,
     )
+
+
+def _known(time: float) -> float | None:
+    return None if math.isnan(time) else time

@@ -285,8 +285,8 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
     [
         ("scale_up.size", {}, "sweep it"),
         ("nonsense", {}, "not a resource"),
-        ("compute", {"factors": (1.0, 1.5)}, "no doubling"),
-        ("compute", {"factors": (0.0, 4.0)}, "factor 0"),
+        ("compute", {"reach": (1.0, 1.5)}, "no doubling"),
+        ("compute", {"reach": (0.0, 4.0)}, "factor 0"),
         ("compute", {"gap": 0.0}, "gap 0"),
         ("compute", {"gap": np.nan}, "gap nan"),
         ("compute", {"threshold": 100.0}, "threshold 100"),

@@ -36,8 +36,8 @@ def load(path: Path | str, step: str = MEDIAN) -> Loaded:
     return reader(path)(step)
 
 
-def reader(path: Path | str, options: Options | None = None) -> Reader:
-    """Read a package or a bare trace for several of its steps.
+def reader(path: Path | str, options: Options | None = None, name: str | None = None) -> Reader:
+    """Read a package or a bare trace for several of its steps; ``name`` is its format, if told.
 
     Groups without a name get that of the card's parallelism (:mod:`traces.card_groups`). What the
     card has that is not used is said in the coverage's notes.
@@ -49,8 +49,10 @@ def reader(path: Path | str, options: Options | None = None) -> Reader:
     """
     package = find_package(path)
     if package is None:
-        return trace_reader(path, options=options)
-    return partial(_read, str(path), package, trace_reader(package.traces, options=options))
+        return trace_reader(path, options=options, name=name)
+    return partial(
+        _read, str(path), package, trace_reader(package.traces, options=options, name=name)
+    )
 
 
 def _read(name: str, package: Package, read: Reader, step: str) -> Loaded:

@@ -89,7 +89,10 @@ def _add(build: _Build, row: int, what: What, lane: str, span: tuple[float, floa
 
 
 def _register(build: _Build, op: int, stream: int) -> None:
+    build.ops.starts.append(build.graph.ops[op].start)
+    build.ops.ends.append(build.graph.ops[op].end)
     build.ops.stream.append(stream)
+    build.ops.launch.append(None)
     build.ops.launched.append(None)
     build.ops.returned.append(-math.inf)
     build.ops.on_stream.setdefault(stream, []).append(op)

@@ -7,8 +7,10 @@ import typer
 
 from experiments.commands.options import (
     ClusterOfTrace,
+    Kernels,
     Output,
     OutputOption,
+    Replicate,
     Step,
     Trace,
     with_settings,
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
     """Say what is in a trace, what could be used of it, what is missing and why."""
-    from experiments.inspection import inspect as ask
+    from experiments.inspection import look
 
-    show(ask(trace, step=step), output)
+    show(look(trace, step=step), output)
 
 
 @with_settings()
@@ -64,3 +66,28 @@ def package(
 
     report = ask(trace, directory, cluster=cluster, scripts=script or (), settings=settings)
     show(report, output)
+
+
+def convert(
+    source: Trace,
+    target: Annotated[Path, typer.Argument(help="A file, or a directory with one per rank.")],
+    *,
+    to: Annotated[str, typer.Option("--to", help="chakra, goal or kineto.")] = "chakra",
+    read_as: Annotated[
+        str | None, typer.Option("--from", show_default="by content", help="Format of the source.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", "-c", help="Says how collectives are carried out."),
+    ] = None,
+    step: Step = "median",
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a step in a form that other tools read."""
+    from experiments.baseline import Settings
+    from experiments.convert import convert as ask
+
+    settings = Settings(step=step, kernels=kernels, replicate=replicate)
+    show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)

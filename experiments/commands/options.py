@@ -103,6 +103,26 @@ def percent(text: str) -> float:
     return value / 100
 
 
+def fraction(value: float | None) -> float | None:
+    """Refuse what is no fraction."""
+    if value is not None and not 0 < value <= 1:
+        raise typer.BadParameter(f"{value:g} is not in (0, 1].")
+    return value
+
+
+def seconds(text: str | None) -> str | None:
+    """Refuse what is no time with a unit."""
+    from simulator.errors import QuantityError
+    from simulator.units import parse_quantity
+
+    try:
+        if text is not None:
+            parse_quantity(text, "s")
+    except QuantityError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
 Trace = Annotated[
     Path,
     typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),

@@ -12,6 +12,7 @@ from experiments.tables.parts import (
     print_head,
     print_shares,
     shares_table,
+    shortened,
     unit_of,
 )
 from simulator.attribution import Part, Stretch
@@ -23,7 +24,6 @@ _NAME = 40
 """Characters of a name in the table; those of C++ kernels run to hundreds."""
 _BESIDE = 54
 """Characters of the other columns of the path."""
-_COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
 
 def print_explain(console: Console, report: ExplainReport) -> None:
@@ -49,7 +49,7 @@ def _named(parts: Sequence[Part]) -> dict[str, float]:
     said: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):
         mine = [part for part in parts if part.what == what]
-        names = [f"{what} · {_short(part.name)}" if part.name else what for part in mine]
+        names = [f"{what} · {shortened(part.name, _NAME)}" if part.name else what for part in mine]
         if len(mine) > _NAMES + 1:
             names[_NAMES:] = [f"{what} · {len(mine) - _NAMES} others"] * (len(mine) - _NAMES)
         for name, part in zip(names, mine, strict=True):
@@ -71,18 +71,10 @@ def _print_path(console: Console, path: Sequence[Stretch]) -> None:
             str(one.rank),
             one.lane,
             one.what,
-            Text(_short(one.name, most)),
+            Text(shortened(one.name, most)),
             f"{one.count:,}",
         )
     console.print(rows)
     if len(path) > len(longest):
         what = f"the longest {len(longest)} of {len(path):,} stretches of the critical path"
         print_foot(console, f"{what}, in order of time (--output csv has all)")
-
-
-def _short(name: str, most: int = _NAME) -> str:
-    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
-    for common in _COMMON:
-        name = name.replace(common, "")
-    half = most // 2
-    return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"

@@ -18,6 +18,7 @@ _BESIDE = 24
 """Characters of a time, a share and the space between columns."""
 _LEAST_FULL = 1.0
 """Utility (%) of a full bar at least, so that a table of nearly nothing looks like nothing."""
+_COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 _FACT_NAME = len("simulated with") + 2
 
 
@@ -108,7 +109,9 @@ def bars(console: Console, gains: Iterable[float], *, taken: int) -> Callable[[f
 def coverage_parts(coverage: Coverage) -> list[str]:
     """Return the coverage line in its parts."""
     parts = [f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"]
-    if coverage.kernels:
+    if coverage.kernels and not coverage.starts:
+        parts.append(f"{coverage.kernels:,} kernels")
+    elif coverage.kernels:
         share = 100 * coverage.launches_paired / coverage.kernels
         parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with launch")
         parts.append(f"starts explained {100 * coverage.starts_explained:.4g} %")
@@ -177,3 +180,11 @@ def percent(value: float, *, signed: bool = False) -> str:
     """Say a percentage with two decimals; what rounds to nothing has no sign of its own."""
     rounded = round(value, 2) + 0.0
     return f"{rounded:+.2f} %" if signed else f"{rounded:.2f} %"
+
+
+def shortened(name: str, most: int) -> str:
+    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
+    for common in _COMMON:
+        name = name.replace(common, "")
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"

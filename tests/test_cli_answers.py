@@ -43,6 +43,10 @@ COMMANDS = {
     "compare": ("compare", "{job}", *CLUSTER, "--cluster", "hgx-h100", "--topology", "ring"),
     "what-if": ("what-if", "{job}", *CLUSTER, "compute x0.5", "calls drop and host x2"),
     "explain": ("explain", "{job}", *CLUSTER),
+    "curve": ("curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
+    "metrics": ("metrics", "{job}", *CLUSTER),
+    "validate": ("validate", "{job}", *CLUSTER),
+    "generate": ("generate", "llama-3.1-8b", *CLUSTER, "--tp", "2", "--sequence", "256"),
     "inspect": ("inspect", "{job}"),
     "clusters": ("clusters",),
     "cluster": ("clusters", "dgx-a100"),
@@ -169,6 +173,9 @@ def test_csv_is_the_table_of_the_record(jobs, command):
         "cluster": "quantities",
         "what-if": "points",
         "explain": "path",
+        "curve": "points",
+        "metrics": "metrics",
+        "generate": "exchanged",
     }
     expected = answer[where[command]] if command in where else answer
     assert rows == [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
-from experiments.utility import utility_pct
+from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
 from simulator.metrics import exposed_communication
 from simulator.units import format_quantity

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.utility import check_resource, utility_pct, without_effect
-from experiments.what_if import check_factor, improve, value_of
+from experiments.utility import without_effect
+from experiments.what_if import check_factor, check_resource, improve, utility_pct, value_of
 from simulator.errors import WhatIfError
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

@@ -149,7 +149,7 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 24
+    assert bars[0] == max(bars) == 16
     assert [round(24 * gain / max(gains)) for gain in gains] == bars
 
 

@@ -150,7 +150,7 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
     assert bars[0] == max(bars) == 16
-    assert [round(24 * gain / max(gains)) for gain in gains] == bars
+    assert [round(16 * gain / max(gains)) for gain in gains] == bars
 
 
 @every_command

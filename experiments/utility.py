@@ -33,7 +33,8 @@ class Utility:
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval (:mod:`experiments.interval`), None
     where the trace shows no spread. ``bound_pct`` is what it can be at most without contention
-    (:mod:`experiments.bound`), None where the cluster cannot have that.
+    (:mod:`experiments.bound`), None where the cluster cannot have that. ``engine`` is the one that
+    answered.
     """
 
     resource: str
@@ -44,6 +45,7 @@ class Utility:
     note: str = ""
     interval_pct: float | None = None
     bound_pct: float | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +119,8 @@ def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
     gain = utility_pct(base.timeline.makespan, timeline.makespan)
     changed = value_of(base.scenario, resource, factor)
     note = _held_by(base.timeline, timeline, resource)
-    return Utility(resource, now, changed, timeline.makespan, gain, note)
+    step = timeline.makespan
+    return Utility(resource, now, changed, step, gain, note, engine=timeline.engine)
 
 
 def _held_by(before: Timeline, after: Timeline, resource: str) -> str:

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from simulator.deadlock import explain
 from simulator.errors import DeadlockError, TopologyError, WorkloadError
-from simulator.load import Load, cost, lay, unknown
+from simulator.costs import Costs, Planner
+from simulator.load import cost
 from simulator.network import Network
 from simulator.propagate import NOBODY, LocalTimes
-from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.transfers import carry_out, lay_transfers
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 
-Planner = Callable[[Call, Topology], Plan]
-"""How a library would carry out a call on a topology: algorithm, protocol, overheads."""
+__all__ = ["ENGINES", "Costs", "Planner", "Progress", "simulate"]
+
 Progress = Callable[[int, int], None]
 """Called now and then with calls done and calls in all."""
 
@@ -57,32 +57,6 @@ def simulate(
         )
     run = _Run(workload, topology, Costs(topology, planner), progress)
     return run.simulate(ENGINES[engine](run), engine)
-
-
-@dataclass(slots=True, eq=False)
-class Costs:
-    """Loads of calls on a topology; equal calls are laid once."""
-
-    topology: Topology
-    planner: Planner
-    _known: dict[tuple[str, tuple[int, ...], float, str], tuple[Load, ...]] = field(
-        default_factory=dict
-    )
-
-    def loads(self, call: Call) -> tuple[Load, ...]:
-        """Return what the call puts on the links; nothing for a group of one rank."""
-        if math.isnan(call.size):
-            return (unknown(call.transfer, self.topology),)
-        key = (call.kind, call.group.ranks, call.size, call.dtype)
-        if key not in self._known:
-            positions = np.array(call.group.ranks, dtype=np.int32)
-            plan = self.planner(call, self.topology)
-            self._known[key] = lay(plan, positions, call.size, self.topology)
-        return self._known[key]
-
-    def idle_time(self, call: Call) -> float:
-        """Time of the call on an idle network (s)."""
-        return cost(self.loads(call))
 
 
 Begin = Callable[[int, Callable[[], None]], None]

@@ -85,10 +85,16 @@ def _search(
     return offset, link
 
 
-def _graph(network: Topology) -> Graph:
+def metrics(network: Topology) -> NDArray[np.int64]:
+    """Say what every link counts on a path."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
         metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+    return metric
+
+
+def _graph(network: Topology) -> Graph:
+    metric = metrics(network)
     into = paths.rows(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
     return Graph(start, stop, metric, Rows(*network.out_links), into)

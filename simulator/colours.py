@@ -142,7 +142,7 @@ def bundles(workload: Workload) -> Hashes:
 
 
 def number_of_call(workload: Workload) -> Ints:
-    """Number of each call among those of its group."""
+    """Count each call among those of its group."""
     group = workload.calls.group
     order = np.argsort(group, kind="stable")
     number = np.empty(len(group), dtype=np.int64)
@@ -161,9 +161,7 @@ def _programs(workload: Workload, rows: Rows, slot: Ints) -> Hashes:
     op = mixed(rows.local, workload.what, workload.duration, workload.ready, slot, number)
     edge = mixed(rows.local[source], rows.local[edges.target], edges.lag)
     ranks = workload.job_ranks
-    return mixed(
-        summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks)
-    )
+    return mixed(summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks))
 
 
 def refine(job: Job, symmetry: Symmetry, lay: Lay) -> Colours:
@@ -226,6 +224,8 @@ def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hash
         of = symmetry.link_component[load.link]
         if (of < 0).any():
             raise CannotFoldError("links between switches carry calls of several like nodes")
+        if not symmetry.confined(load.link, components):
+            raise CannotFoldError("a path between two nodes leads through a third")
         digits, exponent = np.frexp(load.weight)
         weight = np.ldexp(np.round(np.ldexp(digits, _DIGITS)), exponent - _DIGITS)
         one = mixed(np.full(len(of), number), symmetry.link_place[load.link], weight)

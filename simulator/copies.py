@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.colours import CannotFoldError, Colours, Job, Rows, job_of, refine
 from simulator.costs import Costs, Planner
@@ -43,20 +42,20 @@ def check(workload: Workload, copies: Copies, topology: Topology, planner: Plann
         job, own = _job(workload, copies)
         component = alike.component[copies.stand_in]
         _check_places(alike, copies.stand_in, component)
-
-        def lay(group: int) -> list[Load]:
-            if own[group] < 0:
-                raise CannotFoldError(
-                    f"no group of the workload lies as ranks {_some(job.members(group))} do"
-                )
-            return loads_of(workload, costs, int(own[group]))
-
-        colours = refine(job, alike, lay)
+        colours = refine(job, alike, lambda group: _loads(workload, costs, (job, own), group))
         _check_colours(alike, colours, copies.stand_in)
         _check_whole(colours, np.unique(component), np.flatnonzero(own >= 0))
     except CannotFoldError as reason:
         return str(reason)
     return ""
+
+
+def _loads(workload: Workload, costs: Costs, whole: tuple[Job, Ints], group: int) -> list[Load]:
+    job, own = whole
+    if own[group] < 0:
+        ranks = _some(job.members(group))
+        raise CannotFoldError(f"no group of the workload lies as ranks {ranks} do")
+    return loads_of(workload, costs, int(own[group]))
 
 
 class _Family(NamedTuple):
@@ -76,30 +75,32 @@ def _job(workload: Workload, copies: Copies) -> tuple[Job, Ints]:
     for group, rows in enumerate(copies.groups):
         if len(part.members(group)):
             families.setdefault(id(rows), _Family(rows, [])).groups.append(group)
-    ranks, slots, bundle, own = [], [], [], []
-    sizes: list[int] = []
+    ranks, slots, own, sizes = ([np.empty(0, dtype=np.int64)] for _ in range(4))
+    bundle = [np.empty(0, dtype=np.uint64)]
     for family in families.values():
         rows, own_of = _own_first(workload, family)
         ranks.append(rows.ravel())
         slots.append(_slots(part, family, copies.stand_in)[rows.ravel()])
         bundle.append(np.full(len(rows), _bundle(part, family), dtype=np.uint64))
         own.append(own_of)
-        sizes += [rows.shape[1]] * len(rows)
+        sizes.append(np.full(len(rows), rows.shape[1]))
     job = Job(
         program=part.program[copies.stand_in],
-        bundle=_joined(bundle, np.dtype(np.uint64)),
-        offset=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
-        rank=_joined(ranks, np.dtype(np.int64)),
-        slot=_joined(slots, np.dtype(np.int64)),
+        bundle=np.concatenate(bundle),
+        offset=np.concatenate([[0], np.cumsum(np.concatenate(sizes))]),
+        rank=np.concatenate(ranks),
+        slot=np.concatenate(slots),
     )
-    return job, _joined(own, np.dtype(np.int64))
+    return job, np.concatenate(own)
 
 
 def _own_first(workload: Workload, family: _Family) -> tuple[Ints, Ints]:
     known = {workload.groups[group].ranks: group for group in family.groups}
     own = np.array([known.get(tuple(row), -1) for row in family.rows.tolist()], dtype=np.int64)
     if (own >= 0).sum() != len(known) or len(np.unique(family.rows)) != family.rows.size:
-        raise CannotFoldError(f"copies of {workload.groups[family.groups[0]]} are not what they say")
+        raise CannotFoldError(
+            f"copies of {workload.groups[family.groups[0]]} are not what they say"
+        )
     order = np.argsort(own < 0, kind="stable")
     return family.rows[order], own[order]
 
@@ -156,7 +157,7 @@ def _check_colours(alike: Symmetry, colours: Colours, stand_in: Ints) -> None:
 
 def _check_whole(colours: Colours, kept: Ints, groups: Ints) -> None:
     """Every call kept needs a member of each colour and role; every group of one kept is kept."""
-    is_kept: NDArray[np.bool_] = np.isin(colours.pair_component, kept)
+    is_kept = np.isin(colours.pair_component, kept)
     inside = np.isin(colours.pair_group, groups)
     roles = colours.role.max(initial=0) + 1
     key = colours.pair_group * roles + colours.role
@@ -166,7 +167,3 @@ def _check_whole(colours: Colours, kept: Ints, groups: Ints) -> None:
 
 def _some(ranks: Ints) -> str:
     return ", ".join(map(str, ranks[:3].tolist())) + (", ..." if len(ranks) > 3 else "")
-
-
-def _joined(columns: list[NDArray[np.int64]], dtype: np.dtype) -> NDArray[np.int64]:  # type: ignore[type-arg]
-    return np.concatenate([np.empty(0, dtype=dtype), *columns])

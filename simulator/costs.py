@@ -15,8 +15,8 @@ from simulator.workload import Call
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
 
-It may depend on where the ranks of the group are on the network, not on what number a component
-has that is like others (:mod:`simulator.symmetry`): calls of groups that lie alike are planned once.
+It may depend on where the ranks of the group are on the network, not on the number of a component
+that is like others (:mod:`simulator.symmetry`): calls of groups that lie alike are planned once.
 """
 _WORTH_IT = 16
 """Groups laid one by one before it is asked which of them lie alike."""
@@ -54,18 +54,23 @@ class Costs:
         """Lay a call, or move what is known of a group that lies alike."""
         if len(self._known) == _WORTH_IT:
             self._symmetry = symmetry(self.topology)
-        ranks = np.array(call.group.ranks, dtype=np.int32)
+        ranks = np.array(call.group.ranks)
         found = self._symmetry
         pattern = None if found is None else self._pattern(found, call.group.ranks)
         if found is None or pattern is None:
-            return lay(self.planner(call, self.topology), ranks, call.size, self.topology)
+            return self._laid(call)
         components = found.components(ranks)
         if (sort, pattern) not in self._alike:
-            loads = lay(self.planner(call, self.topology), ranks, call.size, self.topology)
-            self._alike[sort, pattern] = components, loads
+            loads = self._laid(call)
+            if all(found.confined(load.link, components) for load in loads):
+                self._alike[sort, pattern] = components, loads
             return loads
         there, loads = self._alike[sort, pattern]
         return tuple(_moved(load, found, there, components) for load in loads)
+
+    def _laid(self, call: Call) -> tuple[Load, ...]:
+        positions = np.array(call.group.ranks, dtype=np.int32)
+        return lay(self.planner(call, self.topology), positions, call.size, self.topology)
 
     def _pattern(self, found: Symmetry, ranks: tuple[int, ...]) -> bytes | None:
         if ranks not in self._patterns:

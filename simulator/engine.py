@@ -13,9 +13,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.costs import Costs, Planner
 from simulator.deadlock import explain
 from simulator.errors import DeadlockError, TopologyError, WorkloadError
-from simulator.costs import Costs, Planner
 from simulator.load import cost
 from simulator.network import Network
 from simulator.propagate import NOBODY, LocalTimes

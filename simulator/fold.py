@@ -201,12 +201,10 @@ def _like_ranks(alike: Symmetry, stands: Ints, ranks: Ints) -> Ints:
     return first[stands[component]] + ranks - first[component]
 
 
-def _calls(
-    workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
+def _calls(workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Return the call kept that has the times of each call, and all that are kept."""
     joined = np.unique(colours.pair_group[is_kept[colours.pair_component]])
-    of_colour = np.full(colours.group.max() + 1, -1, dtype=np.int64)
+    of_colour = np.full(colours.group.max(initial=0) + 1, -1, dtype=np.int64)
     of_colour[colours.group[joined[::-1]]] = joined[::-1]
     group = workload.calls.group
     order = np.argsort(group, kind="stable")

@@ -11,6 +11,7 @@ chooses (:mod:`simulator.routing`), differently for each pair; such pairs are no
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,10 @@ class Symmetry:
         alike = np.concatenate([order.ravel(), self.place[ranks], self.shape[component[first]]])
         return alike.tobytes()
 
+    def confined(self, links: NDArray[np.int32], components: Ints) -> bool:
+        """Whether links are in these components or between hubs."""
+        return bool(np.isin(self.link_component[links], [_HUB, *components]).all())
+
     def moved(self, links: NDArray[np.int32], source: Ints, target: Ints) -> NDArray[np.int32]:
         """Links in the components ``target`` that are where ``links`` are in ``source``."""
         component = self.link_component[links]
@@ -109,11 +114,13 @@ def symmetry(network: Topology) -> Symmetry | None:
 
 
 def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
-    """Components that are left without the hubs, if half of them or more are alike."""
-    if hub.sum() > _MOST_HUBS:
-        return None
+    """Find the components that are left, if most are alike; those without ranks are hubs too."""
     component = _components(network, hub)
-    if not _in_rows(component[: network.ranks]):
+    inhabited = np.isin(component, component[: network.ranks])
+    if not (inhabited | hub).all():
+        hub = ~inhabited
+        component = _components(network, hub)
+    if hub.sum() > _MOST_HUBS or not _in_rows(component[: network.ranks]):
         return None
     place = _numbered(component)
     link_component, ends = _ends(network, component, place)
@@ -142,7 +149,7 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
 
 
 def _components(network: Topology, hub: NDArray[np.bool_]) -> Ints:
-    """Number the components by their first node; hubs have none."""
+    """Give numbers to the components, by their first node; hubs have none."""
     inner = ~(hub[network.source] | hub[network.target])
     ends = network.source[inner], network.target[inner]
     nodes = len(network.nodes)
@@ -163,7 +170,7 @@ def _in_rows(component: Ints) -> bool:
 
 
 def _numbered(column: Ints) -> Ints:
-    """Number the rows that have the same value, from 0."""
+    """Count each row among those of the same value, from 0."""
     order = np.argsort(column, kind="stable")
     ordered = column[order]
     begins = np.searchsorted(ordered, ordered)
@@ -182,11 +189,11 @@ def _ends(network: Topology, component: Ints, place: Ints) -> tuple[Ints, Ints]:
 
 
 def _shapes(rows: NDArray[np.float64], first_link: Ints, component: Ints) -> Ints:
-    """Number the shapes of components, given the links of each and how many nodes it has."""
+    """Tell the shapes of components, given the links of each and how many nodes it has."""
     nodes = np.bincount(component[component >= 0])
     shapes: dict[bytes, int] = {}
     found = []
-    for number, (begin, end) in enumerate(zip(first_link[:-1], first_link[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(first_link)):
         key = nodes[number].tobytes() + rows[begin:end].tobytes()
         found.append(shapes.setdefault(key, len(shapes)))
     return np.array(found, dtype=np.int64)

@@ -78,9 +78,7 @@ def tile(
     )
 
 
-def _joined_by(
-    channels: Mapping[Key, Channel], ranks: NDArray[np.int64]
-) -> dict[Key, Channel]:
+def _joined_by(channels: Mapping[Key, Channel], ranks: NDArray[np.int64]) -> dict[Key, Channel]:
     """Return the channels with only the groups that some of the ranks are in."""
     return {
         key: replace(channel, groups=channel.groups[np.isin(channel.groups, ranks).any(axis=1)])

@@ -25,6 +25,7 @@ class Settings:
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
+    ``workers`` is how many processes simulate the what-ifs; the answers do not depend on it.
     """
 
     engine: str = "flow"
@@ -32,6 +33,7 @@ class Settings:
     step: str = "median"
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
+from experiments.parallel import Outcome, map_scenarios, outcome, told
 from experiments.utility import utility_pct
 from simulator.errors import ClusterError
-from simulator.metrics import exposed_communication
 from simulator.units import format_quantity
 from topologies import Cluster, load_cluster, with_topology
 
@@ -63,19 +63,22 @@ def compare(
     here = base.scenario.cluster
     others = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
     candidates = [here, *others, *(with_topology(here, change) for change in topologies)]
-    return CompareReport(base, tuple(_point(base, cluster, watch) for cluster in candidates))
+    scenarios = [
+        (cluster.name, replace(base.scenario, cluster=cluster)) for cluster in candidates[1:]
+    ]
+    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    outcomes = [told(base.timeline), *found]
+    points = zip(candidates, outcomes, strict=True)
+    return CompareReport(base, tuple(_point(base, cluster, one) for cluster, one in points))
 
 
-def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
-    timeline = base.timeline
-    if cluster is not base.scenario.cluster:
-        timeline = replace(base.scenario, cluster=cluster).run(watch(cluster.name))
+def _point(base: Baseline, cluster: Cluster, found: Outcome) -> ComparePoint:
     return ComparePoint(
         cluster=cluster.name,
         value=describe(cluster),
-        step_s=timeline.makespan,
-        utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
-        exposed_communication_s=exposed_communication(timeline),
+        step_s=found.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        exposed_communication_s=found.exposed_communication,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.parallel import map_scenarios, outcome
 from experiments.utility import check_factor, check_resource, utility_pct, without_effect
 from experiments.what_if import improve, value_of
 from simulator.errors import WhatIfError
@@ -61,12 +62,14 @@ def sweep(
     for factor in factors:
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    scenarios = {
-        factor: improve(base.scenario, resource, factor) for factor in sorted(set(factors))
-    }
+    asked = sorted(set(factors))
+    scenarios = [
+        (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
+    ]
+    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
     points = []
-    for factor, scenario in scenarios.items():
-        step = scenario.run(watch(f"{resource} x{factor:g}")).makespan
+    for factor, found in zip(asked, outcomes, strict=True):
+        step = found.makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
         points.append(SweepPoint(resource, factor, value, step, gain))

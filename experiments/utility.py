@@ -9,9 +9,10 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.interval import half_widths
+from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.scenario import Scenario
 from experiments.what_if import RESOURCES, improve, not_used, value_of
 from simulator.errors import WhatIfError
-from simulator.timeline import Timeline
 from topologies import Cluster
 
 MOST = 1e6
@@ -77,10 +78,22 @@ def utility(
         check_resource(name)
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    rows = [_one(base, name, factor, watch) for name in asked]
+    rows = _simulated(base, asked, factor, watch)
     rows = _with_intervals(base, rows, factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
+
+
+def _simulated(
+    base: Baseline, resources: Sequence[str], factor: float, watch: Watch
+) -> list[Utility]:
+    prepared = [(name, _prepared(base, name, factor)) for name in resources]
+    scenarios = [(name, one) for name, one in prepared if isinstance(one, Scenario)]
+    found = iter(map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch))
+    return [
+        one if isinstance(one, Utility) else _answered(base, name, factor, next(found))
+        for name, one in prepared
+    ]
 
 
 def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
@@ -125,30 +138,34 @@ def utility_pct(base: float, changed: float) -> float:
     return 100 * (base - changed) / base if base else 0.0
 
 
-def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
+def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:
+    """Return the scenario to be simulated, or the answer if there is nothing to simulate."""
     now = value_of(base.scenario, resource)
     reason = without_effect(base, resource, factor)
     if reason:
         return Utility(resource, now, value_of(base.scenario, resource, factor), None, None, reason)
     try:
-        scenario = improve(base.scenario, resource, factor)
+        return improve(base.scenario, resource, factor)
     except WhatIfError as error:
         return Utility(resource, now, "", None, None, str(error))
-    timeline = scenario.run(watch(resource))
-    gain = utility_pct(base.timeline.makespan, timeline.makespan)
-    changed = value_of(base.scenario, resource, factor)
-    note = _held_by(base.timeline, timeline, resource)
-    return Utility(resource, now, changed, timeline.makespan, gain, note)
 
 
-def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
+def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> Utility:
+    return Utility(
+        resource=resource,
+        baseline=value_of(base.scenario, resource),
+        changed=value_of(base.scenario, resource, factor),
+        step_s=found.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        note=_held_by(told(base.timeline).spent, found.spent, resource),
+    )
+
+
+def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> str:
     """Say which tier that was no limit before holds calls back now; "" if none does.
 
     Twice the NICs' bandwidth buys less where PCIe cannot feed them.
     """
-    tiers = before.topology.resources
-    held = dict(zip(tiers, before.call_spent.sum(axis=0).tolist(), strict=False))
-    now = dict(zip(after.topology.resources, after.call_spent.sum(axis=0).tolist(), strict=False))
     tier = resource.partition(".")[0]
     freed = held.get(tier, 0.0) - now.get(tier, 0.0)
     others = {one: now[one] for one in now if one != tier and not held.get(one, 0.0)}

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -93,7 +94,7 @@ def map_scenarios(
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(
             min(workers, len(scenarios)),
-            multiprocessing.get_context("spawn"),
+            _context(),
             initializer=_attach,
             initargs=(graph, columns, bounds),
         )
@@ -110,6 +111,15 @@ def map_scenarios(
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _context() -> BaseContext:
+    """Return how processes are started: copies of a clean one, which imports once for all."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _collected(futures: "list[Future[Answer]]", progress: Progress | None) -> list[Answer]:

@@ -8,8 +8,6 @@ from simulator.copies import Copies
 from simulator.workload import Group, Workload
 from traces.parallelism import Parallelism, Ranks, coordinates, groups, stage_ranks
 
-_PIPELINE = "pp"
-
 
 def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
     """Say which groups of the whole job make the calls of each group, and who stands for whom."""
@@ -47,6 +45,6 @@ def _key(group: Group, parallelism: Parallelism) -> tuple[str, int, int]:
 
 def _all(key: tuple[str, int, int], parallelism: Parallelism) -> Ranks:
     label, first, last = key
-    if label == _PIPELINE:
+    if first != last:
         return np.stack([stage_ranks(parallelism, stage) for stage in (first, last)], axis=1)
     return groups(parallelism, "dp" if label == "fsdp" else label, first)

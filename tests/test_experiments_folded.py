@@ -59,9 +59,13 @@ def test_where_nothing_can_be_folded_all_ranks_are_there_and_it_is_said(degrees,
 
 def test_a_network_on_which_replicas_differ_gets_all_ranks():
     alps = load_cluster("gh200-alps")
-    scenario, text = representatives(step(tp=4, dp=4), alps)
-    assert len(scenario.workload.ranks) == 16
+    scenario, text = representatives(step(tp=4, dp=16), alps)
+    assert len(scenario.workload.ranks) == 64
     assert text.startswith("nothing is folded: ")
+    on_one_router, _ = representatives(step(tp=4, dp=4), alps)
+    whole = step(tp=4, dp=4).scenario(alps, "flow").run().makespan
+    assert on_one_router.workload.ranks == (0, 1, 2, 3)
+    assert on_one_router.run().makespan == pytest.approx(whole, rel=1e-9)
 
 
 def test_the_engine_of_single_transfers_is_refused():

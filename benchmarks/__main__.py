@@ -40,9 +40,9 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for measure in (_reading, _linking, _generating, _engine, _large, _ring, _commands):
-        with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
-            figures += list(measure())
+    for rows in (_reading, _linking, _generating, _engine, _large, _ring, _commands):
+        with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
+            figures += list(rows())
     for figure in figures:
         table.add_row(*_cells(figure), style="red" if figure.failed else None)
     console.print(table)

@@ -2,7 +2,7 @@
 
 Writes ``experiments/gallery/scaling.png``. Ranks grow by data-parallel replicas, so that the work
 of a rank stays the same: all ranks simulated up to 1,024, representatives of whole jobs up to
-16,384. Ops grow by layers on 64 ranks. Each size runs in a process of its own; seconds are those
+16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks. Each size runs in a process of its own; seconds are those
 its processor worked on the simulation, so that other work on the machine counts little.
 """
 
@@ -34,8 +34,8 @@ def exponent(points: Series) -> float:
 def main() -> None:
     """Measure, fit, draw."""
     series = {
-        "all ranks": _measured("ranks", RANKS),
-        "representatives": _measured("folded", FOLDED),
+        "8B, all ranks": _measured("ranks", RANKS),
+        "405B, 128 representatives": _measured("folded", FOLDED),
         "ops on 64 ranks": _measured("ops", OPS),
     }
     for name, points in series.items():
@@ -92,7 +92,7 @@ def draw(series: dict[str, Series], path: Path) -> None:
     for axes in (left, right):
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="lower right")
         low = axes.get_ylim()[0]
         axes.set_ylim(bottom=10 ** math.floor(math.log10(low)))
     figure.savefig(path, dpi=120)

@@ -2,8 +2,9 @@
 
 Writes ``experiments/gallery/scaling.png``. Ranks grow by data-parallel replicas, so that the work
 of a rank stays the same: all ranks simulated up to 1,024, representatives of whole jobs up to
-16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks. Each size runs in a process of its own; seconds are those
-its processor worked on the simulation, so that other work on the machine counts little.
+16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks.
+Each size runs in a process of its own; seconds are those its processor worked on the simulation,
+so that other work on the machine counts little.
 """
 
 import json

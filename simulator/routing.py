@@ -120,7 +120,7 @@ class _Survey:
 
 
 def _survey(network: Topology) -> _Survey:
-    graph, hub = _graph(network), _hubs(network)
+    graph, hub = graph_of(network), _hubs(network)
     return _Survey(graph, hub, paths.cells(graph, hub))
 
 
@@ -132,7 +132,8 @@ def metrics(network: Topology) -> NDArray[np.int64]:
     return metric
 
 
-def _graph(network: Topology) -> Graph:
+def graph_of(network: Topology) -> Graph:
+    """Compile the links for searches."""
     metric = metrics(network)
     into = paths.rows(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)

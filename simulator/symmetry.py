@@ -15,10 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, dijkstra
 
-from simulator.routing import metrics
+from simulator.paths import cells
+from simulator.routing import graph_of, metrics
 from simulator.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -150,13 +149,9 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
 
 def _components(network: Topology, hub: NDArray[np.bool_]) -> Ints:
     """Give numbers to the components, by their first node; hubs have none."""
-    inner = ~(hub[network.source] | hub[network.target])
-    ends = network.source[inner], network.target[inner]
-    nodes = len(network.nodes)
-    graph = csr_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(nodes, nodes))
-    label = connected_components(graph, directed=False)[1]
+    label = cells(graph_of(network), hub)
     _, first, number = np.unique(label[~hub], return_index=True, return_inverse=True)
-    component = np.full(nodes, _HUB, dtype=np.int64)
+    component = np.full(len(network.nodes), _HUB, dtype=np.int64)
     component[~hub] = np.argsort(np.argsort(first))[number.ravel()]
     return component
 
@@ -220,7 +215,13 @@ def _certain(network: Topology, component: Ints, shape: Ints, kind: Ints) -> NDA
 def _paths(graph: tuple[Ints, Ints, NDArray[np.float64]], begin: Ints, nodes: int) -> Ints:
     """Count the shortest paths from each of some nodes to every node (2: two or more)."""
     start, stop, metric = graph
-    near = dijkstra(csr_array((metric, (start, stop)), shape=(nodes, nodes)), indices=begin)
+    near = np.full((len(begin), nodes), np.inf)
+    near[np.arange(len(begin)), begin] = 0.0
+    last = np.zeros_like(near)
+    while not np.array_equal(near, last):
+        last = near.copy()
+        for row in near:
+            np.minimum.at(row, stop, row[start] + metric)
     on_way = (near[:, start] + metric == near[:, stop]) & np.isfinite(near[:, start])
     paths = np.zeros((len(begin), nodes), dtype=np.int64)
     while True:

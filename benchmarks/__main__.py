@@ -10,6 +10,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -20,7 +21,11 @@ from rich.table import Table
 from benchmarks import cases
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
-from topologies import ring
+from experiments.bound import most_utility
+from experiments.scenario import Scenario
+from experiments.study import steps, steps_at
+from simulator.contract import contract
+from topologies import load_cluster, ring
 from traces.job import read_job
 from traces.kineto import read_rank
 from traces.link import linked
@@ -40,7 +45,8 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for rows in (_reading, _linking, _generating, _engine, _large, _ring, _commands):
+    parts = (_reading, _linking, _generating, _engine, _large, _studies, _ring, _commands)
+    for rows in parts:
         with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
             figures += list(rows())
     for figure in figures:
@@ -93,6 +99,12 @@ def _linking() -> Iterator[Figure]:
     seconds = median(lambda: linked(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
+    with tempfile.TemporaryDirectory() as folder:
+        large = cases.large_file(Path(folder))
+        size = large.stat().st_size / 1e6
+        rate = size / median(lambda: linked(large, read_job(large)), 3)
+        what = "from the file to the workload of a step"
+        yield Figure("reading and linking", rate, "MB/s", 100, most=False, remark=what)
 
 
 def _generating() -> Iterator[Figure]:
@@ -125,6 +137,45 @@ def _large() -> Iterator[Figure]:
     few, many = (min(measure("ranks", ranks)[1] for _ in range(2)) for ranks in (64, 512))
     growth = math.log(many / few) / math.log(512 / 64)
     yield Figure("growth with ranks", growth, "", 1.1, remark="64 to 512, the same work for each")
+
+
+def _studies() -> Iterator[Figure]:
+    scenario = cases.study()
+    workload = scenario.workload
+    graph = contract(workload)
+    what = f"{len(workload):,} ops, {len(workload.calls):,} calls; {len(graph):,} points left"
+    yield Figure("contraction, all told apart", graph.ratio, "edges per edge", remark=what)
+    fixed = contract(workload, ())
+    remark = f"{len(fixed):,} points and {len(fixed.source):,} edges left"
+    yield Figure("contraction, network only", fixed.ratio, "edges per edge", remark=remark)
+    seconds = median(lambda: contract(workload))
+    yield Figure("its time", 1e3 * seconds, "ms", 100)
+    asked = cases.what_ifs(scenario)
+    steps(asked)
+    seconds = median(lambda: steps(cases.what_ifs(scenario)))
+    apart = median(lambda: [one.run() for one in cases.what_ifs(scenario)])
+    remark = f"{len(asked)} scenarios; one by one {1e3 * apart:.0f} ms"
+    yield Figure("all utilities, analytic", 1e3 * seconds, "ms", 200, remark=remark)
+    yield from _design_points(scenario)
+    large = Scenario(cases.training(), load_cluster("hgx-h100"), "analytic")
+    points = cases.design_points(1000)
+    seconds = median(lambda: steps_at(large, points), 3)
+    remark = f"1,000 points of {len(large.workload):,} ops: {seconds:.2f} s"
+    rate = len(large.workload) * 1000 / seconds
+    yield Figure("analytic pass, 64 ranks", rate, "ops x points/s", 1e8, most=False, remark=remark)
+
+
+def _design_points(scenario: Scenario) -> Iterator[Figure]:
+    few = cases.design_points(20)
+    apart = median(lambda: cases.one_by_one(scenario, few), 3) / 20
+    off = np.max(np.abs(steps_at(scenario, few) / cases.one_by_one(scenario, few) - 1))
+    for count, most in ((1_000, 1.0), (10_000, 10.0)):
+        points = cases.design_points(count)
+        seconds = median(partial(steps_at, scenario, points), 3)
+        remark = f"one by one {apart * count:.3g} s (of 20); the same to {off:.0e}"
+        yield Figure(f"{count:,} design points", seconds, "s", most, remark=remark)
+    seconds = median(lambda: most_utility(scenario))
+    yield Figure("bounds on all utilities", 1e3 * seconds, "ms")
 
 
 def _ring() -> Iterator[Figure]:

@@ -4,16 +4,21 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
+
 from collectives import ring as ring_schedules
+from experiments.baseline import Settings, baseline
 from experiments.folded import Step, representatives
 from experiments.generate import roofline
 from experiments.scenario import Scenario
+from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
 from simulator.engine import simulate
+from simulator.errors import WhatIfError
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, CallRow, What, Workload
+from simulator.workload import Call, CallRow, Floats, What, Workload
 from topologies import Cluster, load_cluster
 from traces.model_card import load_model
 from traces.parallelism import Parallelism
@@ -22,6 +27,7 @@ from traces.synthetic import generate
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "traces" / "samples" / "gloo-ddp-4"
+GPU_SAMPLE = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
 SHARED = ROOT.parent / "shared" / "traces"
 MEGATRON = SHARED / "megatron-tp8-a100"
 LARGEST = SHARED / "kineto" / "v100_2gpu_many_allreduce_rank1.json.gz"
@@ -32,6 +38,46 @@ _LARGE = 50e6
 def job() -> tuple[Path, str]:
     """Choose the job to ask about, and the cluster it ran on."""
     return (MEGATRON if MEGATRON.is_dir() else SAMPLE), "dgx-a100"
+
+
+def study() -> Scenario:
+    """Read the step of which many what-ifs are asked, and the cluster it ran on."""
+    path, cluster, nodes = (MEGATRON, "dgx-a100", None)
+    if not path.is_dir():
+        path, cluster, nodes = (GPU_SAMPLE, "dgx-a100", 2)
+    return baseline(path, cluster, Settings(engine="analytic", nodes=nodes)).scenario
+
+
+def what_ifs(scenario: Scenario) -> list[Scenario]:
+    """Make the baseline and twice of every resource that the cluster has."""
+    return [scenario, *(improve(scenario, name, 2) for name in RESOURCES if has(scenario, name))]
+
+
+def has(scenario: Scenario, resource: str) -> bool:
+    """Whether the cluster can have twice as much of a resource."""
+    try:
+        improve(scenario, resource, 2)
+    except WhatIfError:
+        return False
+    return True
+
+
+def design_points(count: int) -> dict[str, Floats]:
+    """Spread points over bandwidth and latency of the scale-up fabric, and over compute."""
+    draws = np.random.default_rng(0).uniform(-2, 3, (3, count))
+    names = ("scale_up.bandwidth", "scale_up.latency", "compute")
+    return {name: 2.0**draw for name, draw in zip(names, draws, strict=True)}
+
+
+def one_by_one(scenario: Scenario, points: dict[str, Floats]) -> list[float]:
+    """Answer design points with the engine that takes a scenario at a time."""
+    steps = []
+    for factors in zip(*points.values(), strict=True):
+        one = scenario
+        for name, factor in zip(points, factors, strict=True):
+            one = improve(one, name, float(factor))
+        steps.append(one.run().makespan)
+    return steps
 
 
 def large_file(folder: Path) -> Path:

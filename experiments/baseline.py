@@ -1,21 +1,30 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
+from experiments.card_cluster import CardCluster, card_cluster
+from experiments.changes import changed
+from experiments.changes import parse as parse_change
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from simulator.engine import Progress
+from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import Reader, reader
-from traces.loaded import Loaded
+from traces.load import Reader
+from traces.loaded import Loaded, Options
+from traces.package import find_package, reader
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
+
+
+Where = Cluster | CardCluster | Path | str | None
+"""A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,9 @@ class Settings:
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
     ``workers`` is how many processes simulate the what-ifs; the answers do not depend on it.
+    ``what_ifs`` change the step before anything is asked of it, as
+    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
+    ``replicate`` are those of :class:`traces.loaded.Options`.
     """
 
     engine: str = "flow"
@@ -34,12 +46,23 @@ class Settings:
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
     workers: int = 1
+    what_ifs: tuple[str, ...] = ()
+    kernels: Path | None = None
+    replicate: bool = False
+
+    @property
+    def reading(self) -> Options:
+        """How the trace is read."""
+        return Options(self.kernels, self.replicate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """A trace on the cluster it is taken to have been recorded on, simulated as it is.
+    """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
+    ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
+    ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
+    settings have what-ifs, of which ``notes`` say what each touched.
     ``read`` reads other steps of the trace.
     """
 
@@ -48,6 +71,17 @@ class Baseline:
     timeline: Timeline
     settings: Settings
     read: Reader
+    recorded: Scenario
+    replayed_step: float
+    notes: tuple[str, ...] = ()
+
+    def on(self, cluster: Cluster) -> Scenario:
+        """Return the step that is asked about on another cluster, with the same what-ifs."""
+        return self.asked(replace(self.recorded, cluster=cluster))
+
+    def asked(self, recorded: Scenario) -> Scenario:
+        """Return a step as it was recorded with the what-ifs of the settings."""
+        return changed(recorded, map(parse_change, self.settings.what_ifs))[0]
 
     @property
     def error(self) -> float | None:
@@ -56,7 +90,7 @@ class Baseline:
         None where nothing was measured: a workload that was generated.
         """
         measured = self.loaded.measured_step
-        return (self.timeline.makespan - measured) / measured if measured > 0 else None
+        return (self.replayed_step - measured) / measured if measured > 0 else None
 
     def record(self) -> dict[str, object]:
         """Return what every JSON answer says first."""
@@ -68,30 +102,39 @@ class Baseline:
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
-            "simulated_step_s": self.timeline.makespan,
+            "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
+            "what_ifs": [
+                {"change": change, "note": note}
+                for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
+            ],
+            "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
 
 def baseline(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> Baseline:
-    """Read a trace and replay it on a cluster.
+    """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
+
+    Without a cluster it is that of the package's card.
 
     Raises
     ------
     TwofoldError
-        As :func:`traces.load.load`, :func:`topologies.load_cluster` and
-        :func:`simulator.engine.simulate` say.
+        As :func:`traces.load.load`, :func:`topologies.load_cluster`,
+        :func:`simulator.engine.simulate` and :func:`experiments.changes.changed` say.
     """
     settings = settings or Settings()
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
         parse(rule)
-    return replayed(reader(trace), where, settings, watch)
+    for change in settings.what_ifs:
+        parse_change(change)
+    return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
 
 
 def replayed(
@@ -100,7 +143,12 @@ def replayed(
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
     scenario = costed(loaded, cluster, settings)
-    return Baseline(loaded, scenario, scenario.run(watch("baseline")), settings, read)
+    timeline = scenario.run(watch("baseline"))
+    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline.makespan)
+    if not settings.what_ifs:
+        return base
+    scenario, notes = changed(scenario, map(parse_change, settings.what_ifs))
+    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
 
 
 def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
@@ -108,6 +156,32 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
     return with_costs(scenario, settings.collective_cost)
+
+
+def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
+    """Add to the notes of every step that is read."""
+
+    def noting(step: str) -> Loaded:
+        loaded = read(step)
+        coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, *notes))
+        return replace(loaded, coverage=coverage)
+
+    return noting
+
+
+def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
+    """Find the cluster, and what there is to say about it."""
+    if isinstance(cluster, Cluster):
+        return cluster, ()
+    if isinstance(cluster, CardCluster):
+        return cluster.cluster, cluster.notes
+    if cluster is not None:
+        return load_cluster(cluster), ()
+    package = find_package(trace)
+    if package is None:
+        raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")
+    made = card_cluster(package.card, source=str(package.file))
+    return made.cluster, made.notes
 
 
 def coverage_record(coverage: Coverage) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.calibration import calibrated_cluster, fit_kinds
 from experiments.fitting import Fit, interval
 from experiments.output import writing
@@ -70,7 +70,7 @@ class CalibrationReport:
 
 def calibrate(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,

@@ -12,17 +12,24 @@ from collections.abc import Callable
 
 import typer
 
-from experiments.commands import files, networks, questions, trust
+from experiments.commands import files, generation, networks, questions, trust
 from simulator.errors import TwofoldError
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     questions.utility,
     questions.sweep,
+    questions.curve,
     questions.compare,
+    questions.what_if,
     questions.replay,
+    questions.explain,
     files.inspect,
+    files.metrics,
+    files.package,
     trust.calibrate,
     trust.validate,
+    files.convert,
+    generation.generate,
     networks.clusters,
     networks.collective,
     networks.topology,

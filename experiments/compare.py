@@ -1,13 +1,14 @@
 """The same step on several clusters and topologies; the first is where it was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
 from experiments.parallel import Outcome, map_scenarios, outcome, told
-from experiments.utility import utility_pct
+from experiments.scenario import Scenario
+from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
 from simulator.units import format_quantity
 from topologies import Cluster, load_cluster, with_topology
@@ -15,13 +16,17 @@ from topologies import Cluster, load_cluster, with_topology
 
 @dataclass(frozen=True, slots=True)
 class ComparePoint:
-    """One cluster: ``value`` says what it is, ``utility_pct`` is against the first."""
+    """One cluster: ``value`` says what it is, ``utility_pct`` is against the first.
+
+    ``engine`` is the one that answered.
+    """
 
     cluster: str
     value: str
     step_s: float
     utility_pct: float
     exposed_communication_s: float
+    engine: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,25 +65,23 @@ def compare(
         raise ClusterError("nothing to compare: name a cluster")
     known = [one if isinstance(one, Cluster) else load_cluster(one) for one in clusters]
     base = baseline(trace, known[0], settings, watch)
-    here = base.scenario.cluster
-    others = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
-    candidates = [here, *others, *(with_topology(here, change) for change in topologies)]
-    scenarios = [
-        (cluster.name, replace(base.scenario, cluster=cluster)) for cluster in candidates[1:]
-    ]
-    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    outcomes = [told(base.timeline), *found]
-    points = zip(candidates, outcomes, strict=True)
-    return CompareReport(base, tuple(_point(base, cluster, one) for cluster, one in points))
+    here = base.recorded.cluster
+    elsewhere = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
+    candidates = [here, *elsewhere, *(with_topology(here, change) for change in topologies)]
+    others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
+    found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
+    answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]
+    return CompareReport(base, tuple(_point(base, name, one, to) for (name, one), to in answers))
 
 
-def _point(base: Baseline, cluster: Cluster, found: Outcome) -> ComparePoint:
+def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:
     return ComparePoint(
-        cluster=cluster.name,
-        value=describe(cluster),
+        cluster=cluster,
+        value=describe(scenario.cluster),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
         exposed_communication_s=found.exposed_communication,
+        engine=found.engine,
     )
 
 

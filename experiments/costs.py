@@ -127,16 +127,24 @@ def _unsized(workload: Workload) -> NDArray[np.bool_]:
 
 
 def _whole(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls have all members of their group in the workload."""
+    """Which calls have all members of their group in the workload, as they were measured.
+
+    A copy of a rank (:mod:`traces.replicate`) arrives when its model does; when the rank itself
+    did is only seen in how long the call took.
+    """
     sizes = np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
-    return np.asarray(workload.members == sizes[workload.calls.group])
+    joined = np.flatnonzero(workload.call >= 0)
+    copies = workload.call[joined[np.isnan(workload.measured_start[joined])]]
+    measured = np.bincount(copies, minlength=len(workload.calls)) == 0
+    told = np.isnan(workload.calls.transfer) | measured
+    return np.asarray((workload.members == sizes[workload.calls.group]) & told)
 
 
 def _least_alike(workload: Workload) -> Floats:
     """Least measured time of the calls of the same kind, group and size (s)."""
     _, which = np.unique(_alike(workload), axis=0, return_inverse=True)
     least = np.full(which.max() + 1, np.inf)
-    np.minimum.at(least, which.ravel(), workload.calls.transfer)
+    np.fmin.at(least, which.ravel(), workload.calls.transfer)
     return least[which.ravel()]
 
 

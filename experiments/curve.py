@@ -1,5 +1,6 @@
 """The whole curve of step time over one resource, to a stated gap, and where more stops to pay."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -7,15 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from collectives.many import one_schedule
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.scenario import Scenario
 from experiments.study import LINKS, RANKS, steps_at
-from experiments.utility import check_factor, check_resource, utility_pct, without_effect
-from experiments.what_if import value_of
+from experiments.utility import without_effect
+from experiments.what_if import check_factor, check_resource, utility_pct, value_of
 from simulator.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError
+from simulator.units import parse_quantity
 from simulator.workload import Floats
-from topologies import Cluster
+from topologies import resource_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,19 @@ class CurveReport:
 
 def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     job: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     resource: str,
     *,
-    factors: tuple[float, float] = (0.25, 16.0),
+    reach: str | tuple[float, float] = (0.25, 16.0),
     gap: float = 1e-3,
     threshold: float = 5.0,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
 ) -> CurveReport:
-    """Trace the step time over a resource from the first factor to the last.
+    """Trace the step time over a resource from the first factor of ``reach`` to the last.
 
-    ``gap`` is a fraction of the step, ``threshold`` in percent of it. There is no contention in a
+    As text it may be values, too: ``0.25..16`` or ``1 GB/s..400 GB/s``. ``gap`` is a fraction of
+    the step, ``threshold`` in percent of it. There is no contention in a
     curve: ``engine`` of the settings does not count, and the note says where it would.
 
     Raises
@@ -86,10 +89,13 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         As :func:`experiments.baseline.baseline` says; WhatIfError for a resource that changes
         which links there are, or factors and gaps that cannot be.
     """
-    _check(resource, factors, gap, threshold)
+    _check(resource, gap, threshold)
+    if not isinstance(reach, str):
+        _check_reach(*reach)
     settings = replace(settings or Settings(), engine="analytic")
     base = baseline(job, cluster, settings, watch)
     scenario, step = base.scenario, base.timeline.makespan
+    factors = _factors(reach, scenario, resource)
     note = without_effect(base, resource, 2.0)
     evaluate = _evaluate(scenario, resource, used=not note)
     ends = 1 / factors[1], 1 / factors[0]
@@ -112,18 +118,50 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     )
 
 
-def _check(resource: str, factors: tuple[float, float], gap: float, threshold: float) -> None:
+def _check(resource: str, gap: float, threshold: float) -> None:
     check_resource(resource)
     if resource not in (*LINKS, *RANKS):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
-    for factor in factors:
-        check_factor(factor)
-    if not factors[1] >= 2 * factors[0]:
-        raise WhatIfError(f"a curve from {factors[0]:g} to {factors[1]:g} has no doubling in it")
     if not 1e-6 <= gap < 1:
         raise WhatIfError(f"gap {gap:g} is not a fraction of the step from 1e-6 to 1")
     if not 0 < threshold < 100:
         raise WhatIfError(f"threshold {threshold:g} is not a percentage between 0 and 100")
+
+
+def _factors(
+    reach: str | tuple[float, float], scenario: Scenario, resource: str
+) -> tuple[float, float]:
+    """Read the ends of the curve as factors, the worse first."""
+    if isinstance(reach, str):
+        ends = reach.split("..")
+        if len(ends) != 2:
+            raise WhatIfError(f"range {reach!r}: write two ends, 0.25..16 or '1 GB/s..400 GB/s'")
+        low, high = sorted(_factor(end.strip(), scenario, resource) for end in ends)
+    else:
+        low, high = reach
+    _check_reach(low, high)
+    return low, high
+
+
+def _check_reach(low: float, high: float) -> None:
+    check_factor(low)
+    check_factor(high)
+    if not high >= 2 * low:
+        raise WhatIfError(f"a curve from {low:g} to {high:g} has no doubling in it")
+
+
+def _factor(end: str, scenario: Scenario, resource: str) -> float:
+    """Read a factor, or a value of the resource as one."""
+    try:
+        return float(end)
+    except ValueError:
+        now = resource_values(scenario.cluster).get(resource)
+        if now is None or not now:
+            raise WhatIfError(f"range end {end!r}: {resource} takes factors only") from None
+    if resource.endswith("latency"):
+        value = parse_quantity(end, "s")
+        return now / value if value else math.inf
+    return parse_quantity(end, "B/s") / now
 
 
 def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:

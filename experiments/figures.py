@@ -1,8 +1,10 @@
 """Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isnan, log
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -10,13 +12,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from experiments.baseline import Baseline
 from experiments.collective import CollectiveReport
 from experiments.compare import CompareReport
 from experiments.curve import CurveReport
 from experiments.network import TopologyReport
 from experiments.output import check_output, writing
 from experiments.sweep import SweepPoint, SweepReport
+from experiments.what_ifs import WhatIfReport
 from simulator.errors import OutputError
+from simulator.metrics import exposed_communication
 from topologies.draw import draw as draw_topology
 
 if TYPE_CHECKING:
@@ -52,6 +57,10 @@ _LABELS = 7.0
 """Labels that fit side by side in one column."""
 _TITLE = 48
 """Characters of a title that fit in one column."""
+
+
+_WRAP = 26
+"""Characters in a line of a bar's name."""
 
 
 def draw(report: object, path: Path) -> None:
@@ -102,7 +111,7 @@ def _draw_sweep(report: SweepReport, path: Path) -> None:
             _label_gain(axes, point, scale)
         axes.legend(frameon=False, fontsize=_SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
-        figure.suptitle(_title(report.base.loaded.trace, f" on {cluster}"), fontsize=8)
+        figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         _save(figure, path)
 
 
@@ -145,7 +154,50 @@ def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
 
 
 def _draw_compare(report: CompareReport, path: Path) -> None:
-    """Draw a bar per cluster: the step, and the part of it that is exposed communication.
+    """Draw a bar per cluster; the first is the baseline."""
+    bars = [
+        _Bar(
+            point.cluster.replace(" (", "\n("),
+            point.step_s,
+            point.exposed_communication_s,
+            f"({_gain(point.utility_pct)})" if number else "(baseline)",
+        )
+        for number, point in enumerate(report.points)
+    ]
+    _draw_bars(bars, _title(report.base, ": step and utility"), path)
+
+
+def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
+    """Draw a bar per change below that of the step as it is."""
+    timeline = report.base.timeline
+    exposed = exposed_communication(timeline)
+    bars = [
+        _Bar("as it is", timeline.makespan, exposed, "(baseline)"),
+        *(
+            _Bar(
+                fill(point.change, _WRAP).replace("$", r"\$"),
+                point.step_s,
+                point.exposed_communication_s,
+                f"({_gain(point.gain_pct)})",
+            )
+            for point in report.points
+        ),
+    ]
+    _draw_bars(bars, _title(report.base, ": what ifs"), path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A step (s), the part of it that is exposed communication, and what it saves in words."""
+
+    name: str
+    step: float
+    exposed: float
+    gain: str
+
+
+def _draw_bars(bars: Sequence[_Bar], title: str, path: Path) -> None:
+    """Draw steps below each other, and the part of them that is exposed communication.
 
     Raises
     ------
@@ -154,29 +206,28 @@ def _draw_compare(report: CompareReport, path: Path) -> None:
     """
     check_output(path, ENDINGS)
     with mpl.rc_context(_STYLE):
-        names = [point.cluster.replace(" (", "\n(") for point in report.points]
-        figure = Figure(figsize=(_COLUMN, 0.95 + 0.34 * len(names)), layout="constrained")
+        lines = sum(max(2, bar.name.count("\n") + 1) for bar in bars)
+        figure = Figure(figsize=(_COLUMN, 0.95 + 0.17 * lines), layout="constrained")
         axes = figure.add_subplot()
-        longest = max(point.step_s for point in report.points)
+        longest = max(bar.step for bar in bars)
         scale, unit = _unit(longest)
-        steps = [scale * point.step_s for point in report.points]
-        exposed = [scale * point.exposed_communication_s for point in report.points]
-        rows = range(len(names))
+        steps = [scale * bar.step for bar in bars]
+        exposed = [scale * bar.exposed for bar in bars]
+        rows = range(len(bars))
         axes.barh(rows, steps, color=_BLUE, height=0.62, label="simulated step")
         axes.barh(
             rows, exposed, color=_ORANGE, height=0.62, label="of it exposed communication (mean)"
         )
-        for row, point in zip(rows, report.points, strict=True):
-            gain = f"({_gain(point.utility_pct)})" if row else "(baseline)"
-            text = f" {scale * point.step_s:.4g} {unit}\n {gain}"
+        for row, bar in zip(rows, bars, strict=True):
+            text = f" {scale * bar.step:.4g} {unit}\n {bar.gain}"
             axes.text(steps[row], row, text, va="center", fontsize=_SMALL, linespacing=1.0)
-        axes.set_yticks(rows, names, fontsize=7)
+        axes.set_yticks(rows, [bar.name for bar in bars], fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.3 * scale * longest)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(f"step time [{unit}]")
         axes.grid(visible=False, axis="y")
-        figure.suptitle(_title(report.base.loaded.trace, ": step and utility"), fontsize=8)
+        figure.suptitle(title, fontsize=8)
         figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
         _save(figure, path)
 
@@ -233,7 +284,7 @@ def _draw_curve(report: CurveReport, path: Path) -> None:
         axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
         axes.legend(frameon=False, fontsize=_SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
-        figure.suptitle(_title(report.base.loaded.trace, f" on {cluster}"), fontsize=8)
+        figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         _save(figure, path)
 
 
@@ -245,10 +296,14 @@ def _unit(seconds: float) -> tuple[float, str]:
     return 1e6, "us"
 
 
-def _title(trace: str, rest: str) -> str:
-    """Return the trace's short name and the rest, in two lines if one is too narrow."""
-    name = Path(trace).name.removesuffix(".gz").removesuffix(".json")
-    return name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+def _title(base: Baseline, rest: str) -> str:
+    """Return the trace's short name, the rest, and what was changed of it, in lines that fit."""
+    name = Path(base.loaded.trace).name.removesuffix(".gz").removesuffix(".json")
+    title = name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+    if base.notes:
+        changes = fill(f"with {', '.join(base.settings.what_ifs)}", _TITLE)
+        title += "\n" + changes.replace("$", r"\$")
+    return title
 
 
 def _gain(percent: float) -> str:
@@ -273,6 +328,7 @@ def _save(figure: Figure, path: Path) -> None:
 _DRAWN: dict[type, Callable[[Any, Path], None]] = {
     SweepReport: _draw_sweep,
     CompareReport: _draw_compare,
+    WhatIfReport: _draw_what_ifs,
     CurveReport: _draw_curve,
     CollectiveReport: _draw_collective,
     TopologyReport: lambda report, path: draw_topology(report.network, path),

@@ -8,8 +8,11 @@ import numpy as np
 from experiments.baseline import coverage_record
 from simulator.workload import What
 from traces.coverage import Coverage
-from traces.load import load
+from traces.load import format_of
 from traces.loaded import Loaded
+from traces.package import load
+from traces.pytorch_et import read
+from traces.pytorch_et_summary import EtSummary, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class InspectReport:
             "measured_step_s": _known(self.loaded.measured_step),
             "coverage": coverage_record(coverage),
             "starts": dict(coverage.starts),
+            "worst_unexplained_starts": [asdict(gap) for gap in coverage.gaps],
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
             "ops": self.ops,
             "op_seconds": self.seconds,
@@ -104,3 +108,25 @@ def _median(times: list[float]) -> float | None:
 
 def _known(number: float) -> float | None:
     return None if np.isnan(number) else number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramReport:
+    """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
+
+    summary: EtSummary
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        told = asdict(self.summary)
+        for call in told["calls"]:
+            call["size"] = _known(call["size"])
+        return told
+
+
+def look(trace: Path | str, *, step: str = "median") -> "InspectReport | ProgramReport":
+    """Say what is in a trace of any format, also of one that cannot be replayed."""
+    path = Path(trace)
+    if path.is_file() and format_of(path) == "pytorch_et":
+        return ProgramReport(summary(read(path)))
+    return inspect(trace, step=step)

@@ -61,7 +61,7 @@ def half_widths(base: Baseline, changes: Mapping[str, Change]) -> dict[str, floa
     shows no spread: one step, and no call whose transfer is known by itself.
     """
     random = np.random.default_rng(_SEED)
-    steps = [_drawn(scenario, random) for scenario in _scenarios(base)]
+    steps = [_drawn(*scenarios, random) for scenarios in _scenarios(base)]
     if len(steps) < 2 and not any((step.noise != 1).any() for step in steps):
         return {}
     usual = [_times(step, step.scenario) for step in steps]
@@ -78,24 +78,32 @@ def half_widths(base: Baseline, changes: Mapping[str, Change]) -> dict[str, floa
     return found
 
 
-def _scenarios(base: Baseline) -> list[Scenario]:
-    """Cost the steps of the trace as the baseline is; the first of more than two is a warm-up."""
+def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
+    """Cost the steps as the baseline is; each as recorded, and as it is asked about.
+
+    The first of more than two is a warm-up.
+    """
     numbers = [str(number) for number in base.loaded.coverage.steps]
     others = [one for one in numbers[len(numbers) > 2 :] if one != base.loaded.coverage.step]
-    scenarios = [base.scenario]
+    scenarios = [(base.recorded, base.scenario)]
     if base.loaded.coverage.step in numbers:
         for number in others[: _MOST_STEPS - 1]:
             try:
-                scenarios.append(costed(base.read(number), base.scenario.cluster, base.settings))
+                recorded = costed(base.read(number), base.recorded.cluster, base.settings)
+                scenarios.append((recorded, base.asked(recorded)))
             except TwofoldError:
                 continue
-    return [replace(scenario, engine="analytic") for scenario in scenarios]
+    return [
+        (replace(recorded, engine="analytic"), replace(asked, engine="analytic"))
+        for recorded, asked in scenarios
+    ]
 
 
-def _drawn(scenario: Scenario, random: np.random.Generator) -> _Step:
+def _drawn(recorded: Scenario, scenario: Scenario, random: np.random.Generator) -> _Step:
+    """Draw a step; its what-ifs do not change what the model misses."""
     calls = scenario.workload.calls
     noise = np.ones((len(calls), 1 + DRAWS))
-    for kind, ratios in _ratios(scenario).items():
+    for kind, ratios in _ratios(recorded).items():
         own = np.flatnonzero(calls.kind == KINDS.index(kind))
         noise[own, 1:] = random.choice(ratios, (len(own), DRAWS))
     return _Step(scenario, contract(scenario.workload, _PARTS), noise)

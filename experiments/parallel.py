@@ -39,8 +39,12 @@ class Ask(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a table says of a simulation: times (s), and the time of all calls by resource."""
+    """What a table says of a simulation: times (s), and the time of all calls by resource.
 
+    ``engine`` is the one that answered.
+    """
+
+    engine: str
     makespan: float
     exposed_communication: float
     spent: dict[str, float]
@@ -55,6 +59,7 @@ def told(timeline: Timeline) -> Outcome:
     """Keep what tables need of a timeline."""
     spent = timeline.call_spent.sum(axis=0).tolist()
     return Outcome(
+        engine=timeline.engine,
         makespan=timeline.makespan,
         exposed_communication=exposed_communication(timeline),
         spent=dict(zip(timeline.topology.resources, spent, strict=False)),

@@ -13,21 +13,36 @@ import gzip
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
+from experiments.baseline import Baseline
 from experiments.output import writing
-from experiments.replay import ReplayReport
+from simulator.critical_path import Segment
 from simulator.workload import What, Workload
 
 Event = dict[str, Any]
+
+
+class WithPath(Protocol):
+    """A report that holds a replay and its critical path."""
+
+    @property
+    def base(self) -> Baseline:
+        """The replay."""
+
+    @property
+    def path(self) -> tuple[Segment, ...]:
+        """The critical path, in order of time."""
+
+
 _PATH = 1
 """Process id of the critical path; rank r is measured in 10 + 2 r and simulated in 11 + 2 r."""
 
 
-def write(report: ReplayReport, path: Path) -> None:
+def write(report: WithPath, path: Path) -> None:
     """Write the file; gzipped if its name ends in ``.gz``.
 
     Raises
@@ -43,7 +58,7 @@ def write(report: ReplayReport, path: Path) -> None:
             packed.writelines(_document(report))
 
 
-def _document(report: ReplayReport) -> Iterator[bytes]:
+def _document(report: WithPath) -> Iterator[bytes]:
     """Encode event by event: a million ops as objects would take gigabytes."""
     encode = msgspec.json.Encoder().encode
     base = report.base
@@ -60,7 +75,7 @@ def _document(report: ReplayReport) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
-def events(report: ReplayReport) -> Iterator[Event]:
+def events(report: WithPath) -> Iterator[Event]:
     """All events: names of processes and threads, ops as measured and as simulated, the path."""
     workload = report.base.timeline.workload
     yield from _names(workload)
@@ -110,7 +125,7 @@ def _slice(name: str, kind: str, span: tuple[float, float], where: tuple[int, in
     }
 
 
-def _measured(report: ReplayReport, op: int) -> Iterator[Event]:
+def _measured(report: WithPath, op: int) -> Iterator[Event]:
     workload = report.base.timeline.workload
     span = float(workload.measured_start[op]), float(workload.measured_end[op])
     if np.isnan(span[0]):
@@ -123,7 +138,7 @@ def _measured(report: ReplayReport, op: int) -> Iterator[Event]:
             yield _slice("transfer", "transfer", (span[1] - took, span[1]), where)
 
 
-def _simulated(report: ReplayReport, op: int) -> Iterator[Event]:
+def _simulated(report: WithPath, op: int) -> Iterator[Event]:
     timeline, workload = report.base.timeline, report.base.timeline.workload
     span = float(timeline.start[op]), float(timeline.end[op])
     where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
@@ -141,7 +156,7 @@ def _called(workload: Workload, op: int) -> tuple[str, str]:
     return workload.names[workload.name[op]], What(workload.what[op]).name.lower()
 
 
-def _path(report: ReplayReport) -> Iterator[Event]:
+def _path(report: WithPath) -> Iterator[Event]:
     workload = report.base.timeline.workload
     for rank, run in groupby(report.path, lambda segment: int(workload.rank[segment.op])):
         segments = list(run)

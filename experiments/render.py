@@ -11,22 +11,39 @@ from experiments.calibrate import CalibrationReport, Parameter
 from experiments.clusters import ClusterRow, ClustersReport, Quantity
 from experiments.collective import CollectivePoint, CollectiveReport
 from experiments.compare import ComparePoint, CompareReport
-from experiments.inspection import CallSummary, InspectReport
+from experiments.convert import ConvertReport, Written
+from experiments.curve import CurvePoint, CurveReport
+from experiments.explain import ExplainReport
+from experiments.generation import Exchanged, GenerationReport
+from experiments.inspection import CallSummary, InspectReport, ProgramReport
+from experiments.metrics import Metric, MetricsReport
 from experiments.network import TopologyReport
+from experiments.package import PackagedFile, PackageReport
 from experiments.replay import RankReplay, ReplayReport
 from experiments.sweep import SweepPoint, SweepReport
 from experiments.utility import Utility, UtilityReport
 from experiments.validate import StepError, ValidationReport
+from experiments.what_ifs import WhatIfPoint, WhatIfReport
+from simulator.attribution import Stretch
 from topologies.spec import Summary
+from traces.pytorch_et_summary import EtCalls
 
 Report = (
     UtilityReport
     | ReplayReport
     | SweepReport
+    | CurveReport
     | CompareReport
+    | WhatIfReport
+    | ExplainReport
     | InspectReport
+    | ProgramReport
+    | MetricsReport
+    | PackageReport
     | CalibrationReport
     | ValidationReport
+    | ConvertReport
+    | GenerationReport
     | ClustersReport
     | CollectiveReport
     | TopologyReport
@@ -53,6 +70,8 @@ def _rows(report: Report) -> tuple[Any, Sequence[Any]]:
     if isinstance(report, ClustersReport):
         found = (Quantity, report.quantities), (ClusterRow, report.clusters)
         return found[0] if report.quantities else found[1]
+    if isinstance(report, ProgramReport):
+        return EtCalls, report.summary.calls
     kind, name = _TABLES[type(report)]
     return kind, getattr(report, name)
 
@@ -61,10 +80,17 @@ _TABLES: dict[type, tuple[type, str]] = {
     UtilityReport: (Utility, "utilities"),
     ReplayReport: (RankReplay, "ranks"),
     SweepReport: (SweepPoint, "points"),
+    CurveReport: (CurvePoint, "points"),
     CompareReport: (ComparePoint, "points"),
+    WhatIfReport: (WhatIfPoint, "points"),
+    ExplainReport: (Stretch, "stretches"),
     InspectReport: (CallSummary, "calls"),
+    MetricsReport: (Metric, "metrics"),
+    PackageReport: (PackagedFile, "files"),
     CalibrationReport: (Parameter, "parameters"),
     ValidationReport: (StepError, "steps"),
+    ConvertReport: (Written, "files"),
+    GenerationReport: (Exchanged, "exchanged"),
     CollectiveReport: (CollectivePoint, "points"),
     TopologyReport: (Summary, "rows"),
 }

@@ -1,19 +1,20 @@
 """Measured against simulated: whether the replay deserves to be asked what-ifs."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from simulator.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.metrics import RankTime, exposed_communication, rank_times
-from topologies import Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class RankReplay:
     """One rank: measured and simulated span of its step (s), and where simulated time went.
 
-    What was measured is None for a rank that was not recorded.
+    What was measured is None for a rank that was not recorded, and so is the error, as well as
+    where what-ifs changed the step.
     """
 
     rank: int
@@ -50,7 +51,7 @@ class ReplayReport:
 
 def replay(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
@@ -63,10 +64,12 @@ def replay(
         As :func:`experiments.baseline.baseline` says.
     """
     base = baseline(trace, cluster, settings, watch)
+    ends = base.loaded.measured_end
+    rows = [row for row in rank_times(base.timeline) if not ends or row.rank in ends]
     path = critical_path(base.timeline)
     return ReplayReport(
         base=base,
-        ranks=tuple(_rank(base, row) for row in rank_times(base.timeline)),
+        ranks=tuple(_rank(base, row) for row in rows),
         exposed_communication_s=exposed_communication(base.timeline),
         path=tuple(path),
         path_by_what=path_by_what(base.timeline, path),
@@ -75,16 +78,20 @@ def replay(
 
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
-    begin = base.loaded.measured_begin.get(row.rank)
-    end = base.loaded.measured_end.get(row.rank)
+    begin = _known(base.loaded.measured_begin.get(row.rank, math.nan))
+    end = _known(base.loaded.measured_end.get(row.rank, math.nan))
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,
         measured_end_s=end,
         simulated_end_s=row.end,
-        error_pct=100 * (row.end - end) / end if end else None,
+        error_pct=100 * (row.end - end) / end if end and not base.notes else None,
         compute_s=row.compute,
         communication_s=row.communication,
         exposed_communication_s=row.exposed_communication,
         exposed_waiting_s=row.exposed_waiting,
     )
+
+
+def _known(time: float) -> float | None:
+    return None if math.isnan(time) else time

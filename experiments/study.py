@@ -19,8 +19,7 @@ from collectives.many import times
 from experiments.alike import Scales, scales
 from experiments.parallel import map_scenarios, outcome
 from experiments.scenario import Scenario
-from experiments.utility import check_factor, check_resource
-from experiments.what_if import improve
+from experiments.what_if import check_factor, check_resource, improve
 from simulator.analytic import Points, makespans
 from simulator.contract import contract
 from simulator.engine import Costs
@@ -153,6 +152,7 @@ def _same_library(one: Scenario, other: Scenario) -> bool:
     return (
         one.cluster.library == other.cluster.library
         and one.cluster.calibration == other.cluster.calibration
+        and one.cluster.calibration == other.cluster.calibration
         and np.array_equal(machines[0].domains, machines[1].domains)
         and all(getattr(machines[0], name) == getattr(machines[1], name) for name in fields)
     )
@@ -246,6 +246,9 @@ def call_costs(scenario: Scenario, networks: Networks) -> tuple[Floats, NDArray[
         if call.kind in scenario.cluster.calibration:
             cost[number] = _one_by_one(scenario, call, few)
             continue
+        if call.kind in scenario.cluster.calibration:
+            cost[number] = _planned(scenario, call, few)
+            continue
         forced = choose(scenario.forced, call.kind, call.size, call.group.label)
         cost[number] = of_library(
             call.kind, call.group.ranks, call.size, few, machine=machine, algorithm=forced
@@ -258,6 +261,14 @@ def _one_by_one(scenario: Scenario, call: Call, networks: Networks) -> Floats:
     planner = scenario.planner()
     there = (networks.network(index) for index in range(len(networks)))
     return np.array([Costs(network, planner).idle_time(call) for network in there])
+
+
+def _planned(scenario: Scenario, call: Call, networks: Networks) -> list[float]:
+    """Plan a call network by network: a calibration changes what it costs after it is chosen."""
+    return [
+        Costs(networks.network(index), scenario.planner()).idle_time(call)
+        for index in range(len(networks))
+    ]
 
 
 def _distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:

@@ -2,22 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from math import inf
 from pathlib import Path
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.bound import most_utility
 from experiments.interval import half_widths
 from experiments.parallel import Outcome, map_scenarios, outcome, told
 from experiments.scenario import Scenario
-from experiments.what_if import RESOURCES, improve, not_used, value_of
+from experiments.what_if import (
+    RESOURCES,
+    check_factor,
+    check_resource,
+    improve,
+    not_used,
+    utility_pct,
+    value_of,
+)
 from simulator.errors import WhatIfError
-from topologies import Cluster
-
-MOST = 1e6
-"""The greatest factor: beyond it floats, not the cluster, make the answer."""
-
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -30,7 +33,9 @@ class Utility:
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval (:mod:`experiments.interval`), None
-    where the trace shows no spread.
+    where the trace shows no spread. ``bound_pct`` is what it can be at most without contention
+    (:mod:`experiments.bound`), None where the cluster cannot have that. ``engine`` is the one that
+    answered.
     """
 
     resource: str
@@ -40,6 +45,8 @@ class Utility:
     utility_pct: float | None
     note: str = ""
     interval_pct: float | None = None
+    bound_pct: float | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +65,7 @@ class UtilityReport:
 
 def utility(
     trace: Path | str,
-    cluster: Cluster | Path | str,
+    cluster: Where,
     *,
     factor: float = 2.0,
     resources: Sequence[str] = (),
@@ -79,7 +86,7 @@ def utility(
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     rows = _simulated(base, asked, factor, watch)
-    rows = _with_intervals(base, rows, factor)
+    rows = _with_bounds(base, _with_intervals(base, rows, factor), factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
 
@@ -106,36 +113,10 @@ def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> l
     return [replace(row, interval_pct=widths.get(row.resource)) for row in rows]
 
 
-def check_resource(name: str) -> None:
-    """Refuse what is no resource, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        With the choices, and the nearest of them.
-    """
-    if name not in RESOURCES:
-        near = get_close_matches(name, RESOURCES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        choices = ", ".join(RESOURCES)
-        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
-
-
-def check_factor(factor: float) -> None:
-    """Refuse a factor that nothing can be multiplied by, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a number between the bounds.
-    """
-    if not 1 / MOST <= factor <= MOST:
-        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
-
-
-def utility_pct(base: float, changed: float) -> float:
-    """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
-    return 100 * (base - changed) / base if base else 0.0
+def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    asked = [row.resource for row in rows if row.utility_pct is not None]
+    bounds = most_utility(base.scenario, factor=factor, resources=asked) if asked else {}
+    return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]
 
 
 def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:
@@ -158,6 +139,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
         note=_held_by(told(base.timeline).spent, found.spent, resource),
+        engine=found.engine,
     )
 
 
@@ -172,7 +154,7 @@ def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> st
     if tier not in held or freed <= 0 or not others:
         return ""
     most = max(others, key=lambda one: others[one])
-    return f"{most} holds back now" if others[most] > _SHIFTED * freed else ""
+    return f"then {most} holds" if others[most] > _SHIFTED * freed else ""
 
 
 def without_effect(base: Baseline, resource: str, factor: float) -> str:

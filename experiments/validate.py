@@ -12,7 +12,7 @@ from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.coverage import Coverage
-from traces.load import reader
+from traces.package import reader
 
 EVERY = "every"
 """The step that stands for each of a trace, one after the other."""

@@ -6,6 +6,7 @@ half the latency.
 
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from simulator.units import format_quantity
 from simulator.workload import What
 from topologies import changed, resource_values
 
-_CLUSTER = {
+CLUSTER_RESOURCES = {
     "scale_up.bandwidth": "B/s",
     "scale_up.latency": "s",
     "scale_out.bandwidth": "B/s",
@@ -27,6 +28,8 @@ _CLUSTER = {
     "pcie.bandwidth": "B/s",
 }
 """Resources of the cluster and their units."""
+MOST = 1e6
+"""The greatest factor: beyond it floats, not the cluster, make the answer."""
 
 
 def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
@@ -43,6 +46,18 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     if resource not in RESOURCES:
         raise WhatIfError(f"{resource!r} is not a resource; choose from {', '.join(RESOURCES)}")
     return RESOURCES[resource](scenario, resource, factor)
+
+
+def check_factor(factor: float) -> None:
+    """Refuse a factor that nothing can be multiplied by, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        If it is not a number between the bounds.
+    """
+    if not 1 / MOST <= factor <= MOST:
+        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
 
 
 def _cluster(scenario: Scenario, resource: str, factor: float) -> Scenario:
@@ -72,22 +87,42 @@ def _host(scenario: Scenario, resource: str, factor: float) -> Scenario:
 
 
 RESOURCES: dict[str, Callable[[Scenario, str, float], Scenario]] = {
-    **dict.fromkeys(_CLUSTER, _cluster),
+    **dict.fromkeys(CLUSTER_RESOURCES, _cluster),
     "compute": _compute,
     "host": _host,
 }
 """Every resource one can ask about, by name."""
 
 
+def check_resource(name: str) -> None:
+    """Refuse what is no resource, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        With the choices, and the nearest of them.
+    """
+    if name not in RESOURCES:
+        near = get_close_matches(name, RESOURCES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        choices = ", ".join(RESOURCES)
+        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+
+
+def utility_pct(base: float, changed: float) -> float:
+    """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
+    return 100 * (base - changed) / base if base else 0.0
+
+
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     """Say what a resource is, ``factor`` times as good, as text with a unit."""
-    if resource not in _CLUSTER:
+    if resource not in CLUSTER_RESOURCES:
         return f"{factor:g}x"
     values = resource_values(scenario.cluster)
     if resource not in values:
         return "none"
     by = 1 / factor if resource.endswith("latency") else factor
-    unit = _CLUSTER[resource]
+    unit = CLUSTER_RESOURCES[resource]
     if unit in ("B/s", "s"):
         return format_quantity(values[resource] * by, unit)
     return f"{values[resource] * by:g} {unit}"

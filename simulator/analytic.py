@@ -17,8 +17,8 @@ from simulator.contract import Contracted
 from simulator.errors import WorkloadError
 from simulator.workload import Floats, Ints, What
 
-_LEAST, _BLOCK, _CACHE = 8, 128, 2**18
-"""Scenarios of one pass: as many ends at all points of a step as stay in a cache of 2 MiB."""
+_LEAST, _BLOCK, _ENDS = 8, 128, 2**25
+"""Scenarios of one pass: 128, or fewer where their ends at all points would take over 256 MiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def _swept(graph: Contracted, points: Points, first: int) -> Floats:
         row, factor = _of_points(graph, points)
         edges = graph.offset, graph.source, graph.weight
         calls = row, factor, np.ascontiguousarray(points.cost)
-        block = min(_BLOCK, max(_LEAST, _CACHE // len(graph)))
+        block = min(_BLOCK, max(_LEAST, _ENDS // len(graph)))
         _sweep(edges, calls, points.scales(graph.parts), start, block)
     return start
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
 
-Rows = list[tuple[int, int, int, int, int, float, float, float, float]]
+Rows = list[tuple[int, int, int, int, int, float, float, float, float, float, float]]
+_UNKNOWN = (math.nan, math.nan)
 
 
 @dataclass(slots=True)
@@ -53,13 +54,17 @@ class WorkloadBuilder:
         duration: float,
         call: int = -1,
         ready: float = 0.0,
-        measured: tuple[float, float] = (math.nan, math.nan),
+        measured: tuple[float, float] = _UNKNOWN,
+        work: tuple[float, float] = _UNKNOWN,
     ) -> int:
-        """Add an op; ``measured`` is its start and end (s); returns its index."""
+        """Add an op; returns its index.
+
+        ``measured`` is its start and end (s), ``work`` its FLOPs and its bytes from and to memory.
+        """
         lane_index = self._lanes.setdefault(lane, len(self._lanes))
         name_index = self._names.setdefault(name, len(self._names))
         self._rows.append(
-            (int(what), rank, lane_index, name_index, call, duration, ready, *measured)
+            (int(what), rank, lane_index, name_index, call, duration, ready, *measured, *work)
         )
         return len(self._rows) - 1
 
@@ -75,7 +80,8 @@ class WorkloadBuilder:
         WorkloadError
             As :class:`~simulator.workload.Workload` says.
         """
-        what, rank, lane, name, call, duration, ready, begin, end = _columns(self._rows, 9)
+        what, rank, lane, name, call, duration, ready, *more = _columns(self._rows, 11)
+        begin, end, flops, traffic = (np.array(column, dtype=np.float64) for column in more)
         source, target, lag = _columns(self._edges, 3)
         return Workload(
             what=np.array(what, dtype=np.uint8),
@@ -85,8 +91,8 @@ class WorkloadBuilder:
             call=np.array(call, dtype=np.int32),
             duration=np.array(duration, dtype=np.float64),
             ready=np.array(ready, dtype=np.float64),
-            measured_start=np.array(begin, dtype=np.float64),
-            measured_end=np.array(end, dtype=np.float64),
+            measured_start=begin,
+            measured_end=end,
             edges=Edges.of(len(self._rows), np.array(source), np.array(target), np.array(lag)),
             calls=Calls.of(self._calls),
             groups=tuple(self._groups),
@@ -94,6 +100,8 @@ class WorkloadBuilder:
             lanes=tuple(self._lanes),
             job_ranks=self.job_ranks,
             notes=tuple(self.notes),
+            flops=None if np.isnan(flops).all() else flops,
+            traffic=None if np.isnan(traffic).all() else traffic,
         )
 
 

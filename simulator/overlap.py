@@ -65,7 +65,7 @@ def overlap(timeline: Timeline, costs: Costs) -> Overlap:
     held = int((delay > 0).sum())
     if not held:
         return Overlap(0, timeline.makespan, timeline.makespan)
-    lasting = np.nan_to_num(timeline.call_end - timeline.call_start) + delay
+    lasting = np.maximum(0.0, np.nan_to_num(timeline.call_end - timeline.call_start)) + delay
     one = np.ones(len(delay))
     points = Points(lasting[:, None], np.arange(len(delay)), one, {})
     longer = float(makespans(contract(workload, ()), points)[0])
@@ -111,7 +111,7 @@ def _delays(order, times, row, holds, delay):  # type: ignore[no-untyped-def]
                 continue
             active[kept] = other
             kept += 1
-            both = min(end[other], end[call]) - start[call]
+            both = max(0.0, min(end[other], end[call]) - start[call])
             delay[call] += min(both, holds[row[call], row[other]] * factor[other])
             delay[other] += min(both, holds[row[other], row[call]] * factor[call])
         active[kept] = call

@@ -39,6 +39,8 @@ KINDS = (
 UNKNOWN = "unknown"
 """Kind of a call of which a trace tells only that it happened; its size is NaN."""
 _ALL_KINDS = (*KINDS, UNKNOWN)
+STEP_BEFORE = "step before"
+"""Name of the op for what a stream had left to do of the step before: no kernel of this one."""
 
 
 class What(IntEnum):
@@ -219,6 +221,9 @@ class Workload:
     a stream still busy with the step before). ``measured_start`` and ``measured_end`` are NaN where
     nothing was measured. ``job_ranks`` is the size of the job, ``ranks`` those the workload holds.
 
+    ``flops`` and ``traffic`` are an op's floating-point operations and bytes from and to its
+    accelerator's memory, NaN where not known; None where they are known of no op.
+
     Raises
     ------
     WorkloadError
@@ -243,9 +248,12 @@ class Workload:
     lanes: tuple[str, ...]
     job_ranks: int
     notes: tuple[str, ...] = field(default=())
+    flops: Floats | None = None
+    traffic: Floats | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self)
+        _check_work(self)
         _check_ranks(self)
         _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
@@ -325,6 +333,14 @@ def _check_columns(workload: Workload) -> None:
         column = getattr(workload, name)
         if length and not (column.min() >= 0 and column.max() < len(table)):
             raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
+
+
+def _check_work(workload: Workload) -> None:
+    length = len(workload)
+    for name in ("flops", "traffic"):
+        known = getattr(workload, name)
+        if known is not None and (len(known) != length or np.any((known < 0) | np.isinf(known))):
+            raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
 
 
 def _check_ranks(workload: Workload) -> None:

@@ -41,6 +41,12 @@ COMMANDS = {
     "replay": ("replay", "{job}", *CLUSTER),
     "sweep": ("sweep", "{job}", *CLUSTER, "--resource", "scale_up.bandwidth"),
     "compare": ("compare", "{job}", *CLUSTER, "--cluster", "hgx-h100", "--topology", "ring"),
+    "what-if": ("what-if", "{job}", *CLUSTER, "compute x0.5", "calls drop and host x2"),
+    "explain": ("explain", "{job}", *CLUSTER),
+    "curve": ("curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
+    "metrics": ("metrics", "{job}", *CLUSTER),
+    "validate": ("validate", "{job}", *CLUSTER),
+    "generate": ("generate", "llama-3.1-8b", *CLUSTER, "--tp", "2", "--sequence", "256"),
     "inspect": ("inspect", "{job}"),
     "clusters": ("clusters",),
     "cluster": ("clusters", "dgx-a100"),
@@ -143,8 +149,8 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 24
-    assert [round(24 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) == 16
+    assert [round(16 * gain / max(gains)) for gain in gains] == bars
 
 
 @every_command
@@ -160,7 +166,17 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
 def test_csv_is_the_table_of_the_record(jobs, command):
     rows = list(csv.DictReader(io.StringIO(run(jobs, command, "--output", "csv"))))
     answer = record(jobs, command)
-    where = {"utility": "utilities", "replay": "ranks", "inspect": "calls", "cluster": "quantities"}
+    where = {
+        "utility": "utilities",
+        "replay": "ranks",
+        "inspect": "calls",
+        "cluster": "quantities",
+        "what-if": "points",
+        "explain": "path",
+        "curve": "points",
+        "metrics": "metrics",
+        "generate": "exchanged",
+    }
     expected = answer[where[command]] if command in where else answer
     assert rows == [
         {key: "" if value is None else str(value) for key, value in row.items()} for row in expected
@@ -227,3 +243,45 @@ def test_a_short_simulation_says_nothing(capfd):
         for done in range(100):
             report(done, 100)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_changed_step_says_so_in_the_head(jobs):
+    text = run(jobs, "utility", "--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
+    answer = record(jobs, "utility", "--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
+    assert "what if         rank 3 compute x1.2 (3 kernels on rank 3)" in text
+    step = format_quantity(answer["changed_step_s"], "s")
+    assert re.search(rf"^changed step    {step}\s*$", text, re.MULTILINE)
+    assert format_quantity(answer["simulated_step_s"], "s") in text
+    assert "changed step" not in run(jobs, "utility")
+
+
+@every_trace
+def test_what_if_and_explain_are_records_of_the_step(jobs, trace):
+    answer = record(jobs, "explain", trace=trace)
+    has(answer, BASE)
+    step = answer["simulated_step_s"]
+    for times in (
+        [part["time_s"] for part in answer["critical_path"]],
+        answer["mean_rank_s"].values(),
+        [stretch["duration_s"] for stretch in answer["path"]],
+        *(rank["time_s"].values() for rank in answer["ranks"]),
+    ):
+        assert sum(times) == pytest.approx(step)
+
+
+def test_explain_writes_what_replay_writes(jobs, tmp_path):
+    files = [tmp_path / "explain.json", tmp_path / "replay.json"]
+    for command, path in zip(("explain", "replay"), files, strict=True):
+        words = [command, jobs["job"], *CLUSTER, "--perfetto", str(path)]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_change_that_is_none_is_wrong_usage(jobs):
+    for words in (
+        ("what-if", jobs["job"], *CLUSTER, "compute"),
+        ("utility", jobs["job"], *CLUSTER, "--what-if", "compute"),
+    ):
+        answer = CliRunner().invoke(app, words, env={"COLUMNS": "400"})
+        assert answer.exit_code == 2
+        assert "say what is to become of 'compute'" in answer.stderr

@@ -276,7 +276,7 @@ def test_factors_that_cannot_be_read(factors):
 
 def test_what_is_missing_is_named():
     assert "TRACE" in wrong("utility")
-    assert "--cluster" in wrong("utility", SAMPLE)
+    assert "--cluster" in refused("utility", SAMPLE)
     assert "--resource" in wrong("sweep", SAMPLE, *CLUSTER)
     assert "nonsense" in wrong("nonsense")
 

@@ -129,6 +129,28 @@ def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
     assert len(chosen) == 2 or size != 1e7
 
 
+def test_beyond_the_last_tree_a_ring_costs_what_it_costs_or_what_the_tree_did():
+    """NCCL's planner on four nodes of H100; the last size of a tree is found by halving."""
+    network, machine, _ = job("hgx-h100", 32, 4)
+    machine = replace(machine, in_network=False)
+    ranks = np.arange(32, dtype=np.int32)
+
+    def carried_out(size, algorithm=None):
+        call = "all_reduce", ranks, size
+        plan = LIBRARIES["nccl"](*call, network, machine=machine, algorithm=algorithm)
+        return plan.schedule.algorithm, cost(lay(plan, ranks, size, network))
+
+    tree, ring = (carried_out(1e6, name)[0] for name in ("tree", "ring"))
+    least, most = 1e3, 1e10
+    assert (carried_out(least)[0], carried_out(most)[0]) == (tree, ring)
+    while most - least > 1e-9 * least:
+        middle = (least + most) / 2
+        least, most = (middle, most) if carried_out(middle)[0] == tree else (least, middle)
+    for size in least * np.array([1 + 1e-6, 1.1, 2.0, 5.0, 50.0]):
+        floor, alone = carried_out(least, "tree")[1], carried_out(size, "ring")[1]
+        assert carried_out(size)[1] == pytest.approx(max(floor, alone), rel=1e-6)
+
+
 @given(data=st.data(), pipelined=st.booleans(), kind=st.sampled_from(sorted(SCHEDULES)))
 def test_a_schedule_is_laid_on_any_networks_as_on_each(data, pipelined, kind):
     ranks = 2 if kind == "send_receive" else data.draw(st.integers(2, 5))

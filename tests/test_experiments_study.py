@@ -13,10 +13,10 @@ from experiments.alike import scales
 from experiments.baseline import Settings, baseline
 from experiments.bound import most_utility
 from experiments.curve import curve
-from experiments.curve_table import curve_lines, curve_table
 from experiments.figures import draw
 from experiments.scenario import AUTO, Scenario
 from experiments.study import LINKS, RANKS, grid, steps, steps_at
+from experiments.tables.curves import curve_lines
 from experiments.utility import utility
 from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
@@ -24,6 +24,7 @@ from simulator.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.workload import CallRow, What
 from strategies import workloads
 from topologies import load_cluster
+from topologies.cluster import Calibrated
 
 SAMPLE = Path(__file__).parents[1] / "traces" / "samples" / "gpu-dp2-tp4"
 ANALYTIC = Settings(engine="analytic", nodes=2)
@@ -109,6 +110,39 @@ def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
     assert steps([base, asked(base, point)])[1] == pytest.approx(truth, **exact)
 
 
+@pytest.mark.parametrize("other", [("all_reduce", (0, 2), 1e7), ("all_gather", (0, 1), 1e7)])
+def test_calls_that_differ_in_anything_have_costs_of_their_own(other):
+    """In one node and between two, of one kind and another, of two sizes, and of unknown size."""
+    builder = WorkloadBuilder(job_ranks=4)
+    before = {}
+    rows = [("all_reduce", (0, 1), 1e7), other, ("all_reduce", (0, 1), 2e7)]
+    unknown = [("unknown", (0, 1), np.nan, 1e-3), ("unknown", (0, 1), np.nan, 3e-3)]
+    for number, (kind, ranks, size, *transfer) in enumerate(rows + unknown):
+        row = CallRow(kind, builder.group(ranks), number, size, "", *transfer)
+        call = builder.call(row)
+        for rank in ranks:
+            op = builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+            if rank in before:
+                builder.edge(before[rank], op)
+            before[rank] = op
+    base = Scenario(builder.build(), CLUSTER, "analytic", nodes=2)
+    truth = [base.run().makespan, improve(base, "scale_out.bandwidth", 3).run().makespan]
+    assert steps_at(base, {"scale_out.bandwidth": [1, 3]}) == pytest.approx(truth, **exact)
+
+
+def test_a_calibrated_cluster_keeps_its_calibration():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    known = Calibrated(overhead=3.0, latency={"scale_up": 2.0}, bandwidth={"scale_up": 0.5})
+    cluster = base.cluster.model_copy(update={"calibration": {"all_reduce": known}})
+    calibrated = replace(base, cluster=cluster)
+    asked_for = [base, calibrated, improve(calibrated, "scale_up.bandwidth", 2)]
+    truth = [one.run().makespan for one in asked_for]
+    assert truth[0] != truth[1]
+    assert steps(asked_for) == pytest.approx(truth, **exact)
+    factors = {"scale_up.bandwidth": [1, 2]}
+    assert steps_at(calibrated, factors) == pytest.approx(truth[1:], **exact)
+
+
 @settings(max_examples=30)
 @given(workload=workloads(3), host=factors, compute=factors)
 def test_how_much_faster_the_ranks_are_is_read_off_the_workload(workload, host, compute):
@@ -130,6 +164,12 @@ def test_another_workload_is_no_faster_one():
     assert scales(workload, replace(workload, duration=uneven)) is None
     late = workload.with_calls(late=workload.calls.late + 1)
     assert scales(workload, late) is None
+    drained = np.where(workload.what == What.COLLECTIVE, 1e-6, workload.duration)
+    assert scales(workload, replace(workload, duration=drained)) is None
+    edges = workload.edges
+    behind_kernels = workload.what[edges.source] == What.COMPUTE
+    lag = np.where(behind_kernels, edges.lag + 1e-6, edges.lag)
+    assert scales(workload, replace(workload, edges=replace(edges, lag=lag))) is None
 
 
 @pytest.mark.parametrize(
@@ -167,6 +207,18 @@ def test_a_deadlock_names_who_waits_for_whom():
         with pytest.raises(DeadlockError) as together:
             ask()
         assert str(together.value) == str(alone.value)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_without_calls_is_a_step(ranks):
+    builder = WorkloadBuilder(job_ranks=ranks)
+    builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
+    base = Scenario(builder.build(), CLUSTER, "analytic")
+    points = {"compute": [1, 2], "scale_up.bandwidth": [1, 2]}
+    assert steps_at(base, points).tolist() == [1.0, 0.5]
+    assert steps([base, improve(base, "compute", 4)]).tolist() == [1.0, 0.25]
+    assert most_utility(base, resources=["compute", "host"]) == {"compute": 50.0, "host": 0.0}
+    assert len(steps([])) == 0
 
 
 def test_no_utility_exceeds_its_bound(base):
@@ -216,7 +268,6 @@ def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
         point["factor"] for point in record["points"]
     )
     assert record["engine"] == "analytic"
-    assert curve_table(report).row_count == len(report.points)
     assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
     draw(report, tmp_path / "curve.svg")
     assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()
@@ -234,8 +285,8 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
     [
         ("scale_up.size", {}, "sweep it"),
         ("nonsense", {}, "not a resource"),
-        ("compute", {"factors": (1.0, 1.5)}, "no doubling"),
-        ("compute", {"factors": (0.0, 4.0)}, "factor 0"),
+        ("compute", {"reach": (1.0, 1.5)}, "no doubling"),
+        ("compute", {"reach": (0.0, 4.0)}, "factor 0"),
         ("compute", {"gap": 0.0}, "gap 0"),
         ("compute", {"gap": np.nan}, "gap nan"),
         ("compute", {"threshold": 100.0}, "threshold 100"),

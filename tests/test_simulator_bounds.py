@@ -134,6 +134,13 @@ def test_break_even_is_where_doubling_stops_to_pay():
     assert x == pytest.approx(0.25, rel=1e-4)
 
 
+def test_break_even_asks_for_nothing_beyond_the_curve():
+    asked = []
+    break_even(lambda x: asked.extend(x) or 1 + x, 0.01, 10.0, factor=4.0, least=0.1)
+    assert min(asked) >= 0.01 * (1 - 1e-12)
+    assert max(asked) <= 10 * (1 + 1e-12)
+
+
 def test_break_even_is_an_end_if_it_pays_nowhere_or_everywhere():
     assert break_even(lambda x: 0 * x + 1, 0.01, 10.0, factor=2.0, least=0.1) == 10
     assert break_even(lambda x: x, 0.01, 10.0, factor=2.0, least=0.4) is None

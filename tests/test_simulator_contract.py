@@ -117,6 +117,28 @@ def test_a_way_that_is_never_the_longest_is_left_out():
     assert len(graph.source) == 2
 
 
+@pytest.mark.parametrize("direct", [2.5, 2.9, 3.1, 4.0])
+def test_a_direct_way_counts_unless_the_way_over_a_call_is_as_long(direct):
+    """From the start 2 s to a call that costs nothing and 1 s to the next, or directly there."""
+    builder = WorkloadBuilder(job_ranks=1)
+    calls = [builder.call(CallRow("barrier", builder.group((0,)), n, 0.0)) for n in (0, 1)]
+    first, second = (
+        builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
+        for call in calls
+    )
+    ways = (((), 2.0, first), ((first,), 1.0, second), ((), direct, second))
+    for before, duration, after in ways:
+        op = builder.op(What.COMPUTE, rank=0, lane="k", name="k", duration=duration)
+        for one in before:
+            builder.edge(one, op)
+        builder.edge(op, after)
+    workload = builder.build()
+    graph = contract(workload)
+    assert len(graph.source) == (4 if direct > 3 else 3)
+    network = switch_network(2)
+    assert makespans(graph, points(workload, network)) == pytest.approx([max(3.0, direct)])
+
+
 def crossed():
     builder = WorkloadBuilder(job_ranks=2)
     calls = [builder.call(CallRow("all_reduce", builder.group((0, 1)), n, 8.0)) for n in (0, 1)]

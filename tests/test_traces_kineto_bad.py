@@ -152,3 +152,32 @@ def test_a_number_that_is_no_rank(tmp_path: Path, rank: int) -> None:
 def test_a_number_that_is_no_world(tmp_path: Path, world: int) -> None:
     with pytest.raises(TraceError, match=f"distributedInfo.world_size: {world} is no number"):
         read(tmp_path, kernel(), distributedInfo={"rank": 0, "world_size": world})
+
+
+def test_the_event_that_is_wrong_is_named_in_however_long_a_file(tmp_path: Path) -> None:
+    events = [kernel() for _ in range(9000)]
+    events[8765] = kernel(dur=-1)
+    with pytest.raises(TraceError, match=r"event 8765 'gemm': field 'dur': -1 is negative"):
+        read(tmp_path, *events)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ts": "soon"}, "event 1 'ac2g': field 'ts': 'soon' is not a number"),
+        ({"ts": None}, "event 1 'ac2g': field 'ts': missing"),
+        ({"id": [1]}, r"event 1 'ac2g': field 'id': \[1\] is not an integer"),
+        ({"id": "one"}, "event 1 'ac2g': field 'id': 'one' is not an integer"),
+    ],
+)
+def test_a_broken_arrow_is_named_where_it_is_needed(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    arrow = kernel(ph="f", cat="ac2g", name="ac2g", id=1, dur=None) | fields
+    with pytest.raises(TraceError, match=message):
+        read(tmp_path, kernel(), arrow)
+    other = kernel(ph="f", cat="fwdbwd", id=[1], dur=None)
+    assert len(read(tmp_path, kernel(), other).device) == 1
+    known = kernel(args={"correlation": 1})
+    call = kernel(cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 1})
+    assert len(read(tmp_path, known, call, arrow).device) == 1

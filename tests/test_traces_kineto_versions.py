@@ -5,10 +5,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
 
 from kineto_events import CUDA, kernel, names, read, trace, write
 from simulator.errors import TraceError
 from traces.kineto import read_rank
+from traces.kineto_ranks import group_ranks
 
 
 def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
@@ -73,10 +77,73 @@ def test_ids_of_64_bits(tmp_path: Path) -> None:
     assert (found.device.correlation[0], found.device.external[0]) == (-1, 2**62)
 
 
-def test_an_elided_list_of_ranks_is_unknown(tmp_path: Path) -> None:
-    args = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1, ..., 31]", "Seq": "4"}
-    record = read(tmp_path, kernel(args={**args, "Group size": 32})).comms[0]
-    assert (record.group_ranks, record.group_size, record.sequence) == (None, 32, 4)
+@pytest.mark.parametrize(
+    ("written", "size", "ranks"),
+    [
+        ("[0, 1, ..., 31]", 32, tuple(range(32))),
+        ("[3, 11, 19, ..., 123]", 16, tuple(range(3, 128, 8))),
+        ("[0, 1, ..., 30, 31]", 32, tuple(range(32))),
+        ("[0, ..., 31]", 32, tuple(range(32))),
+        ("[5, 6, …, 12]", 8, tuple(range(5, 13))),
+        (["0", "1", "...", "31"], 32, tuple(range(32))),
+        ("[0, ..., 62]", 32, None),  # every second one, or one half of each of two nodes
+        ("[0, 1, ..., 31]", 16, None),
+        ("[0, 1, ..., 31]", None, None),
+        ("[0, 1, 4, ..., 31]", 32, None),
+        ("[0, 1, 2, ...]", 32, None),
+        ("[..., 31]", 32, None),
+        ("[0, 1, ..., 999999999]", 1000000000, None),
+        ("[0, 0, ..., 0]", 32, None),
+    ],
+)
+def test_an_elided_list_is_completed_where_one_sequence_fits_and_else_unknown(
+    tmp_path: Path, written: object, size: int | None, ranks: tuple[int, ...] | None
+) -> None:
+    args = {"Collective name": "allreduce", "Process Group Ranks": written, "Seq": "4"}
+    found = read(tmp_path, kernel(args={**args, "Group size": size, "Process Group Name": "2"}))
+    (record,) = found.comms
+    assert (record.group_ranks, record.group_size, record.sequence) == (ranks, size, 4)
+    said = [reason for reason in found.unused if "elided" in reason]
+    assert len(said) == (ranks is None)
+
+
+def test_a_group_elided_in_pg_config_is_completed_or_read_from_the_calls(tmp_path: Path) -> None:
+    config = [
+        {"pg_name": "0", "pg_desc": "all", "pg_size": 64, "ranks": "[0, 1, 2, ..., 63]"},
+        {"pg_name": "1", "pg_desc": "dp", "pg_size": 4, "ranks": "[0, ..., 7]"},
+        {"pg_name": "2", "pg_desc": "pp", "pg_size": 4, "ranks": "[0, ..., 9]"},
+    ]
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "1",
+        "Process Group Ranks": "[0, 1, 6, 7]",
+    }
+    info = {"rank": 0, "world_size": 64, "pg_config": config}
+    found = read(tmp_path, kernel(args=args), distributedInfo=info)
+    ranks = {key: group.ranks for key, group in found.groups.items()}
+    assert ranks == {"0": tuple(range(64)), "1": (0, 1, 6, 7), "2": None}
+    assert sum(count for reason, count in found.unused.items() if "elided" in reason) == 1
+
+
+def test_a_group_that_one_call_lists_is_known_to_the_others(tmp_path: Path) -> None:
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "9",
+        "Process Group Ranks": "[0, 3]",
+    }
+    assert read(tmp_path, kernel(args=args)).groups["9"].ranks == (0, 3)
+
+
+@given(
+    first=st.integers(0, 50),
+    step=st.integers(1, 9),
+    size=st.integers(4, 200),
+    kept=st.integers(2, 3),
+)
+def test_what_was_elided_comes_back(first: int, step: int, size: int, kept: int) -> None:
+    ranks = tuple(range(first, first + step * size, step))
+    written = f'"[{", ".join(map(str, ranks[:kept]))}, ..., {ranks[-1]}]"'
+    assert group_ranks(Raw(written.encode()), size) == (ranks, False)
 
 
 def test_peers_of_sends_and_receives(tmp_path: Path) -> None:
@@ -88,13 +155,14 @@ def test_peers_of_sends_and_receives(tmp_path: Path) -> None:
         kernel(cat="user_annotation", name="nccl:recv 0<-1"),
         kernel(args={"Collective name": "broadcast", "Rank": 2}),
     )
-    assert [(r.collective, r.peer, r.group_peer) for r in found.comms] == [
+    told = {(r.collective, r.peer, r.group_peer) for r in found.comms}
+    assert told == {
         ("send", 12, 1),
         ("recv", 3, 0),
         ("send", None, 4),
         ("recv", None, 1),
         ("broadcast", None, None),  # there the rank is the root's
-    ]
+    }
 
 
 def test_what_is_received_is_no_input(tmp_path: Path) -> None:

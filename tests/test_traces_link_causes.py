@@ -5,12 +5,18 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from link_tapes import Tape, replay
 from simulator.errors import TraceError
 from traces.comms import UNKNOWN_GROUP
+from traces.coverage import WORST, Gap, worst
 from traces.job import read_job
 from traces.load import load
+from traces.rank import rank_graph
+from traces.waits import EXPLAINED
+from traces.window import cut
 
 EXACT = pytest.approx
 
@@ -135,3 +141,50 @@ def test_the_process_id_in_a_handlers_name_is_no_rank(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(document))
     with pytest.raises(TraceError, match="which rank is this"):
         read_job(tmp_path)
+
+
+def gaps_of(path: Path) -> tuple[Gap, ...]:
+    (rank,) = read_job(path).ranks
+    return worst(rank_graph(rank, cut(rank, "all")).gaps)
+
+
+def test_the_worst_unexplained_starts_say_what_came_last(tmp_path: Path) -> None:
+    tape = Tape()
+    for number in range(3):
+        tape.launch(100 * number, 7, 5 + 100 * number, 10, "prompt")
+    tape.launch(320, 7, 700, 10, "late")
+    tape.launch(330, 7, 800, 10, "later")
+    found = gaps_of(tape.write(tmp_path))
+    assert [(gap.name, gap.behind) for gap in found] == [
+        ("late", "its launch"),
+        ("later", "'late' on stream 7"),
+    ]
+    assert [gap.length for gap in found] == pytest.approx([375e-6, 90e-6])
+    assert [gap.time for gap in found] == pytest.approx([700e-6, 800e-6])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.floats(0, 300), st.floats(0, 50), st.sampled_from((7, 8))), max_size=15)
+)
+def test_a_gap_is_what_is_counted_as_unexplained(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, float, int]]
+) -> None:
+    tape, at = Tape(), 0.0
+    tape.launch(0, 7, 5, 1, "first")
+    for delay, length, stream in steps:
+        at += 20
+        tape.launch(at, stream, at + delay, length)
+    path = tape.write(tmp_path_factory.mktemp("gaps"))
+    (rank,) = read_job(path).ranks
+    graph = rank_graph(rank, cut(rank, "all"))
+    assert len(graph.gaps) == graph.explained.get("unexplained", 0)
+    assert all(gap.length > EXPLAINED for gap in graph.gaps)
+    assert len(worst(graph.gaps)) == min(WORST, len(graph.gaps))
+
+
+def test_there_is_no_gap_where_all_is_explained(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "one")
+    tape.launch(10, 7, 106, 100, "two")
+    assert gaps_of(tape.write(tmp_path)) == ()

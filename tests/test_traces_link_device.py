@@ -1,5 +1,6 @@
 """What releases a device op: launches, streams, waits between streams; with what-ifs to tell."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,111 @@ def test_after_a_collective_of_the_step_before_a_stream_is_not_ready(tmp_path: P
     assert replay(path, step="2").starts("next") == EXACT([216])
     for factor in (0.5, 2):
         assert replay(path, step="2", host=factor).starts("next") == EXACT([216])
+
+
+def graph_of_two_streams() -> Tape:
+    """A graph whose branch begins when its first node ends and is joined by its last."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "before")
+    graph = tape.call("hipGraphLaunch", 10, 20)
+    tape.kernel(graph, 7, 106, 50, "fork")
+    tape.kernel(graph, 8, 157, 200, "branch")
+    tape.kernel(graph, 7, 157, 20, "beside")
+    tape.kernel(graph, 7, 358, 10, "join")
+    tape.launch(40, 7, 369, 10, "after")
+    return tape
+
+
+def test_streams_inside_a_graph_wait_for_each_other(tmp_path: Path) -> None:
+    found = replay(graph_of_two_streams().write(tmp_path))
+    edges = found.edges()
+    assert ("fork", "branch") in edges
+    assert ("branch", "join") in edges
+    assert found.step == EXACT(379)
+    assert found.loaded.coverage.starts.get("unexplained", 0) == 0
+
+
+def test_a_branch_follows_what_was_before_its_graph_and_is_done_before_the_next(
+    tmp_path: Path,
+) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "before")
+    graph = tape.call("cudaGraphLaunch", 10, 20)
+    tape.kernel(graph, 7, 106, 50, "node")
+    tape.kernel(graph, 8, 107, 200, "branch")
+    tape.launch(40, 7, 309, 10, "after")
+    path = tape.write(tmp_path)
+    edges = replay(path).edges()
+    assert ("before", "branch") in edges
+    assert ("branch", "after") in edges
+    assert replay(path, compute=2).step == EXACT(5 + 50 + 2 + 100 + 2 + 5, abs=2)
+
+
+def test_two_replays_of_a_graph_follow_each_other(tmp_path: Path) -> None:
+    tape = Tape()
+    for turn in range(2):
+        graph = tape.call("cudaGraphLaunch", 10 * turn, 5)
+        tape.kernel(graph, 7, 20 + 200 * turn, 50, f"node {turn}")
+        tape.kernel(graph, 8, 20 + 200 * turn, 195, f"branch {turn}")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("branch 0", "node 1") in edges
+
+
+@pytest.mark.parametrize("ids", ["kernels", "launches", "neither"])
+def test_arrows_tell_the_launch_where_ids_are_missing(tmp_path: Path, ids: str) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "one")
+    tape.launch(20, 7, 60, 10, "two")
+    arrows = []
+    for event in tape.events:
+        lacks = {"kernel": ("launches", "neither"), "cuda_runtime": ("kernels", "neither")}
+        place = {key: event[key] for key in ("pid", "tid", "ts")}
+        correlation = event["args"]["correlation"]
+        if ids in lacks[event["cat"]]:
+            del event["args"]["correlation"]
+        phase = "s" if event["cat"] == "cuda_runtime" else "f"
+        arrows.append({"ph": phase, "cat": "ac2g", "name": "ac2g", "id": correlation, **place})
+    found = replay(_with(tape, arrows, tmp_path))
+    assert found.loaded.coverage.launches_paired == 2
+    assert ("cudaLaunchKernel", "two") in found.edges()
+
+
+def test_an_arrow_to_nothing_is_passed_over(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "one")
+    del tape.events[1]["args"]["correlation"]
+    arrows = [
+        {"ph": "f", "cat": "ac2g", "id": 1, "pid": 0, "tid": 9, "ts": 5},
+        {"ph": "f", "cat": "ac2g", "id": 2, "pid": 0, "tid": 7, "ts": 5},
+        {"ph": "s", "cat": "ac2g", "id": 3, "pid": 100, "tid": 1, "ts": 0},
+        {"ph": "s", "cat": "ac2g", "id": 4, "pid": 100, "tid": 1, "ts": 0},
+        {"ph": "f", "cat": "ac2g", "id": 4, "pid": 0, "tid": 7, "ts": 500},
+    ]
+    assert replay(_with(tape, arrows, tmp_path)).loaded.coverage.launches_paired == 0
+
+
+def _with(tape: Tape, arrows: list[dict[str, object]], folder: Path) -> Path:
+    """Write a tape with flow events, which have neither duration nor arguments."""
+    path = tape.write(folder)
+    document = json.loads(path.read_text())
+    document["traceEvents"] += arrows
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_branches_are_tied_to_what_is_around_their_graph_where_no_time_tells(
+    tmp_path: Path,
+) -> None:
+    """Each start is explained by another op: what the graph means is known all the same."""
+    tape = Tape()
+    tape.launch(0, 9, 5, 101, "elsewhere")
+    tape.launch(3, 7, 8, 90, "before")
+    graph = tape.call("cudaGraphLaunch", 10, 20)
+    tape.kernel(graph, 7, 107, 50, "node")
+    tape.kernel(graph, 8, 107, 20, "branch")
+    tape.kernel(graph, 7, 158, 50, "last node")
+    tape.launch(40, 7, 209, 10, "after")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("before", "branch") in edges
+    assert ("branch", "after") in edges
+    assert ("branch", "last node") not in edges

@@ -24,6 +24,11 @@ def synchronized(name: str, *, returns: float = 210) -> Tape:
         "cudaStreamSynchronize",
         "cudaEventSynchronize",
         "hipDeviceSynchronize",
+        "hipStreamSynchronize",
+        "hipEventSynchronize",
+        "cuCtxSynchronize",
+        "cuStreamSynchronize",
+        "cuEventSynchronize",
     ],
 )
 def test_the_host_waits_for_the_device(tmp_path: Path, name: str) -> None:
@@ -174,3 +179,49 @@ def test_work_that_closes_late_is_over_when_its_caller_resumes(tmp_path: Path) -
 
 def test_work_that_begins_before_its_call_is_survived(tmp_path: Path) -> None:
     assert replay(gloo(tmp_path, early=200)).step == EXACT(980, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2"])
+def test_a_copy_that_blocks_by_its_name_is_waited_for(tmp_path: Path, name: str) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    copy = tape.call(name, 10, 200)
+    tape.kernel(copy, 7, 205, 3, "Memcpy DtoH (Device -> Pinned)")
+    tape.launch(240, 7, 245, 50, "next")
+    assert replay(tape.write(tmp_path), compute=2).step == EXACT(295 - 100 - 25)
+
+
+def polled(*, every: float = 20, until: float = 230, query: str = "cudaEventQuery") -> Tape:
+    """A kernel that ends at 205, asked for until it has."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    at = 20.0
+    while at < until:
+        tape.call(query, at, 2)
+        at += every
+    tape.launch(until + 40, 7, until + 45, 50, "next")
+    return tape
+
+
+@pytest.mark.parametrize("query", ["cudaEventQuery", "hipEventQuery", "cudaStreamQuery"])
+def test_a_loop_of_queries_waits(tmp_path: Path, query: str) -> None:
+    path = polled(query=query).write(tmp_path)
+    found = replay(path)
+    assert found.step == EXACT(325)
+    assert ("work", query) in found.edges()
+    assert replay(path, compute=2).step == EXACT(325 - 100 - 25, abs=1)
+
+
+def test_a_loop_that_ends_while_nothing_does_is_host_time(tmp_path: Path) -> None:
+    for until in (150, 400):
+        path = polled(until=until).write(tmp_path)
+        assert ("work", "cudaEventQuery") not in replay(path).edges()
+
+
+def test_a_few_queries_of_an_allocator_are_host_time(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 204.5, "work")
+    for number in range(10):
+        tape.call("cudaEventQuery", 200 + number, 1)
+    tape.launch(240, 7, 245, 50, "next")
+    assert ("work", "cudaEventQuery") not in replay(tape.write(tmp_path)).edges()

@@ -106,13 +106,13 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
         node, slot = placement.place(rank)
         nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
         domain = placement.domain(cluster, rank)
-        plug: Node = f"scale_up:{domain}" if _one_slot(cluster.scale_up) else rank
+        plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
         plugs.setdefault((plug, nic.out), nic)
     for (plug, _), nic in plugs.items():
         yield Link(plug, nic.out, bandwidth, 0.0, resource)
         yield Link(nic.into, plug, bandwidth, 0.0, resource)
 
 
-def _one_slot(scale_up: ScaleUp) -> bool:
+def one_slot(scale_up: ScaleUp) -> bool:
     """Whether a rank reaches its peers and its NIC over the same PCIe slot."""
     return scale_up.topology == "switch" and (scale_up.link or "").startswith("pcie")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
 from traces.clocks import offsets
+from traces.garbage import uncollected
 from traces.graph import RankGraph
 from traces.match import MatchedCall
 
@@ -46,76 +46,92 @@ def align(
     return Clock(shift=shift, offset=ahead)
 
 
+@uncollected()
 def assemble(
     graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: Clock, job_ranks: int
 ) -> Workload:
     """Make one workload of all ranks."""
-    builder = WorkloadBuilder(job_ranks=job_ranks)
-    call_of: dict[tuple[int, int], int] = {}
-    over: list[float] = []
-    for call in calls:
-        begun, transfer = _measured(graphs, call, clock)
-        over.append(begun + transfer)
-        index = builder.call(
-            CallRow(
-                kind=call.kind,
-                group=builder.group(call.ranks, call.label),
-                sequence=call.sequence,
-                size=call.size,
-                dtype=call.dtype,
-                transfer=transfer,
-            )
+    ops = _Ops.of(graphs, clock)
+    groups: dict[Group, int] = {}
+    rows = []
+    for index, call in enumerate(calls):
+        group = groups.setdefault(Group(call.ranks, call.label), len(groups))
+        transfer = ops.join(index, call)
+        rows.append(
+            CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
         )
-        call_of.update(dict.fromkeys(call.ops.items(), index))
-    for place, graph in enumerate(graphs):
-        _add_rank(builder, graph, float(clock.shift[place]), _joined(call_of, place, over))
-    return builder.build()
+    names, lanes = _Table(), _Table()
+    every = [op for graph in graphs for op in graph.ops]
+    return Workload(
+        what=np.array([op.what for op in every], dtype=np.uint8),
+        rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
+        lane=lanes.column([op.lane for op in every]),
+        name=names.column([op.name for op in every]),
+        call=ops.call,
+        duration=np.maximum(0.0, ops.end - ops.over),
+        ready=ops.ready,
+        measured_start=ops.start,
+        measured_end=ops.end,
+        edges=_edges(graphs, ops.first),
+        calls=Calls.of(rows),
+        groups=tuple(groups),
+        names=tuple(names),
+        lanes=tuple(lanes),
+        job_ranks=job_ranks,
+    )
 
 
-def _measured(graphs: Sequence[RankGraph], call: MatchedCall, clock: Clock) -> tuple[float, float]:
-    """When a call's last member arrived and for how long it then moved (s), without the waiting.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ops:
+    """Columns of the ops of all ranks on one clock (s); those of a rank begin at its ``first``.
 
-    It is over when the first member ends; what the others need after that is their own (draining
-    a ring, being scheduled), and kept as the ``duration`` of their ops.
+    ``over`` is when an op's own time begins: at its start, or when its call is over.
     """
-    spans = [
-        (
-            graphs[place].ops[op].start + clock.shift[place],
-            graphs[place].ops[op].end + clock.shift[place],
-        )
-        for place, op in call.ops.items()
-    ]
-    arrived = max(start for start, _ in spans)
-    return float(arrived), float(max(0.0, min(end for _, end in spans) - arrived))
+
+    first: NDArray[np.int64]
+    start: Floats
+    end: Floats
+    ready: Floats
+    over: Floats
+    call: NDArray[np.int32]
+
+    @staticmethod
+    def of(graphs: Sequence[RankGraph], clock: Clock) -> "_Ops":
+        """Collect them, of no call yet."""
+        first = np.cumsum([0, *(len(graph.ops) for graph in graphs)], dtype=np.int64)
+        shift = np.repeat(clock.shift, np.diff(first))
+        every = [op for graph in graphs for op in graph.ops]
+        start = np.array([op.start for op in every], dtype=np.float64) + shift
+        end = np.array([op.end for op in every], dtype=np.float64) + shift
+        given = [-np.inf if op.ready is None else op.ready for op in every]
+        ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
+        return _Ops(first, start, end, ready, start.copy(), np.full(len(start), -1, np.int32))
+
+    def join(self, index: int, call: MatchedCall) -> float:
+        """Join a call's members; returns how long it moved after the last arrived (s).
+
+        It is over when the first member ends; what the others need after that is their own
+        (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
+        """
+        members = [int(self.first[place]) + op for place, op in call.ops.items()]
+        arrived = float(self.start[members].max())
+        transfer = max(0.0, float(self.end[members].min()) - arrived)
+        self.over[members] = arrived + transfer
+        self.call[members] = index
+        return transfer
 
 
-def _joined(
-    call_of: dict[tuple[int, int], int], place: int, over: list[float]
-) -> dict[int, tuple[int, float]]:
-    """Map a rank's ops to ``(call, when the call was over)``."""
-    return {op: (call, over[call]) for (rank, op), call in call_of.items() if rank == place}
+class _Table(dict[str, int]):
+    """Texts in the order in which they were first seen, and the index of each."""
+
+    def column(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """Return the index of each text."""
+        return np.array([self.setdefault(text, len(self)) for text in texts], dtype=np.int32)
 
 
-def _add_rank(
-    builder: WorkloadBuilder,
-    graph: RankGraph,
-    shift: float,
-    joined: dict[int, tuple[int, float]],
-) -> None:
-    numbers = []
-    for number, op in enumerate(graph.ops):
-        call, over = joined.get(number, (-1, op.start + shift))
-        numbers.append(
-            builder.op(
-                op.what,
-                rank=graph.rank,
-                lane=op.lane,
-                name=op.name,
-                duration=max(0.0, op.end + shift - over),
-                call=call,
-                ready=0.0 if op.ready is None else max(0.0, op.ready + shift),
-                measured=(op.start + shift, op.end + shift),
-            )
-        )
-    for source, target, lag in graph.edges:
-        builder.edge(numbers[source], numbers[target], lag=lag)
+def _edges(graphs: Sequence[RankGraph], first: NDArray[np.int64]) -> Edges:
+    edges = [edge for graph in graphs for edge in graph.edges]
+    source, target, lag = zip(*edges, strict=True) if edges else ((), (), ())
+    base = np.repeat(first[:-1], [len(graph.edges) for graph in graphs])
+    from_op, to_op = (np.array(column, dtype=np.int64) + base for column in (source, target))
+    return Edges.of(int(first[-1]), from_op, to_op, np.array(lag, dtype=np.float64))

@@ -14,25 +14,30 @@ from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import UNKNOWN
 from traces.events import CommRecord, ProcessGroup, RankTrace
+from traces.kernels import BY_NAME, KERNELS, Rule
 
-_KINDS = (
-    (r"all_?reduce", "all_reduce"),
-    (r"reduce_?scatter", "reduce_scatter"),
-    (r"all_?gather", "all_gather"),
-    (r"all_?to_?all", "all_to_all"),
-    (r"broadcast", "broadcast"),
-    (r"barrier", "barrier"),
-    (r"gather", "gather"),
-    (r"scatter", "scatter"),
-    (r"reduce", "reduce"),
-    (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"all_?reduce", "all_reduce"),
+        (r"reduce_?scatter", "reduce_scatter"),
+        (r"all_?gather", "all_gather"),
+        (r"all_?to_?all", "all_to_all"),
+        (r"broadcast", "broadcast"),
+        (r"barrier", "barrier"),
+        (r"gather", "gather"),
+        (r"scatter", "scatter"),
+        (r"reduce", "reduce"),
+        (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+    )
 )
 """Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
+
+_FIELDS = tuple(column.name for column in fields(CommRecord))
 
 UNKNOWN_GROUP = "unknown group"
 """Label of a call of one of several groups, the trace not telling which: nobody joins this rank,
 and the call costs what was measured."""
-_COLLECTIVE_KERNEL = re.compile(r"nccl(dev)?kernel|rccl", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,14 @@ class LocalCall:
 
 
 def is_collective(kernel: str) -> bool:
-    """Whether a kernel's name is one of NCCL's or RCCL's.
+    """Whether a kernel's name is one that is known to communicate.
 
     Examples
     --------
     >>> is_collective("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
     True
     """
-    return _COLLECTIVE_KERNEL.search(kernel) is not None
+    return KERNELS.rule(kernel) is not None
 
 
 def kind_of(words: str) -> str | None:
@@ -77,7 +82,7 @@ def kind_of(words: str) -> str | None:
     ('all_gather', 'send_receive', None)
     """
     low = words.lower()
-    return next((kind for pattern, kind in _KINDS if re.search(pattern, low)), None)
+    return next((kind for pattern, kind in _KINDS if pattern.search(low)), None)
 
 
 def join(records: Sequence[CommRecord]) -> CommRecord:
@@ -85,16 +90,22 @@ def join(records: Sequence[CommRecord]) -> CommRecord:
     joined = records[0]
     for record in records[1:]:
         open_fields = {
-            column.name: getattr(record, column.name)
-            for column in fields(CommRecord)
-            if getattr(joined, column.name) in (None, "", ())
+            name: getattr(record, name)
+            for name in _FIELDS
+            if getattr(joined, name) in (None, "", ())
         }
         joined = replace(joined, **open_fields)
     return joined
 
 
-def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where: str) -> LocalCall:
-    """Make one call of the records found for an event called ``name``.
+def local_call(
+    trace: RankTrace,
+    records: Sequence[CommRecord],
+    name: str,
+    where: str,
+    rule: Rule | None = None,
+) -> LocalCall:
+    """Make one call of the records found for an event called ``name``, a kernel by its ``rule``.
 
     Where nothing tells the collective (RCCL's generic kernel without a ``record_param_comms``
     around its launch) the kind is ``unknown``.
@@ -105,15 +116,16 @@ def local_call(trace: RankTrace, records: Sequence[CommRecord], name: str, where
         If a dtype is unknown.
     """
     words = [record.collective for record in records if kind_of(record.collective)]
-    kind = next((kind_of(word) for word in [*words, name] if kind_of(word)), None)
-    kind = kind or UNKNOWN
+    by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
+    kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
     record = join(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
     size = _group_size(record, ranks, listed.size if listed else None, trace)
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
-    lost = ranks is None and size is None and len(trace.groups) > 1
+    may_be_any = len(trace.groups) > 1 or (rule is not None and not rule.listed)
+    lost = ranks is None and size is None and may_be_any
     return LocalCall(
         kind=kind,
         size=math.nan if lost else _bytes(record, kind, size, where),

@@ -1,11 +1,36 @@
 """What a trace held, what could be used of it, and why not the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
 """What can explain a device op's start: its launch, its stream's op before, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A start that nothing explains: ``length`` (s) after the last of what is known to precede it.
+
+    ``time`` is of the start, since the step's on that rank (s). ``behind`` says what came last:
+    an op, its launch, or the begin of the step.
+    """
+
+    rank: int
+    lane: str
+    name: str
+    time: float
+    length: float
+    behind: str
+
+
+WORST = 10
+"""How many unexplained starts are kept."""
+
+
+def worst(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Return the longest gaps, the longest first."""
+    return tuple(sorted(gaps, key=lambda gap: (-gap.length, gap.rank, gap.time))[:WORST])
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +40,8 @@ class Coverage:
     ``launches_paired`` counts the kernels whose launch is in the trace, ``collectives`` the calls
     of the job, ``collectives_matched`` those that every traced member of the group joined,
     ``sizes_known`` those whose size the trace tells. ``starts`` counts device ops by what explains
-    their start. ``clock_offset`` is what was taken off a rank's clock (s).
+    their start, ``gaps`` are the worst of those that nothing explains. ``clock_offset`` is what was
+    taken off a rank's clock (s).
     """
 
     step: str
@@ -32,6 +58,7 @@ class Coverage:
     unused: Mapping[str, int]
     skipped: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def starts_explained(self) -> float:

@@ -5,11 +5,15 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from simulator.workload import What
-from traces.comms import LocalCall, is_collective, local_call
+import numpy as np
+
+from simulator.workload import STEP_BEFORE, What
+from traces.coalesced import Parts, held_back, joined
+from traces.comms import local_call
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
 from traces.graph import LocalOp, RankGraph
+from traces.kernels import KERNELS, Rules
 from traces.launches import Launches
 from traces.window import Window
 
@@ -18,15 +22,18 @@ from traces.window import Window
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``launched`` is the start of an op's launch (s), None for a kernel without one, ``returned`` its
-    end. ``on_stream``
-    lists each stream's ops in the order they ran. ``before`` are those that stand for what a stream
-    still had to do for the step before.
+    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` the
+    start of that (s), None for a kernel without one, ``returned`` its end. ``on_stream`` lists each
+    stream's ops in the order they ran. ``before`` are those that stand for what a stream still had
+    to do for the step before.
     """
 
     graph: RankGraph
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     op_of: dict[int, int] = field(default_factory=dict)
     stream: list[int] = field(default_factory=list)
+    launch: list[int | None] = field(default_factory=list)
     launched: list[float | None] = field(default_factory=list)
     returned: list[float] = field(default_factory=list)
     on_stream: dict[int, list[int]] = field(default_factory=dict)
@@ -36,16 +43,18 @@ class DeviceOps:
 
     def start(self, op: int) -> float:
         """Measured start (s)."""
-        return self.graph.ops[op].start
+        return self.starts[op]
 
     def end(self, op: int) -> float:
         """Measured end (s)."""
-        return self.graph.ops[op].end
+        return self.ends[op]
 
     def launched_before(self, one: int, other: int) -> bool:
         """Whether both launches are known and the first came first."""
         if one in self.before:
             return True
+        if self.launch[one] is not None and self.launch[one] == self.launch[other]:
+            return one < other  # nodes of a graph: in the order in which they ran
         first, second = self.launched[one], self.launched[other]
         return first is not None and second is not None and first < second
 
@@ -55,6 +64,12 @@ class DeviceOps:
             order = self.on_stream.values()
             self._before = {op: before for ops in order for before, op in pairwise(ops)}
         return self._before.get(op)
+
+    def next(self, op: int) -> int | None:
+        """Find the op after this one on its stream."""
+        order = self.on_stream[self.stream[op]]
+        place = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        return order[place] if place < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
         """Find the last op of a stream whose launch began before ``time``."""
@@ -77,43 +92,58 @@ class DeviceOps:
 
 
 def add_device_ops(
-    trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, graph: RankGraph
+    trace: RankTrace,
+    window: Window,
+    launches: Launches,
+    enclosing: Enclosing,
+    graph: RankGraph,
+    kernels: Rules = KERNELS,
 ) -> DeviceOps:
     """Add kernels, copies and collectives to the graph, without any edge yet."""
     ops = DeviceOps(graph)
-    device = trace.device
-    for row in window.device.tolist():
-        name = trace.names[device.name[row]]
-        stream = int(device.stream[row])
-        what = What.COPY if device.copy[row] else What.COMPUTE
+    device, host = trace.device, trace.host
+    parts = held_back(trace, launches, enclosing)
+    used = np.unique(device.name[window.device]).tolist()
+    rules = {number: kernels.rule(trace.names[number]) for number in used}
+    rows = window.device
+    columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
+    times = (device.start[rows], device.end[rows])
+    for row, number, stream, copy, start, end in zip(
+        *(column.tolist() for column in (*columns, *times)), strict=True
+    ):
+        name = trace.names[number]
+        what = What.COPY if copy else What.COLLECTIVE if rules[number] else What.COMPUTE
         launch = launches.of_device.get(row)
-        start, end = float(device.start[row]), float(device.end[row])
-        call: LocalCall | None = None
-        if what == What.COMPUTE and is_collective(name):
-            what = What.COLLECTIVE
-            where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            call = local_call(trace, _records(trace, row, launch, enclosing), name, where)
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
-        if call is not None:
-            graph.collectives[op] = call
+        if what == What.COLLECTIVE:
+            where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
+            found = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in found]
+            graph.collectives[op], *others = joined(calls)
+            if others:
+                graph.together[op] = others
         ops.op_of[row] = op
+        ops.starts.append(start)
+        ops.ends.append(end)
         ops.stream.append(stream)
-        ops.launched.append(None if launch is None else float(trace.host.start[launch]))
-        ops.returned.append(-math.inf if launch is None else float(trace.host.end[launch]))
+        ops.launch.append(launch)
+        ops.launched.append(None if launch is None else float(host.start[launch]))
+        ops.returned.append(-math.inf if launch is None else float(host.end[launch]))
         ops.on_stream.setdefault(stream, []).append(op)
     _carry_over(trace, window, ops)
     return ops
 
 
 def _records(
-    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing
-) -> list[CommRecord]:
-    """Collect what is said of a kernel: its own metadata, then the events around its launch."""
-    own = int(trace.device.comm[row])
-    records = [trace.comms[own]] if own >= 0 else []
-    if launch is not None:
-        records += enclosing.records(launch)
-    return records
+    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
+) -> list[list[CommRecord]]:
+    """Collect what is said of each call of a kernel: by itself, then by what is around the call."""
+    number = int(trace.device.comm[row])
+    own = [trace.comms[number]] if number >= 0 else []
+    if launch is None:
+        return [own]
+    held = [] if own else parts.get(launch, [])
+    return [[*own, *records] for records in held or [enclosing.records(launch)]]
 
 
 def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
@@ -122,20 +152,23 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
     It counts as compute, which is most of such a backlog: another accelerator would have shortened
     it alike, where a stretch of fixed length would bound every what-if from below.
     """
-    mine = set(window.device.tolist())
-    last: dict[int, int] = {}
-    for row in range(len(trace.device)):
-        stream = int(trace.device.stream[row])
-        first = ops.on_stream.get(stream, [None])[0]
-        earlier = first is not None and trace.device.end[row] <= ops.start(first)
-        if row not in mine and earlier and trace.device.end[row] > window.start:
-            last[stream] = row
+    device = trace.device
+    begins = np.full(int(device.stream.max(initial=-1)) + 1, -np.inf)
+    for stream, order in ops.on_stream.items():
+        begins[stream] = ops.start(order[0])
+    earlier = (device.end > window.start) & (device.end <= begins[device.stream])
+    earlier[window.device] = False
+    rows = np.flatnonzero(earlier)
+    last = dict(zip(device.stream[rows].tolist(), rows.tolist(), strict=True))
     for stream, row in last.items():
         end = float(trace.device.end[row])
         lane = trace.streams[stream]
-        op = ops.graph.add(LocalOp(What.COMPUTE, lane, "step before", window.start, end))
+        op = ops.graph.add(LocalOp(What.COMPUTE, lane, STEP_BEFORE, window.start, end))
         ops.graph.ops[op].ready = window.start
+        ops.starts.append(window.start)
+        ops.ends.append(end)
         ops.stream.append(stream)
+        ops.launch.append(None)
         ops.launched.append(None)
         ops.returned.append(-math.inf)
         ops.on_stream[stream].insert(0, op)

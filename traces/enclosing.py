@@ -1,8 +1,10 @@
 """The host events around a host event: which communication call, which operator it belongs to."""
 
-from bisect import bisect_right
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +16,35 @@ _RECORD = "record_param_comms"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An outermost stretch of a thread that is all one communication call (s)."""
+    """An outermost stretch of a thread that is all one communication call (s).
+
+    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
+    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
+    """
 
     start: float
     end: float
     rows: tuple[int, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    comms: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def holding(self, time: float) -> list[int]:
+        """Return the places of the events that go on at a time, in their ``order``."""
+        starts, ends = self.starts, self.ends
+        return [place for place in self.order if starts[place] <= time <= ends[place]]
+
+    def outermost(self, time: float) -> int | None:
+        """Return the row of the longest event that goes on at a time."""
+        if self.ends[0] == self.end and self.start <= time <= self.end:
+            return self.rows[0]
+        longest = max(
+            sorted(self.holding(time)),
+            key=lambda place: self.ends[place] - self.starts[place],
+            default=None,
+        )
+        return None if longest is None else self.rows[longest]
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +52,7 @@ class Enclosing:
     """Communication spans and outermost operators of each thread in a step."""
 
     trace: RankTrace
+    _carried: dict[int, int] = field(default_factory=dict)
     _spans: dict[int, list[Span]] = field(default_factory=dict)
     _span_starts: dict[int, list[float]] = field(default_factory=dict)
     _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
@@ -46,6 +73,22 @@ class Enclosing:
         span = self._spans[thread][place - 1]
         return span if time <= span.end else None
 
+    def outermost(self, thread: int, time: float) -> int | None:
+        """Find the outermost event of the communication call of a thread at a time.
+
+        Of a call that another carries out, that other's.
+        """
+        span = self.span(thread, time)
+        row = None if span is None else span.outermost(time)
+        return None if row is None else self._carried.get(row, row)
+
+    def carry(self, spans: Iterable[Span], row: int) -> None:
+        """Note that the call around a launch carries out those of spans before it."""
+        host = self.trace.host
+        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
+        if carrier is not None:
+            self._carried |= {one: carrier for span in spans for one in span.rows}
+
     def waits_for(self, row: int) -> int | None:
         """Tell the number of the collective that the communication call around a row waits for.
 
@@ -56,12 +99,22 @@ class Enclosing:
 
     def records(self, row: int) -> list[CommRecord]:
         """Collect records around a host event: ``record_param_comms``, then inner to outer."""
-        trace = self.trace
-        time = float(trace.host.start[row])
-        span = self.span(int(trace.host.thread[row]), time)
-        around = [] if span is None else [one for one in span.rows if _holds(trace, one, time)]
-        around.sort(key=lambda one: (trace.names[trace.host.name[one]] != _RECORD, -one))
-        return [trace.comms[trace.host.comm[one]] for one in around]
+        host = self.trace.host
+        time = float(host.start[row])
+        span = self.span(int(host.thread[row]), time)
+        if span is None:
+            return []
+        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
+
+    def calls_between(self, thread: int, after: float, before: float) -> list[Span]:
+        """Find the communication calls of a thread that begin and end between two times (s)."""
+        starts = self._span_starts.get(thread, [])
+        first, last = bisect_right(starts, after), bisect_left(starts, before)
+        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
+
+    def records_of(self, span: Span) -> list[CommRecord]:
+        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
+        return [self.trace.comms[span.comms[place]] for place in span.order]
 
     def operator(self, thread: int, time: float) -> str | None:
         """Name the outermost operator of a thread at a time."""
@@ -71,25 +124,27 @@ class Enclosing:
 
     def _collect_spans(self, window: Window) -> None:
         host = self.trace.host
-        open_rows: dict[int, list[int]] = {}
-        until: dict[int, float] = defaultdict(lambda: -np.inf)
-        for row in window.host[host.comm[window.host] >= 0].tolist():
-            thread = int(host.thread[row])
-            if host.start[row] > until[thread]:
-                self._close(thread, open_rows.get(thread, []))
-                open_rows[thread] = []
-            open_rows[thread].append(row)
-            until[thread] = max(until[thread], float(host.end[row]))
-        for thread, rows in open_rows.items():
-            self._close(thread, rows)
-
-    def _close(self, thread: int, rows: list[int]) -> None:
-        if rows:
-            host = self.trace.host
-            end = max(float(host.end[row]) for row in rows)
-            span = Span(float(host.start[rows[0]]), end, tuple(rows))
-            self._spans.setdefault(thread, []).append(span)
-            self._span_starts.setdefault(thread, []).append(span.start)
+        rows = window.host[host.comm[window.host] >= 0]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            starts, ends = host.start[mine], host.end[mine]
+            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+            bounds = [0, *outer.tolist(), len(mine)]
+            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
+            whole: tuple[list[Any], ...] = (
+                mine.tolist(),
+                starts.tolist(),
+                ends.tolist(),
+                host.comm[mine].tolist(),
+            )
+            for one, other in pairwise(bounds):
+                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
+                inner = range(other - one - 1, -1, -1)
+                order = [place for place in inner if library[one + place]]
+                order += [place for place in inner if not library[one + place]]
+                span = Span(begins[0], max(until), events, begins, until, comms, tuple(order))
+                self._spans.setdefault(thread, []).append(span)
+                self._span_starts.setdefault(thread, []).append(span.start)
 
     def _collect_operators(self, window: Window) -> None:
         host = self.trace.host
@@ -100,7 +155,3 @@ class Enclosing:
             outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
             names = [self.trace.names[name] for name in host.name[outer].tolist()]
             self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)
-
-
-def _holds(trace: RankTrace, row: int, time: float) -> bool:
-    return bool(trace.host.start[row] <= time <= trace.host.end[row])

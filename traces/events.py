@@ -97,9 +97,9 @@ class CommRecord:
     ``allreduce_`` of ``c10d::allreduce_``, ``all_reduce`` of ``nccl:all_reduce``.
     ``in_elements`` and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key``
     tells communicators of one rank apart (a name, or the pointer in ``record_param_comms``).
-    ``group_ranks`` is None where the list is missing or elided, a split is () where it is equal,
-    missing or elided. ``peer`` is the other rank of a send or receive in the job, ``group_peer``
-    its position in the group.
+    ``group_ranks`` is None where the list is missing or, as ``elided`` says, has dots that nothing
+    fills in; a split is () where it is equal, missing or elided. ``peer`` is the other rank of a
+    send or receive in the job, ``group_peer`` its position in the group.
     """
 
     collective: str
@@ -115,11 +115,15 @@ class CommRecord:
     out_split: tuple[int, ...] = ()
     peer: int | None = None
     group_peer: int | None = None
+    elided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A communicator from ``distributedInfo.pg_config``; ``ranks`` is None where elided."""
+    """A communicator from ``distributedInfo.pg_config``, or as calls name it.
+
+    ``ranks`` is None where the list is missing or cannot be completed.
+    """
 
     key: str
     label: str

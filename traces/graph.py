@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from simulator.workload import What
 from traces.comms import LocalCall
+from traces.coverage import Gap
 
 
 @dataclass(slots=True)
@@ -23,8 +24,9 @@ class LocalOp:
 class RankGraph:
     """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
 
-    ``collectives`` maps an op to its call. ``explained`` counts device starts by what released
-    them; ``left_out`` names host threads that have no part in the step; ``start`` is when the step
+    ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
+    it. ``explained`` counts device starts by what released them, ``gaps`` lists those that nothing
+    did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
     began on this rank.
     """
 
@@ -33,7 +35,9 @@ class RankGraph:
     ops: list[LocalOp] = field(default_factory=list)
     edges: list[tuple[int, int, float]] = field(default_factory=list)
     collectives: dict[int, LocalCall] = field(default_factory=dict)
+    together: dict[int, list[LocalCall]] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -44,7 +48,7 @@ class RankGraph:
 
     def wait_for(self, op: int, sources: Iterable[int], *, lag: float = 0.0) -> None:
         """Start ``op`` no earlier than ``lag`` after the end of each source."""
-        self.edges.extend((source, op, lag) for source in sources)
+        self.edges += [(source, op, lag) for source in sources]
 
     @property
     def end(self) -> float:

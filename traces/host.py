@@ -21,6 +21,8 @@ from traces.launches import Launches
 from traces.synchronize import Wait
 from traces.window import Window
 
+_NO_THREAD = "no thread recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -71,9 +73,8 @@ def add_host_ops(
         end = float(trace.host.end[rows].max(initial=window.start))
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
-        _Lane(graph, lanes, enclosing, thread, trace.threads[thread]).build(
-            begin, end, cuts[thread]
-        )
+        label = trace.threads[thread] if trace.threads else _NO_THREAD
+        _Lane(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:
@@ -177,10 +178,11 @@ def queue_cuts(
 
 
 def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
-    for row in dict.fromkeys(rows):
-        start = float(trace.host.start[row])
-        name = trace.names[trace.host.name[row]]
-        cuts.setdefault(int(trace.host.thread[row]), []).append(Cut(start, start, name, launch=row))
+    host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
+    columns = (called, host.thread[called], host.name[called], host.start[called])
+    for row, thread, number, start in zip(*(one.tolist() for one in columns), strict=True):
+        cut = Cut(start, start, trace.names[number], launch=row)
+        cuts.setdefault(thread, []).append(cut)
 
 
 def wait_cuts(trace: RankTrace, waits: Iterable[Wait], cuts: dict[int, list[Cut]]) -> None:

@@ -124,6 +124,8 @@ def collective_waits(
     The end of a collective whose caller resumed before its event was closed is moved to then.
     """
     by_caller: dict[int, list[HostCollective]] = {}
+    if not works:
+        return
     for one in works:
         if one.call is not None:
             by_caller.setdefault(int(trace.host.thread[one.call]), []).append(one)

@@ -7,15 +7,16 @@ says so; so does one for ranks above the highest, which nothing tells from a sam
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.events import RankTrace
 from traces.kineto import rank_trace, read_rank
-from traces.kineto_document import Foreign, load, named_json
+from traces.kineto_document import EXECUTION_TRACE, Foreign, load, named_json
 from traces.kineto_rank import ASSUMED, unknown_rank
+from traces.pytorch_et_attach import attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,17 @@ def read_job(path: Path, *, sample: bool = False) -> Job:
         A file cannot be read or is broken, there is none, or the files are not of one run.
     """
     skipped: tuple[Skipped, ...] = ()
+    attached: tuple[str, ...] = ()
     if path.is_dir():
         ranks, skipped = _directory(path)
+        ranks, skipped, attached = _with_execution_traces(ranks, skipped)
     else:
         ranks = (read_rank(path, alone=True),)
     ranks = tuple(sorted(ranks, key=lambda trace: trace.rank))
     _check_one_run(ranks)
     job_ranks, source = _job_ranks(ranks)
-    notes = (*_missing(path, ranks, job_ranks, sample=sample), *_steps(ranks), *_clocks(ranks))
+    missing = _missing(path, ranks, job_ranks, sample=sample)
+    notes = (*missing, *_steps(ranks), *_clocks(ranks), *attached)
     return Job(ranks, job_ranks, source, skipped, notes)
 
 
@@ -96,6 +100,20 @@ def _read(file: Path) -> RankTrace | Skipped:
     if isinstance(document, Foreign):
         return Skipped(file, document.reason)
     return rank_trace(document, alone=True)
+
+
+def _with_execution_traces(
+    ranks: Sequence[RankTrace], skipped: Sequence[Skipped]
+) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...], tuple[str, ...]]:
+    """Let Execution Traces beside the profiler's files add to their ranks what they know."""
+    files = [one.file for one in skipped if one.reason == EXECUTION_TRACE]
+    found, refused, notes = attach(ranks, files)
+    left = (
+        replace(one, reason=refused.get(one.file, one.reason))
+        for one in skipped
+        if one.file in refused or one.file not in files
+    )
+    return tuple(found), tuple(left), tuple(notes)
 
 
 def _reasons(skipped: Sequence[Skipped]) -> str:

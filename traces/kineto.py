@@ -4,18 +4,23 @@ CUDA, ROCm and other devices; PyTorch 1.8 (a bare list, categories ``Operator``,
 today; plain JSON or gzip. Nothing depends on a file's name but the rank, where nothing else tells.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.events import ProcessGroup, RankTrace
+from traces.garbage import uncollected
 from traces.kineto_document import Document, Foreign, load
+from traces.kineto_flows import correlate
 from traces.kineto_rank import MOST_RANKS, rank_of
+from traces.kineto_ranks import group_ranks
 from traces.kineto_reading import Reading
-from traces.kineto_schema import DistributedInfo, group_configs, integers, shown, whole
+from traces.kineto_schema import DistributedInfo, group_configs, shown, whole
+
+_ELIDED = "ranks of a process group (elided, and no sequence fits its size)"
 
 
+@uncollected()
 def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     """Read one rank's file.
 
@@ -32,6 +37,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     return rank_trace(document, alone=alone)
 
 
+@uncollected()
 def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     """Do what :func:`read_rank` does, with a file that is in memory."""
     file, header = document.file, document.header
@@ -40,10 +46,12 @@ def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     reading.read(file, document.events)
     first = reading.first()
     try:
+        host, device = (reading.host, reading.threads), (reading.device, reading.streams)
+        correlate(document.events, host, device)
         rank, source = rank_of(file, header, alone=alone)
         world = whole(info.world_size, "distributedInfo.world_size")
         epoch = first + (whole(header.base, "baseTimeNanoseconds") or 0)
-        groups = _groups(info, reading.unused)
+        groups = _groups(info, reading)
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     if world is not None and not 0 < world <= MOST_RANKS:
@@ -73,14 +81,26 @@ def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     )
 
 
-def _groups(info: DistributedInfo, unused: Counter[str]) -> Mapping[str, ProcessGroup]:
+def _groups(info: DistributedInfo, reading: Reading) -> Mapping[str, ProcessGroup]:
+    """Collect the groups of ``pg_config``, their ranks from the calls where it lacks them."""
     configs = group_configs(info.pg_config)
     if configs is None:
-        unused["distributedInfo.pg_config (not understood)"] += 1
-    groups = {}
+        reading.unused["distributedInfo.pg_config (not understood)"] += 1
+    groups, elided = {}, set()
     for config in configs or ():
-        ranks = integers(config.ranks) or None
         size = whole(config.size, "distributedInfo.pg_config.pg_size")
+        ranks, dotted = group_ranks(config.ranks, size)
         key = "" if config.name is None else str(config.name)
         groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
+        if dotted:
+            elided.add(key)
+    told = {one.group_key: one for one in reading.comms if one.group_key and one.group_ranks}
+    for key, record in told.items():
+        if key not in groups or groups[key].ranks is None:
+            ranks = record.group_ranks or ()
+            groups[key] = ProcessGroup(key, record.group_label, len(ranks), ranks)
+    elided |= {one.group_key for one in reading.comms if one.elided}
+    unknown = [key for key in elided if key not in groups or groups[key].ranks is None]
+    if unknown:
+        reading.unused[_ELIDED] += len(unknown)
     return groups

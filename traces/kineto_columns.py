@@ -1,6 +1,7 @@
 """Columns that grow event by event, in whole nanoseconds, and end as sorted arrays of seconds."""
 
 from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,6 +23,11 @@ class Table(Generic[_Value]):
         """Return the index of a value, a new one if need be."""
         return self.index.setdefault(value, len(self.index))
 
+    def many(self, values: Iterable[_Value]) -> list[int]:
+        """Return the index of each of many values."""
+        index = self.index
+        return [index.setdefault(value, len(index)) for value in values]
+
 
 class Rows:
     """Host or device events as they are read; ``lane`` is a thread or a stream."""
@@ -38,6 +44,12 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.code)
+
+    def extend(self, **columns: Sequence[int] | Longs) -> None:
+        """Add as many rows as each column has values, in whole nanoseconds."""
+        for name, values in columns.items():
+            column = getattr(self, name)
+            column.frombytes(np.array(values, dtype=column.typecode).tobytes())
 
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first: an event comes after the one that encloses it."""
@@ -104,6 +116,15 @@ class Lanes:
         if index is None:
             index = self._seen[owner, lane] = self._lanes((_plain(owner), _plain(lane)))
         return index
+
+    def known(self, owner: Number, lane: Number) -> int | None:
+        """Return the index of a lane that was seen before."""
+        return self._lanes.index.get((_plain(owner), _plain(lane)))
+
+    def many(self, pairs: Iterable[tuple[Number, Number]]) -> list[int]:
+        """Return the index of the lane of each of many pairs of owner and lane."""
+        seen = self._seen
+        return [seen[pair] if pair in seen else self(*pair) for pair in pairs]
 
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""

@@ -7,6 +7,8 @@ done elsewhere. Here an event becomes the :class:`CommRecord` of what that event
 * ``record_param_comms``: named fields (PyTorch 2.2 and later), before that arguments by position;
 * ``nccl:all_reduce`` (``gloo:``, ``mpi:``, ``ucc:``, other ``...ccl:``): shapes of the input,
   or of what is received;
+* ``_C_custom_ar::all_reduce``, ``symm_mem::two_shot_all_reduce_``: shape of the first tensor,
+  and the group's name among the arguments of the latter;
 * a kernel with ``Collective name`` in its ``args``: named fields.
 
 ``CommRecord.collective`` is the event's own word without what stands before the colon, and without
@@ -33,11 +35,16 @@ from typing import Any
 from msgspec import Raw
 
 from traces.events import CommRecord
+from traces.kineto_ranks import group_ranks
 from traces.kineto_schema import CommArgs, Number, decode_comm, integers, shown, unwrapped, whole
 
 PARAM_COMMS = "record_param_comms"
 _ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
 _OPERATOR = "c10d::"
+_CUSTOM = re.compile(r"(?:_C_custom_ar|sgl_kernel|symm_mem)::(\w*(?:all_?reduce|all_?gather)\w*)")
+"""Operators that exchange data without ProcessGroup's help (vLLM, SGLang, symmetric memory)."""
+_GROUP_NAMED = {"all_reduce": 2, "all_gather": 1}
+"""Position of ``group_name`` in symmetric memory's operators, from their schemas."""
 _TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
 """Operators of ``c10d`` whose first argument is the output and the second the input."""
 _RECEIVES = ("recv_", "recv_any_source_")
@@ -48,7 +55,8 @@ _WITH_POINTER = (6, 7)
 
 def is_comm(name: str) -> bool:
     """Whether a host event of this name tells of communication."""
-    return name == PARAM_COMMS or name.startswith(_OPERATOR) or bool(_ANNOTATION.match(name))
+    known = name == PARAM_COMMS or name.startswith(_OPERATOR)
+    return known or bool(_ANNOTATION.match(name) or _CUSTOM.match(name))
 
 
 def comm_record(name: str, event: Raw) -> CommRecord:
@@ -60,11 +68,15 @@ def comm_record(name: str, event: Raw) -> CommRecord:
         return _from_positions(args)
     if name.startswith(_OPERATOR):
         return _from_operator(name.removeprefix(_OPERATOR), args)
+    if _CUSTOM.match(name):
+        return _from_custom(name, args)
     return _from_annotation(name, args)
 
 
 def _from_fields(args: CommArgs) -> CommRecord:
     peer = args.destination if args.destination is not None else args.source
+    size = _count(args.group_size, "Group size")
+    ranks, elided = group_ranks(args.group_ranks, size)
     point_to_point = args.collective in ("send", "recv")
     return CommRecord(
         collective=args.collective or "",
@@ -73,13 +85,14 @@ def _from_fields(args: CommArgs) -> CommRecord:
         dtype=args.dtype or "",
         group_key="" if args.group_name is None else str(args.group_name),
         group_label=args.group_label or "",
-        group_ranks=integers(args.group_ranks) or None,
-        group_size=_count(args.group_size, "Group size"),
+        group_ranks=ranks,
+        group_size=size,
         sequence=whole(args.sequence, "Seq"),
         in_split=integers(args.in_split) or (),
         out_split=integers(args.out_split) or (),
         peer=_count(peer, "Dst Rank"),
         group_peer=_count(args.rank, "Rank") if point_to_point else None,
+        elided=elided,
     )
 
 
@@ -126,6 +139,21 @@ def _from_operator(word: str, args: CommArgs) -> CommRecord:
         in_split=_splits(values, 4) if splits else (),
         out_split=_splits(values, 3) if splits else (),
         group_peer=_number(values[2]) if peered and len(values) > 2 else None,
+    )
+
+
+def _from_custom(name: str, args: CommArgs) -> CommRecord:
+    library, _, word = name.partition("::")
+    dims, types, values = _arguments(args)
+    tensors = (_elements(dims, types, position) for position in range(len(types)))
+    elements, dtype = next((one for one in tensors if one[0] is not None), (None, ""))
+    named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
+    known = library == "symm_mem" and named < len(values)
+    return CommRecord(
+        collective=word,
+        in_elements=elements,
+        dtype=dtype,
+        group_key=values[named].strip("'\"") if known else "",
     )
 
 

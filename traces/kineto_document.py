@@ -12,6 +12,9 @@ from traces.kineto_schema import ABSENT, Header, decode_event, decode_events, de
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A trace, its events not decoded yet."""
@@ -67,5 +70,5 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> Document | Foreign:
     if header.events is not None:
         return Document(path, header, header.events)
     if ABSENT not in (header.schema, header.nodes):
-        return Foreign(path, "an execution trace (PyTorch or Chakra), not a profiler trace")
+        return Foreign(path, EXECUTION_TRACE)
     return Foreign(path, "JSON without traceEvents")

@@ -5,11 +5,15 @@ and 2.13. What varies in type is a :data:`Number` or a ``Raw`` piece of JSON, an
 turn it into one type, or raise ``ValueError`` with the reason; the reader adds file and event.
 """
 
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct, field
+
+from traces.events import Longs
 
 Number = int | float | str | None
 
@@ -169,6 +173,38 @@ def nanoseconds(value: Number, event: Raw, which: str) -> int:
     return stamp
 
 
+def stamps(values: list[Number], events: Sequence[Raw], which: str) -> Longs:
+    """Many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` reads it."""
+    types = set(map(type, values))
+    if types == {int}:
+        whole_numbers = _in_range(values)
+        if whole_numbers is not None:
+            return whole_numbers * 1000
+    if types <= {int, float} and values:
+        numbers = np.array(values, dtype=np.float64)
+        if np.abs(numbers).max() < _EXACT:
+            whole = np.trunc(numbers)
+            parts = np.rint((numbers - whole) * 1000)
+            return np.asarray(whole.astype(np.int64) * 1000 + parts.astype(np.int64))
+    pairs = zip(values, events, strict=True)
+    return np.array([nanoseconds(value, event, which) for value, event in pairs], dtype=np.int64)
+
+
+def _in_range(values: list[Any]) -> Longs | None:
+    """Make a column of whole microseconds; None where one is out of range."""
+    most = _LATEST // 1000
+    return np.array(values, dtype=np.int64) if -most < min(values) and max(values) < most else None
+
+
+def durations(values: list[Number], events: Sequence[Raw]) -> Longs:
+    """Many ``dur`` in whole nanoseconds; ``ValueError`` where one is negative."""
+    found = stamps(values, events, "dur")
+    wrong = np.flatnonzero(found < 0)
+    if len(wrong):
+        raise ValueError(f"field 'dur': {shown(values[wrong[0]])} is negative")
+    return found
+
+
 def _decimal_nanoseconds(value: Number, event: Raw, which: str) -> int:
     try:
         exact = Decimal(value) if isinstance(value, str) else getattr(_decode_stamps(event), which)
@@ -212,6 +248,14 @@ def identifier(value: Number, which: str) -> int:
     if number >= 2**64:
         raise ValueError(f"field {which!r}: {shown(value)} does not fit in 64 bits")
     return number
+
+
+def identifiers(values: list[Number], which: str) -> list[int]:
+    """Read many ids, each as :func:`identifier` does."""
+    return [
+        value if type(value) is int and 0 <= value < 2**63 else identifier(value, which)
+        for value in values
+    ]
 
 
 def integers(piece: Raw) -> tuple[int, ...] | None:

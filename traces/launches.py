@@ -75,11 +75,18 @@ def _device_idle(trace: RankTrace, launches: Launches) -> NDArray[np.bool_]:
 
 def _launch_times(trace: RankTrace) -> NDArray[np.float64]:
     """When each device op of the trace was launched (s); -inf where its launch is not in it."""
+    row = launch_rows(trace)
+    if not len(trace.host):
+        return np.full(len(trace.device), -np.inf)
+    return np.where(row >= 0, trace.host.start[row], -np.inf)
+
+
+def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
+    """Find the host row that launched each device row of the trace; -1 where it is not in it."""
     host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
     if not len(host):
-        return np.full(len(trace.device), -np.inf)
+        return np.full(len(trace.device), -1, dtype=np.int64)
     host = host[np.argsort(trace.host.correlation[host], kind="stable")]
     known = trace.host.correlation[host]
     place = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
-    paired = known[place] == trace.device.correlation
-    return np.where(paired, trace.host.start[host[place]], -np.inf)
+    return np.where(known[place] == trace.device.correlation, host[place], -1)

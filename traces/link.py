@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,22 @@ from numpy.typing import NDArray
 
 from traces.assemble import Clock, align, assemble
 from traces.comms import UNKNOWN_GROUP
-from traces.coverage import Coverage
+from traces.coverage import Coverage, worst
 from traces.graph import RankGraph
 from traces.job import Job
-from traces.loaded import Loaded
+from traces.kernels import KERNELS, load_rules
+from traces.loaded import Loaded, Options
+from traces.marks import rank_phases
 from traces.match import MatchedCall, Matching, match
 from traces.rank import rank_graph
+from traces.replicate import replicate
+from traces.roles import listed_groups
 from traces.window import MEDIAN, Window, choose_step, cut
 
 
-def linked(path: Path | str, job: Job, step: str = MEDIAN) -> Loaded:
+def linked(
+    path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
+) -> Loaded:
     """Make a workload of one step of a job that has been read.
 
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
@@ -30,22 +37,37 @@ def linked(path: Path | str, job: Job, step: str = MEDIAN) -> Loaded:
     """
     chosen = choose_step(job.ranks, step)
     windows = [cut(rank, chosen) for rank in job.ranks]
-    graphs = [rank_graph(rank, window) for rank, window in zip(job.ranks, windows, strict=True)]
+    options = options or Options()
+    kernels = KERNELS if options.kernels is None else load_rules(options.kernels)
+    graphs = [
+        rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
+    ]
     matching = match(graphs, job.job_ranks)
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    if options.replicate:
+        workload = replicate(workload, listed_groups(job.ranks))
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=_coverage(job, windows, graphs, matching, clock),
+        coverage=_with_notes(_coverage(job, windows, graphs, matching, clock), workload.notes),
         measured_step=max(ends.values()),
         measured_begin={
             g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
+        phases=tuple(
+            phase
+            for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
+            for phase in rank_phases(rank, window, float(shift))
+        ),
     )
+
+
+def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:
+    return replace(coverage, notes=(*coverage.notes, *notes))
 
 
 def _coverage(
@@ -75,6 +97,7 @@ def _coverage(
         unused=dict(unused),
         skipped=tuple((str(one.file), one.reason) for one in job.skipped),
         notes=(*job.notes, *_notes(graphs, matching, job)),
+        gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )
 
 

@@ -1,9 +1,24 @@
 """What every format's reader returns: a step as a workload, and what of the file it covers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from simulator.phases import Phase
 from simulator.workload import Workload
 from traces.coverage import Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How profiler traces are read: other formats have none of this to choose.
+
+    ``kernels`` is a file of rules that tell kernels which communicate (:mod:`traces.kernels`);
+    ``replicate`` gives ranks that were not recorded copies of the programs of those that were
+    (:mod:`traces.replicate`).
+    """
+
+    kernels: Path | None = None
+    replicate: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -12,7 +27,7 @@ class Loaded:
 
     ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
     any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
-    end, ``measured_begin`` its start.
+    end, ``measured_begin`` its start. ``phases`` are the ranges that mark prefill and decode.
     """
 
     trace: str
@@ -22,3 +37,4 @@ class Loaded:
     measured_begin: dict[int, float]
     measured_end: dict[int, float]
     accelerator: str = ""
+    phases: tuple[Phase, ...] = ()

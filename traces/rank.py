@@ -1,9 +1,12 @@
 """One rank's trace to its part of the graph."""
 
+from traces.coalesced import split_messages
 from traces.device import add_device_ops
 from traces.enclosing import Enclosing
 from traces.events import RankTrace
+from traces.garbage import uncollected
 from traces.graph import RankGraph
+from traces.graphs import graph_waits
 from traces.handover import handovers
 from traces.host import (
     add_host_ops,
@@ -15,33 +18,40 @@ from traces.host import (
     wait_cuts,
 )
 from traces.host_collectives import add_host_collectives, add_queue_edges, collective_waits
+from traces.kernels import KERNELS, Rules
 from traces.launches import pair, typical_latency
+from traces.polling import polling_waits
 from traces.streams import add_stream_edges
 from traces.synchronize import device_waits
 from traces.waits import waits_between_streams
 from traces.window import Window
 
 
-def rank_graph(trace: RankTrace, window: Window) -> RankGraph:
-    """Build the ops of a rank's step and all edges between them."""
+@uncollected()
+def rank_graph(trace: RankTrace, window: Window, kernels: Rules = KERNELS) -> RankGraph:
+    """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
     graph = RankGraph(rank=trace.rank, start=window.start)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
-    ops = add_device_ops(trace, window, launches, enclosing, graph)
+    ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
     cuts = every_thread(trace, window)
     main = main_thread(trace, window, cuts)
     launch_cuts(trace, launches, cuts)
     wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
+    wait_cuts(trace, polling_waits(trace, window, ops), cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     queue_cuts(trace, works, cuts)
     wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
     lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
     waits = waits_between_streams(trace, window, launches, enclosing, ops)
+    for op, sources in graph_waits(launches, ops).items():
+        waits.setdefault(op, set()).update(sources)
     lane_op = {
         ops.op_of[device]: lanes.launch_op[launch]
         for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
     }
     add_queue_edges(trace, graph, works, lanes.launch_op)
     add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
+    split_messages(graph)
     return graph

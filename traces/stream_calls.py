@@ -1,5 +1,6 @@
 """The runtime calls of a step: what each launched, and the communication call around it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from traces.events import HostKind, RankTrace
 from traces.launches import Launches
 from traces.window import Window
 
+_MATTERS = re.compile(r"EventRecord|StreamWaitEvent|DeviceSynchronize")
 TICK = 0.5e-9
 """Half of what profilers count time in, at the finest (s)."""
 
@@ -34,7 +36,7 @@ class Call:
 def stream_calls(
     trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, ops: DeviceOps
 ) -> Iterator[Call]:
-    """Collect the runtime calls of all threads in order of their start.
+    """Collect the runtime calls of all threads that launch, record or wait, in order of start.
 
     They do not nest: of two that begin at one tick the shorter was first.
     """
@@ -43,24 +45,24 @@ def stream_calls(
     for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True):
         launched_by.setdefault(launch, []).append(ops.op_of[device])
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
-    for row in rows[np.lexsort((rows, host.end[rows], host.start[rows]))].tolist():
-        around = _around(trace, enclosing, row)
+    known = [number for number, name in enumerate(trace.names) if _MATTERS.search(name)]
+    rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], known)]
+    rows = rows[np.lexsort((rows, host.end[rows], host.start[rows]))]
+    columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
+    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+        name = trace.names[number]
+        around = _around(enclosing, thread, (start, end), name)
         sequence = None if around is None else enclosing.waits_for(row)
-        name, launched = trace.names[host.name[row]], tuple(launched_by.get(row, ()))
-        thread, start = int(host.thread[row]), float(host.start[row])
-        yield Call(thread, start, name, launched, around, sequence)
+        yield Call(thread, start, name, tuple(launched_by.get(row, ())), around, sequence)
 
 
-def _around(trace: RankTrace, enclosing: Enclosing, row: int) -> int | None:
+def _around(
+    enclosing: Enclosing, thread: int, called: tuple[float, float], name: str
+) -> int | None:
     """Find the outermost event of the communication call around a runtime call.
 
     The middle of the call tells: the next may begin at the tick on which the one before ended.
     Of those without length at that tick, an event recorded is the library's last, a wait is not.
     """
-    host = trace.host
-    last = "EventRecord" in trace.names[host.name[row]]
-    instant = float(host.start[row] + host.end[row]) / 2 + (-TICK if last else TICK)
-    span = enclosing.span(int(host.thread[row]), instant)
-    rows = () if span is None else span.rows
-    holding = [one for one in rows if host.start[one] <= instant <= host.end[one]]
-    return max(holding, key=lambda one: float(host.end[one] - host.start[one]), default=None)
+    instant = (called[0] + called[1]) / 2 + (-TICK if "EventRecord" in name else TICK)
+    return enclosing.outermost(thread, instant)

@@ -9,6 +9,7 @@ No edge is kept that the measured times contradict.
 import math
 from bisect import bisect_right
 
+from traces.coverage import Gap
 from traces.device import DeviceOps
 from traces.waits import CONTRADICTED, EXPLAINED, Waits
 
@@ -20,23 +21,27 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
     The predecessor that was last to allow the start carries the rest of the measured delay as lag;
     a device op that nothing explains keeps that delay too, and is counted ``unexplained``.
     """
-    ends = sorted((ops.end(op), op) for op in range(len(ops.stream)))
+    ends = sorted(zip(ops.ends, range(len(ops.ends)), strict=True))
     end_times = [end for end, _ in ends]
     previous = _stream_order(ops)
     for op in range(len(ops.stream)):
         if op in ops.before:
             continue
         allowed = _allowed_by(ops, op, previous.get(op, set()) | waits.get(op, set()), latency)
-        reason = _reason(ops, op, allowed)
+        last = _last(allowed)
+        reason = _reason(ops, op, allowed, last)
         if reason == "unexplained":
             found = _last_to_end(
                 ops, op, (end_times, ends), max(allowed.values(), default=math.inf)
             )
             if found is not None:
-                allowed[found] = ops.end(found)
-                reason = _reason(ops, op, allowed).replace("wait", "inferred")
+                allowed[found] = ops.ends[found]
+                last = _last(allowed)
+                reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
+        if reason == "unexplained":
+            ops.graph.gaps.append(_gap(ops, op, allowed, last))
         ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
-        _connect(ops, op, allowed, lane_op, latency)
+        _connect(ops, op, (allowed, last), lane_op, latency)
 
 
 def _stream_order(ops: DeviceOps) -> Waits:
@@ -47,15 +52,19 @@ def _stream_order(ops: DeviceOps) -> Waits:
     that was launched after it, whatever the stamps say.
     """
     waits: Waits = {}
+    ends = ops.ends
     for order in ops.on_stream.values():
         unfollowed: list[tuple[int, float]] = []
         for op in order:
-            limit, launched = ops.start(op) + CONTRADICTED, ops.launched[op]
+            limit, launched = ops.starts[op] + CONTRADICTED, ops.launched[op]
             allowed = math.inf if launched is None else launched
-            before = [one for one in unfollowed if ops.end(one[0]) <= limit and one[1] <= allowed]
+            before = [one for one in unfollowed if ends[one[0]] <= limit and one[1] <= allowed]
             waits[op] = {one for one, _ in before}
-            latest = max((called for _, called in before), default=-math.inf)
-            unfollowed = [one for one in unfollowed if one not in before]
+            if len(before) < len(unfollowed):
+                unfollowed = [one for one in unfollowed if one not in before]
+            else:
+                unfollowed = []
+            latest = max([called for _, called in before], default=-math.inf)
             unfollowed.append((op, latest if launched is None else launched))
     return waits
 
@@ -68,11 +77,11 @@ _NOTHING = -2
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:
     """When each predecessor alone would have let the op start (s)."""
-    allowed = {source: ops.end(source) for source in sources}
+    allowed = {source: ops.ends[source] for source in sources}
     launched = ops.launched[op]
     if launched is not None:
         ready = max(launched + latency, _held_up(ops, op, launched + latency))
-        allowed[_LAUNCH] = min(ready, max(ops.start(op), launched))
+        allowed[_LAUNCH] = min(ready, max(ops.starts[op], launched))
     return allowed
 
 
@@ -82,18 +91,41 @@ def _held_up(ops: DeviceOps, op: int, due: float) -> float:
     The call was held up (a module loaded, the thread preempted) before it reached the device.
     """
     returned = ops.returned[op]
-    long = returned > due + EXPLAINED and ops.start(op) >= returned - CONTRADICTED
+    long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
     return returned if long else due
 
 
-def _reason(ops: DeviceOps, op: int, allowed: dict[int, float]) -> str:
+def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> Gap:
+    """Describe a start that nothing explains."""
+    graph = ops.graph
+    before = graph.start if last is None else allowed[last]
+    behind = "the begin of the step" if last is None else "its launch"
+    if last is not None and last >= 0:
+        behind = f"{graph.ops[last].name!r} on {graph.ops[last].lane}"
+    return Gap(
+        rank=graph.rank,
+        lane=graph.ops[op].lane,
+        name=graph.ops[op].name,
+        time=ops.starts[op] - graph.start,
+        length=max(0.0, ops.starts[op] - before),
+        behind=behind,
+    )
+
+
+def _last(allowed: dict[int, float]) -> int | None:
+    """Find the predecessor that was last to allow a start."""
+    if len(allowed) < 2:
+        return next(iter(allowed), None)
+    return max((time, source) for source, time in allowed.items())[1]
+
+
+def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> str:
     ready = ops.graph.ops[op].ready
-    if not allowed:
+    if last is None:
         return "step before" if ready is not None else "unexplained"
-    last = max(allowed, key=lambda source: (allowed[source], source))
     if ready is not None and ready > allowed[last]:
         return "step before"
-    if ops.start(op) - allowed[last] > EXPLAINED:
+    if ops.starts[op] - allowed[last] > EXPLAINED:
         return "unexplained"
     if last == _LAUNCH:
         return "launch"
@@ -121,11 +153,15 @@ def _last_to_end(
 
 
 def _connect(
-    ops: DeviceOps, op: int, allowed: dict[int, float], lane_op: dict[int, int], latency: float
+    ops: DeviceOps,
+    op: int,
+    released: tuple[dict[int, float], int | None],
+    lane_op: dict[int, int],
+    latency: float,
 ) -> None:
     """Turn predecessors into edges; the last to allow the start carries the rest as lag."""
-    start = ops.start(op)
-    last = max(allowed, key=lambda source: (allowed[source], source)) if allowed else None
+    start = ops.starts[op]
+    allowed, last = released
     ready = ops.graph.ops[op].ready
     if last is not None and ready is not None and ready > allowed[last]:
         ops.graph.ops[op].ready, last = start, _NOTHING

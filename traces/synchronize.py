@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.workload import What
 from traces.device import DeviceOps
 from traces.events import HostKind, RankTrace
@@ -41,24 +43,26 @@ def device_waits(
     copies = _copies(launches, ops)
     launched = dict(zip(launches.host.tolist(), launches.device.tolist(), strict=True))
     last: dict[int, int] = {}
-    may_wait = {number for number, name in enumerate(trace.names) if _WAITS.search(name)}
     host = trace.host
-    for row in window.host[host.kind[window.host] == HostKind.RUNTIME].tolist():
-        name = trace.names[host.name[row]]
-        start, end = float(host.start[row]), float(host.end[row])
+    may_wait = [number for number, name in enumerate(trace.names) if _WAITS.search(name)]
+    rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
+    rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], may_wait)]
+    columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
+    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+        name = trace.names[number]
         if row in launched:
-            last[int(host.thread[row])] = ops.op_of[launched[row]]
+            last[thread] = ops.op_of[launched[row]]
         if row in copies:
             sources = _blocking(ops, name, copies[row], end)
-        elif int(host.name[row]) not in may_wait:
+        elif not _WAITS.search(name):
             continue
         else:
             known = recorded.get(int(host.correlation[row]))
-            known = _read_back(ops, last.get(int(host.thread[row]))) if known is None else known
+            known = _read_back(ops, last.get(thread)) if known is None else known
             sources = _synchronized(ops, name, (start, end), known)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
-            yield Wait(int(host.thread[row]), start, end, name, tuple(sorted(sources)))
+            yield Wait(thread, start, end, name, tuple(sorted(sources)))
 
 
 def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from simulator.metrics import mfu
 from traces.layers import chunks
 from traces.parallelism import Parallelism
 from traces.phases import MicroBatch, Serving, Training
@@ -46,11 +47,8 @@ class Volumes:
         }
 
     def mfu(self, step: float, *, ranks: int, peak: float) -> float:
-        """Model FLOPs utilisation: ``model_flops`` of what the peak allows in a step of ``step`` s.
-
-        Chowdhery et al., arXiv 2204.02311, appendix B.
-        """
-        return self.model_flops / (step * ranks * peak)
+        """MFU of ``model_flops`` in a step of ``step`` s, as :func:`simulator.metrics.mfu`."""
+        return mfu(self.model_flops, step=step, ranks=ranks, peak=peak)
 
 
 def model_flops(batch: MicroBatch, run: Training | Serving) -> float:

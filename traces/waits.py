@@ -166,28 +166,33 @@ class _Scan:
         self._just_recorded.discard(call.thread)
         if call.around not in self._launched_in:
             follows = self._follows.get(call.thread)
-            newest = dict(self._newest)
-            one = _Wait(call.start, call.around, call.sequence, recorded, follows, newest)
+            one = _Wait(call.start, call.around, call.sequence, recorded, follows, self._newest)
             self._waiting.setdefault(call.thread, []).append(one)
 
     def _launch(self, call: Call) -> Iterator[Pair]:
         op, thread = call.launched[0], call.thread
         self._just_recorded.discard(thread)
         waiting = self._waiting.pop(thread, [])
-        if self._ops.graph.ops[op].what == What.COLLECTIVE:
+        if op in self._ops.graph.collectives:
             yield from self._collective(call, waiting)
             return
-        waiting = [*self._left_by_others(op), *waiting]
+        if self._waiting:
+            waiting = [*self._left_by_others(op), *waiting]
+        if waiting:
+            yield from self._compute(op, thread, waiting)
+        self._behind.pop(thread, None)
+        self._follows.pop(thread, None)
+        self._last_compute = call.launched[-1]
+        self._stream_of[thread] = self._ops.stream[op]
+
+    def _compute(self, op: int, thread: int, waiting: list[_Wait]) -> Iterator[Pair]:
+        """Spend the waits before a kernel, and those of the collectives launched behind them."""
         self._vote(op, waiting)
         for source, wait in self._joins(op, waiting):
             yield source, op
             for collective in self._behind.get(thread, []):
                 if wait.called < (self._ops.launched[collective] or 0.0):
                     yield source, collective
-        self._behind.pop(thread, None)
-        self._follows.pop(thread, None)
-        self._last_compute = call.launched[-1]
-        self._stream_of[thread] = self._ops.stream[op]
 
     def _collective(self, call: Call, waiting: list[_Wait]) -> Iterator[Pair]:
         """Spend a collective's own wait on compute, or on the collective launched before it.
@@ -261,7 +266,8 @@ class _Scan:
         ops = self._ops.graph.ops
         collectives = [op for op in call.launched if ops[op].what == What.COLLECTIVE]
         self._pending.extend(collectives)
-        self._newest.update((self._ops.stream[op], op) for op in collectives)
+        launched = {self._ops.stream[op]: op for op in collectives}
+        self._newest = self._newest | launched  # waits keep the one they saw
         self._behind.setdefault(call.thread, []).extend(collectives)
         self._follows[call.thread] = collectives[-1]
 

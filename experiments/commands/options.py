@@ -34,9 +34,10 @@ def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
 
 
 def _engines() -> Iterable[str]:
+    from experiments.scenario import AUTO
     from simulator.engine import ENGINES
 
-    return ENGINES
+    return (*ENGINES, AUTO)
 
 
 def _costs() -> Iterable[str]:
@@ -53,7 +54,7 @@ def _step(value: str) -> str:
 
 def check_resource_name(value: str) -> str:
     """Refuse a resource that does not exist."""
-    from experiments.utility import check_resource
+    from experiments.what_if import check_resource
 
     return _usage(check_resource, value)
 
@@ -65,12 +66,12 @@ def check_resources(values: list[str] | None) -> list[str]:
 
 def check_factor_value(value: float) -> float:
     """Refuse a factor that is not positive, finite and reasonable."""
-    from experiments.utility import check_factor
+    from experiments.what_if import check_factor
 
     return _usage(check_factor, value)
 
 
-def _usage(check: Callable[[Value], None], value: Value) -> Value:
+def _usage(check: Callable[[Value], object], value: Value) -> Value:
     try:
         check(value)
     except WhatIfError as error:
@@ -91,17 +92,59 @@ def check_factors(text: str) -> str:
     return text
 
 
+def percent(text: str) -> float:
+    """Read a percentage, such as 0.1%, as a fraction."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 100:
+        raise typer.BadParameter(f"{text!r}: write a percentage between 0 and 100, such as 0.1%.")
+    return value / 100
+
+
+def fraction(value: float | None) -> float | None:
+    """Refuse what is no fraction."""
+    if value is not None and not 0 < value <= 1:
+        raise typer.BadParameter(f"{value:g} is not in (0, 1].")
+    return value
+
+
+def seconds(text: str | None) -> str | None:
+    """Refuse what is no time with a unit."""
+    from simulator.errors import QuantityError
+    from simulator.units import parse_quantity
+
+    try:
+        if text is not None:
+            parse_quantity(text, "s")
+    except QuantityError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
 Trace = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A directory with a file per rank, or one file.")
+    Path,
+    typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
 ]
 ClusterOption = Annotated[
     str, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
+]
+ClusterOfTrace = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="A name of the catalogue, or a YAML file.",
+        show_default="that of the package's card",
+    ),
 ]
 Engine = Annotated[
     str,
     typer.Option(
         callback=_one_of(_engines),
-        help="flow: links are shared; analytic: they are not; transfer: the reference.",
+        help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
+        "transfer: the reference.",
     ),
 ]
 Cost = Annotated[
@@ -119,6 +162,10 @@ Nodes = Annotated[
     typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+Perfetto = Annotated[
+    Path | None,
+    typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
+]
 Algorithms = Annotated[
     list[str] | None,
     typer.Option(
@@ -139,12 +186,38 @@ Latency = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
 
 
+def check_changes(values: list[str] | None) -> list[str]:
+    """Refuse what-ifs that are written wrong."""
+    from experiments.changes import parse
+
+    return [_usage(parse, value) for value in values or ()]
+
+
+WhatIfs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        callback=check_changes,
+        help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
+    ),
+]
+Kernels = Annotated[
+    Path | None,
+    typer.Option(help="A YAML file of rules that tell kernels which communicate by their names."),
+]
+Replicate = Annotated[
+    bool, typer.Option("--replicate", help="Give ranks not recorded copies of those that were.")
+]
+
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
     "collective_cost": (Cost, "model"),
     "step": (Step, "median"),
     "nodes": (Nodes, None),
     "algorithm": (Algorithms, None),
+    "what_if": (WhatIfs, None),
+    "kernels": (Kernels, None),
+    "replicate": (Replicate, False),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""
 
@@ -162,7 +235,9 @@ def with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[...
 
             values = {name: options.pop(name) for name in shared}
             forced = tuple(values.pop("algorithm") or ())
-            command(*arguments, settings=Settings(**values, algorithms=forced), **options)
+            changes = tuple(values.pop("what_if", None) or ())
+            settings = Settings(**values, algorithms=forced, what_ifs=changes)
+            command(*arguments, settings=settings, **options)
 
         parameters = _with_shared(inspect.signature(command), shared)
         filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

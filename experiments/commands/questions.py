@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.commands.options import (
-    ClusterOption,
+    ClusterOfTrace,
     Figure,
     Output,
     OutputOption,
+    Perfetto,
     Trace,
+    check_changes,
     check_factor_value,
     check_factors,
     check_resource_name,
     check_resources,
+    percent,
     with_settings,
 )
-from experiments.commands.show import check_figure, say, show
+from experiments.commands.show import check_figure, check_perfetto, draw_perfetto, say, show
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 @with_settings()
 def utility(
     trace: Trace,
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     factor: Annotated[
         float, typer.Option(callback=check_factor_value, help="How many times as good.")
     ] = 2.0,
@@ -54,7 +57,8 @@ def utility(
 @with_settings()
 def sweep(
     trace: Trace,
-    cluster: ClusterOption,
+    *,
+    cluster: ClusterOfTrace = None,
     resource: Annotated[
         str,
         typer.Option(
@@ -69,7 +73,6 @@ def sweep(
         typer.Option(callback=check_factors, help="How many times as good, separated by commas."),
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
-    *,
     settings: "Settings",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -81,6 +84,52 @@ def sweep(
     numbers = [float(number) for number in factors.split(",")]
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
+    show(report, output, figure)
+
+
+@with_settings("engine", "what_if")
+def curve(
+    trace: Trace,
+    *,
+    cluster: ClusterOfTrace = None,
+    resource: Annotated[
+        str,
+        typer.Option(
+            "--resource", "-r", callback=check_resource_name, help="As utility lists them."
+        ),
+    ],
+    reach: Annotated[
+        str,
+        typer.Option(
+            "--range", help="From its worst to its best: '1 GB/s..400 GB/s', or factors 0.1..10."
+        ),
+    ] = "0.125..8",
+    gap: Annotated[
+        str, typer.Option(help="How far the step may be off the lines between points.")
+    ] = "0.1%",
+    threshold: Annotated[
+        str, typer.Option(help="Beyond which value does doubling buy less than this of the step?")
+    ] = "1%",
+    figure: Figure = None,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Draw the whole curve of step time over a resource, certified, and where more is wasted."""
+    from experiments.curve import curve as ask
+    from experiments.progress import watching
+
+    check_figure(figure)
+    with watching() as watch:
+        report = ask(
+            trace,
+            cluster,
+            resource,
+            reach=reach,
+            gap=percent(gap),
+            threshold=100 * percent(threshold),
+            settings=settings,
+            watch=watch,
+        )
     show(report, output, figure)
 
 
@@ -113,12 +162,59 @@ def compare(
 
 
 @with_settings()
+def what_if(
+    trace: Trace,
+    change: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHANGE...",
+            callback=check_changes,
+            help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
+        ),
+    ],
+    cluster: ClusterOfTrace = None,
+    figure: Figure = None,
+    *,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change the step in ways that can be written, one row each.
+
+    x multiplies what is named, a time or a bandwidth: 'compute x0.5' is compute in half the time.
+
+    \b
+    \\[rank R] compute|host|copy|NAME* xF   their time; quote a NAME with spaces
+    \\[rank R] launch|gaps xF               until a kernel begins; between kernels
+    \\[rank R] compute|host|NAME*|... drop  no time, and nobody launches them
+    \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
+    RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
+    \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
+    KIND\\[@LABEL] drop, calls drop         they do not happen
+    algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
+    overlap none|full                     of compute and communication
+    stragglers removed                    every rank as the median one
+    accelerator NAME                      another, by roofline
+
+    What is dropped or fused takes with it the host's work since the launch before it.
+    R is 3 or 0-3,8. Changes joined by 'and' apply together.
+    """  # noqa: D301 - a real backspace, by which click keeps the lines
+    from experiments.progress import watching
+    from experiments.what_ifs import what_ifs as ask
+
+    check_figure(figure)
+    with watching() as watch:
+        report = ask(trace, cluster, change, settings=settings, watch=watch)
+    show(report, output, figure)
+
+
+@with_settings()
 def replay(
     trace: Trace,
-    cluster: ClusterOption,
-    perfetto: Annotated[
+    cluster: ClusterOfTrace = None,
+    perfetto: Perfetto = None,
+    parquet: Annotated[
         Path | None,
-        typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
+        typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
     ] = None,
     *,
     settings: "Settings",
@@ -129,18 +225,35 @@ def replay(
     from experiments.progress import watching
     from experiments.replay import replay as ask
 
-    if perfetto is not None:
-        check_output(perfetto)
+    check_perfetto(perfetto)
+    if parquet is not None:
+        check_output(parquet)
     with watching() as watch:
-        report = ask(
-            trace,
-            cluster,
-            settings=settings,
-            watch=watch,
-        )
-    if perfetto is not None:
-        from experiments.perfetto import write
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    draw_perfetto(report, perfetto)
+    if parquet is not None:
+        from experiments.columns import write_parquet
 
-        write(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+        write_parquet(report.base.timeline, parquet)
+        say(f"wrote {parquet}")
+    show(report, output)
+
+
+@with_settings()
+def explain(
+    trace: Trace,
+    cluster: ClusterOfTrace = None,
+    perfetto: Perfetto = None,
+    *,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put the step down to compute, communication, host and idle, by its critical path."""
+    from experiments.explain import explain as ask
+    from experiments.progress import watching
+
+    check_perfetto(perfetto)
+    with watching() as watch:
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    draw_perfetto(report, perfetto)
     show(report, output)

@@ -10,6 +10,7 @@ from experiments.commands.options import Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from experiments.perfetto import WithPath
     from experiments.render import Report
 
 
@@ -19,6 +20,23 @@ def check_figure(figure: Path | None) -> None:
 
     if figure is not None:
         check_output(figure, (".png", ".svg", ".pdf"))
+
+
+def check_perfetto(perfetto: Path | None) -> None:
+    """Refuse a file that cannot be written before minutes are spent on what it shows."""
+    from experiments.output import check_output
+
+    if perfetto is not None:
+        check_output(perfetto)
+
+
+def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
+    """Write a replay for ui.perfetto.dev if it was asked for."""
+    if perfetto is not None:
+        from experiments.perfetto import write
+
+        write(report, perfetto)
+        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
 
 
 def show(report: "Report", output: Output, figure: Path | None = None) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from experiments.commands.options import (
     Algorithms,
-    ClusterOption,
+    ClusterOfTrace,
     Engine,
     Nodes,
     Output,
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from experiments.baseline import Settings
 
 
-@with_settings("collective_cost")
+@with_settings("collective_cost", "what_if")
 def calibrate(
     trace: Trace,
-    cluster: ClusterOption,
+    cluster: ClusterOfTrace = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", "-w", help="Write the calibrated cluster: a YAML file."),

@@ -1,21 +1,23 @@
 """Tables of what files hold."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from experiments.inspection import InspectReport
+from experiments.inspection import InspectReport, ProgramReport
 from experiments.tables.parts import (
     coverage_parts,
     new_table,
     print_facts,
     say_counts,
     say_time,
+    shortened,
     wrapped,
 )
-from traces.coverage import Coverage
+from traces.coverage import Coverage, Gap
 
 
 def print_inspect(console: Console, report: InspectReport) -> None:
@@ -38,6 +40,7 @@ def print_inspect(console: Console, report: InspectReport) -> None:
         "notes": "\n".join(coverage.notes),
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
+    _print_gaps(console, coverage.gaps)
     if not report.calls:
         return
     console.print()
@@ -49,6 +52,24 @@ def print_inspect(console: Console, report: InspectReport) -> None:
     console.print(rows)
 
 
+def _print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
+    """Print the worst of the starts that nothing explains."""
+    if not gaps:
+        return
+    console.print()
+    rows = new_table("worst unexplained start", ">rank", "lane", ">at", ">gap", "came last")
+    for gap in gaps:
+        rows.add_row(
+            shortened(gap.name, _NAME),
+            str(gap.rank),
+            gap.lane,
+            say_time(gap.time),
+            say_time(gap.length),
+            shortened(gap.behind, _NAME),
+        )
+    console.print(rows)
+
+
 def _skipped(coverage: Coverage) -> Iterator[str]:
     """Say which files were skipped, once per reason."""
     reasons = dict.fromkeys(reason for _, reason in coverage.skipped)
@@ -56,3 +77,35 @@ def _skipped(coverage: Coverage) -> Iterator[str]:
         files = [Path(file).name for file, why in coverage.skipped if why == reason]
         few = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
         yield f"{few}: {reason}"
+
+
+def print_program(console: Console, report: ProgramReport) -> None:
+    """Print what an Execution Trace holds."""
+    found = report.summary
+    console.print(Text(found.file, style="bold"), soft_wrap=True)
+    most = ", ".join(f"{count:,} {name}" for name, count in found.operators[:_OPERATORS])
+    print_facts(
+        console,
+        {
+            "schema": f"{found.schema}, an execution trace: a program without times",
+            "nodes": f"{found.nodes:,} on {found.threads} threads",
+            "operators": most,
+            "dependencies": f"{found.data_dependencies:,} through tensors",
+            "groups": f"{len(found.groups)}",
+            "unused": say_counts(found.unused),
+            "to replay it": "record torch.profiler's trace of the same run and put it beside",
+        },
+    )
+    console.print()
+    rows = new_table("record", "|group", ">ranks", ">size", "dtype", ">count")
+    for call in found.calls:
+        size = "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B"
+        ranks = "" if call.ranks is None else str(call.ranks)
+        rows.add_row(call.collective, call.group, ranks, size, call.dtype, f"{call.count:,}")
+    console.print(rows)
+
+
+_NAME = 32
+"""Characters of the names of kernels."""
+_OPERATORS = 8
+"""Names of operators that are shown, the most frequent."""

@@ -14,8 +14,11 @@ from traces.coverage import Coverage
 
 _BAR = 24
 """Characters of the longest bar."""
+_BESIDE = 24
+"""Characters of a time, a share and the space between columns."""
 _LEAST_FULL = 1.0
 """Utility (%) of a full bar at least, so that a table of nearly nothing looks like nothing."""
+_COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 _FACT_NAME = len("simulated with") + 2
 
 
@@ -25,18 +28,31 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     title = f"{what}: {loaded.trace} on {base.scenario.cluster.name}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     costs = f"collective costs from the {settings.collective_cost}"
-    simulated = say_time(base.timeline.makespan)
+    simulated = say_time(base.replayed_step)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"engine {settings.engine}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
+        "what if": "\n".join(_say_what_ifs(base)),
+        "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "coverage": wrapped(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
     console.print()
+
+
+def _say_what_ifs(base: Baseline) -> list[str]:
+    pairs = zip(base.settings.what_ifs, base.notes, strict=True)
+    return [f"{change} ({note})" for change, note in pairs]
+
+
+def _engine(base: Baseline) -> str:
+    """Say which engine was asked for, and which answered."""
+    asked, answered = base.settings.engine, base.timeline.engine
+    return f"engine {asked}" if asked == answered else f"engine {asked}: {answered}"
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
@@ -56,14 +72,20 @@ def print_foot(console: Console, text: str) -> None:
 
 def print_shares(console: Console, title: str, shares: Mapping[str, float]) -> None:
     """Print times (s) and their shares of the sum, the largest first."""
+    console.print()
+    console.print(shares_table(console, title, shares))
+
+
+def shares_table(console: Console, title: str, shares: Mapping[str, float]) -> Table:
+    """Make the table of :func:`print_shares`; bars are shorter where names leave less room."""
+    width = max(4, min(_BAR, console.width - max(map(len, (title, *shares))) - _BESIDE))
     total = sum(shares.values()) or 1.0
     rows = new_table(title, ">time", ">share", "|")
     for name, seconds in sorted(shares.items(), key=lambda one: -one[1]):
         share = seconds / total
-        bar = "█" * round(_BAR * share)
+        bar = "█" * round(width * share)
         rows.add_row(name, say_time(seconds), f"{100 * share:.1f} %", Text(bar, style="green"))
-    console.print()
-    console.print(rows)
+    return rows
 
 
 def print_aligned(console: Console, tables: Sequence[Table]) -> None:
@@ -93,7 +115,9 @@ def bars(console: Console, gains: Iterable[float], *, taken: int) -> Callable[[f
 def coverage_parts(coverage: Coverage) -> list[str]:
     """Return the coverage line in its parts."""
     parts = [f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"]
-    if coverage.kernels:
+    if coverage.kernels and not coverage.starts:
+        parts.append(f"{coverage.kernels:,} kernels")
+    elif coverage.kernels:
         share = 100 * coverage.launches_paired / coverage.kernels
         parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with launch")
         parts.append(f"starts explained {100 * coverage.starts_explained:.4g} %")
@@ -162,3 +186,11 @@ def percent(value: float, *, signed: bool = False) -> str:
     """Say a percentage with two decimals; what rounds to nothing has no sign of its own."""
     rounded = round(value, 2) + 0.0
     return f"{rounded:+.2f} %" if signed else f"{rounded:.2f} %"
+
+
+def shortened(name: str, most: int) -> str:
+    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
+    for common in _COMMON:
+        name = name.replace(common, "")
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"

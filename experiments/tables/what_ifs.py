@@ -15,6 +15,7 @@ from experiments.tables.parts import (
     say_time,
 )
 from experiments.utility import Utility, UtilityReport
+from experiments.what_ifs import WhatIfReport
 
 
 def print_utility(console: Console, report: UtilityReport) -> None:
@@ -22,9 +23,9 @@ def print_utility(console: Console, report: UtilityReport) -> None:
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
-    rows = new_table("resource", ">now", f">{better}", ">step", ">utility", "|")
+    rows = new_table("resource", ">now", f">{better}", ">step", ">utility", ">at most", "|")
     unused = new_table("not used", ">now", f">{better}", "|why")
-    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=66)
+    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=84)
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
         if row.step_s is None or row.utility_pct is None:
@@ -32,10 +33,12 @@ def print_utility(console: Console, report: UtilityReport) -> None:
         else:
             bar = draw(row.utility_pct)
             told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
-            rows.add_row(*cells, say_time(row.step_s), _sure(row), told)
+            most = "" if row.bound_pct is None else percent(row.bound_pct)
+            rows.add_row(*cells, say_time(row.step_s), _sure(row), most, told)
     print_aligned(console, [one for one in (rows, unused) if one.row_count])
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
-    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
+    foot += "certified without contention"
     if any(row.interval_pct is not None for row in report.utilities):
         foot += "; ± 95 % of what steps and calls of the trace scatter by"
     print_foot(console, foot)
@@ -86,4 +89,23 @@ def print_compare(console: Console, report: CompareReport) -> None:
         console,
         "utility: step time saved against the first; compute and host times are those of the "
         "trace: networks are compared, not accelerators",
+    )
+
+
+def print_what_ifs(console: Console, report: WhatIfReport) -> None:
+    """Print changes in the order in which they were asked."""
+    print_head(console, "What if", report.base)
+    rows = new_table("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches")
+    for point in report.points:
+        rows.add_row(
+            point.change,
+            say_time(point.step_s),
+            percent(point.gain_pct),
+            say_time(point.exposed_communication_s),
+            point.note,
+        )
+    console.print(rows)
+    print_foot(
+        console,
+        "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks",
     )

@@ -1,26 +1,27 @@
-"""The table of a curve, for people."""
+"""The table of a curve: its points, how exact they are, and where more is little."""
 
 from collections.abc import Iterator
 
-from rich.table import Table
+from rich.console import Console
+from rich.text import Text
 
 from experiments.curve import CurveReport
-from simulator.units import format_quantity
+from experiments.tables.parts import bars, new_table, percent, print_foot, print_head, say_time
 
 
-def curve_table(report: CurveReport) -> Table:
-    """Put the points of a curve in rows, the first as good as the last is bad."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("factor", "value", "step", "utility"):
-        table.add_column(column, justify="right")
+def print_curve(console: Console, report: CurveReport) -> None:
+    """Print the points of a curve, from the worst to the best."""
+    print_head(console, f"Curve of {report.resource}", report.base)
+    rows = new_table(">factor", ">value", ">step", ">utility", "|")
+    draw = bars(console, (point.utility_pct for point in report.points), taken=44)
     for point in report.points:
-        table.add_row(
-            f"{point.factor:.4g}",
-            point.value,
-            format_quantity(point.step_s, "s"),
-            f"{point.utility_pct:.2f} %",
-        )
-    return table
+        gain = point.utility_pct
+        factor = f"{point.factor:.4g}"
+        rows.add_row(factor, point.value, say_time(point.step_s), percent(gain), draw(gain))
+    console.print(rows)
+    for line in curve_lines(report):
+        console.print(Text(line))
+    print_foot(console, "utility: step time saved against factor 1, in % of the simulated step")
 
 
 def curve_lines(report: CurveReport) -> Iterator[str]:

@@ -1,0 +1,194 @@
+"""What the collectives of a step carry, and how much of the links' bandwidth they use.
+
+Read off a :class:`~simulator.measured.Run`: a simulated timeline, or what was measured. Both use
+one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
+(:func:`collectives.bandwidth.busbw_factor`): the fewest bytes that the busiest port has to carry
+one way.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectives.bandwidth import busbw_factor
+from simulator.measured import Run
+from simulator.workload import UNKNOWN, Call
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Bytes of the calls of one kind on the groups of one label and number of ranks.
+
+    ``size`` and ``wire`` are means over the ranks of the run, of the calls each rank joins.
+    ``unknown`` counts the calls whose size nobody knows: they are in neither.
+    """
+
+    kind: str
+    group: str
+    calls: int
+    unknown: int
+    size: float
+    wire: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ports:
+    """What carries a rank's bytes, one direction, by the data sheet: B/s.
+
+    ``domain``, ``node`` and ``nics`` say of each rank its scale-up domain, its node and the NICs of
+    the node that it may use. ``host`` is what joins the domains of one node, a rank's port to it.
+    ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
+    """
+
+    domain: Sequence[int]
+    node: Sequence[int]
+    nics: Sequence[Sequence[int]]
+    scale_up: float
+    nic_bandwidth: float = 0.0
+    host: float = 0.0
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How well the calls of one kind use the links: ``busbw`` in B/s, ``utilisation`` from 0 on.
+
+    ``time`` is how long they moved in all (s), ``left_out`` counts those without a size or a time.
+    ``utilisation`` is None where no ports were given.
+    """
+
+    kind: str
+    calls: int
+    left_out: int
+    time: float
+    busbw: float
+    utilisation: float | None
+
+
+def volumes(run: Run) -> list[Volume]:
+    """Bytes by kind and group, the most first."""
+    workload = run.workload
+    rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    counts: Counter[tuple[str, str]] = Counter()
+    unknown: Counter[tuple[str, str]] = Counter()
+    for index, members in enumerate(workload.members.tolist()):
+        call = workload.call_view(index)
+        key = (call.kind, str(call.group))
+        counts[key] += 1
+        if np.isnan(call.size):
+            unknown[key] += 1
+            continue
+        rows[key][0] += members * call.size
+        rows[key][1] += members * call.size * busbw_factor(call.kind, len(call.group.ranks))
+    ranks = max(1, len(workload.ranks))
+    found = [
+        Volume(*key, counts[key], unknown[key], rows[key][0] / ranks, rows[key][1] / ranks)
+        for key in counts
+    ]
+    return sorted(found, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
+
+
+def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
+    """Busbw and bandwidth utilisation by kind, the longest first.
+
+    Busbw is S times the factor of the kind over the time from the last arrival to the end
+    (nccl-tests doc/PERFORMANCE.md), summed over the calls before dividing. Utilisation is the
+    least time that the calls' bytes need on the links (:func:`least_time`), over that time: inside
+    a scale-up domain busbw over a rank's bandwidth, unless its switch adds. No simulation exceeds
+    1, but for a fabric that adds (SHARP); a measurement that does has a wrong bandwidth or unit.
+    """
+    workload = run.workload
+    took = (run.call_end - run.call_start).tolist()
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    counts: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    for index, time in enumerate(took):
+        call = workload.call_view(index)
+        counts[call.kind] += 1
+        if not _timed(call, time):
+            left_out[call.kind] += 1
+            continue
+        own = sums[call.kind]
+        own[0] += time
+        own[1] += call.size * busbw_factor(call.kind, len(call.group.ranks))
+        own[2] += least_time(call, ports) if ports is not None else 0.0
+    found = [
+        Utilisation(
+            kind=kind,
+            calls=counts[kind],
+            left_out=left_out[kind],
+            time=time,
+            busbw=wire / time,
+            utilisation=least / time if ports is not None else None,
+        )
+        for kind, (time, wire, least) in sums.items()
+    ]
+    return sorted(found, key=lambda row: (-row.time, row.kind))
+
+
+def least_time(call: Call, ports: Ports) -> float:
+    """Least time for a call's bytes on the links alone, without latency (s).
+
+    The longest of what the busiest rank has to carry, over the bandwidth of its ports, and what
+    has to leave or enter a scale-up domain, over that of the NICs its members use. Valid where
+    switches between domains do not compute and no rank lends its NIC to one that is not a member.
+    """
+    ranks = call.group.ranks
+    inside: dict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        inside[ports.domain[rank]].append(rank)
+    wire = call.size * busbw_factor(call.kind, len(ranks))
+    if ports.adds and call.kind == "all_reduce":
+        wire = min(wire, call.size)
+    if len(inside) == 1:
+        return wire / ports.scale_up
+    bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]
+    outlets = [_outlet(own, ranks, ports) for own in inside.values()]
+    bounds.append(call.size * _busiest(call.kind, len(inside)) / max(outlets))
+    for own, outlet in zip(inside.values(), outlets, strict=True):
+        bounds.append(call.size * _crossing(call.kind, len(own), len(ranks)) / outlet)
+    return max(bounds)
+
+
+def _timed(call: Call, time: float) -> bool:
+    return call.kind != UNKNOWN and call.size > 0 and time > 0 and len(call.group.ranks) > 1
+
+
+def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports) -> float:
+    """Bandwidth of one rank to the others of its group, over all its ports together."""
+    neighbours = len(inside[ports.domain[rank]]) > 1
+    return _outlet([rank], ranks, ports) + (ports.scale_up if neighbours else 0.0)
+
+
+def _outlet(own: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
+    """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
+    nics = {(ports.node[rank], nic) for rank in own for nic in ports.nics[rank]}
+    here = ports.domain[own[0]]
+    beside = {ports.node[rank] for rank in ranks if ports.domain[rank] != here}
+    hosted = sum(1 for rank in own if ports.node[rank] in beside)
+    return len(nics) * ports.nic_bandwidth + hosted * ports.host
+
+
+def _busiest(kind: str, domains: int) -> float:
+    """Fewest bytes that the busiest domain sends or receives, as a share of S.
+
+    The bounds of :func:`collectives.bandwidth.least_bytes`, with a domain as one rank.
+    """
+    return busbw_factor(kind, domains) if kind in ("all_reduce", "broadcast", "reduce") else 0.0
+
+
+def _crossing(kind: str, members: int, ranks: int) -> float:
+    """Fewest bytes that cross the edge of any one domain one way, as a share of S.
+
+    ``members`` of the ``ranks`` of the group are inside.
+    """
+    outside = (ranks - members) / ranks
+    shares = {
+        "all_reduce": 1.0,
+        "all_gather": outside,
+        "reduce_scatter": outside,
+        "all_to_all": members * outside,
+    }
+    return shares.get(kind, 0.0)

@@ -1,0 +1,72 @@
+"""Where a step goes: the critical path by its causes, and what each rank did with its time."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from simulator.attribution import Part, Stretch, path_parts, rank_parts, stretches
+from simulator.critical_path import Segment, critical_path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplainReport:
+    """A step explained.
+
+    ``parts`` put its critical path down to causes, the largest first; ``ranks`` says what each
+    rank did, as :func:`simulator.attribution.rank_parts` defines it, and ``mean`` is the mean over
+    ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path in order
+    of time, like segments merged.
+    """
+
+    base: Baseline
+    parts: tuple[Part, ...]
+    mean: dict[str, float]
+    ranks: dict[int, dict[str, float]]
+    path: tuple[Segment, ...]
+    stretches: tuple[Stretch, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return self.base.record() | {
+            "critical_path": [
+                {"what": part.what, "name": part.name, "time_s": part.seconds}
+                for part in self.parts
+            ],
+            "mean_rank_s": self.mean,
+            "ranks": [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()],
+            "path": [asdict(stretch) for stretch in self.stretches],
+        }
+
+
+def explain(
+    trace: Path | str,
+    cluster: Where,
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> ExplainReport:
+    """Simulate a step and say what it is spent on.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says.
+    """
+    base = baseline(trace, cluster, settings, watch)
+    timeline = base.timeline
+    path = critical_path(timeline)
+    ranks = {rank: rank_parts(timeline, rank) for rank in timeline.workload.ranks}
+    names = dict.fromkeys(name for parts in ranks.values() for name in parts)
+    means = {
+        name: float(np.mean([parts.get(name, 0.0) for parts in ranks.values()])) for name in names
+    }
+    return ExplainReport(
+        base=base,
+        parts=tuple(path_parts(timeline, path, base.scenario.planner())),
+        mean={name: seconds for name, seconds in means.items() if seconds},
+        ranks=ranks,
+        path=tuple(path),
+        stretches=tuple(stretches(timeline, path)),
+    )

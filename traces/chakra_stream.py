@@ -1,0 +1,177 @@
+"""A Chakra ``.et`` file: messages one after another, each preceded by its length as a varint."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from simulator.errors import TraceError
+from traces.chakra_schema import Metadata, MetadataMessage, Node, NodeMessage, OldMetadataMessage
+
+_MOST_VARINT = 10
+"""A varint of 64 bits has at most so many bytes."""
+_WHOLE = 1 << 12
+"""Fewer first bytes of a file than this are all of it."""
+_NEWER = frozenset({11})
+"""Fields of ``Node`` that are known and not read: ``storage``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChakraTrace:
+    """The messages of one file; ``unused`` counts what in them is not of the known schema."""
+
+    file: Path
+    metadata: Metadata
+    nodes: list[Node]
+    unused: dict[str, int]
+
+
+def decode(path: Path, data: bytes) -> ChakraTrace:
+    """Read the messages of a ``.et`` file that is in memory, unpacked.
+
+    Raises
+    ------
+    TraceError
+        If the file is empty, cut short, or a message is not of Chakra's schema.
+    """
+    pieces = _pieces(path, data)
+    first = next(pieces, None)
+    if first is None:
+        raise TraceError(f"{path}: the file is empty; make the trace again")
+    metadata = _metadata(first)
+    if metadata is None:
+        raise TraceError(f"{path}: message 0 is no GlobalMetadata: this is not a Chakra trace")
+    parse = NodeMessage.FromString
+    nodes: list[Node] = []
+    newer = 0
+    for piece in pieces:
+        try:
+            node = parse(piece)
+        except DecodeError as error:
+            raise TraceError(
+                f"{path}: message {len(nodes) + 1} ({len(piece)} bytes) is no Chakra node: {error}"
+            ) from error
+        newer += _is_newer(node)
+        nodes.append(node)
+    unused = {"nodes with fields of a newer schema": newer} if newer else {}
+    return ChakraTrace(path, metadata, nodes, unused)
+
+
+def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:
+    """Write the messages as the content of a ``.et`` file."""
+    pieces: list[bytes] = []
+    messages: tuple[Metadata | Node, ...] = (metadata, *nodes)
+    for message in messages:
+        body = message.SerializeToString()
+        pieces.append(_varint(len(body)))
+        pieces.append(body)
+    return b"".join(pieces)
+
+
+def is_stream(head: bytes) -> bool:
+    """Whether the first bytes of a file are metadata and nodes, as far as they go."""
+    begun = _length(head, 0)
+    if begun is None:
+        return False
+    size, at = begun
+    if at + size >= len(head):
+        return len(head) >= _WHOLE and _begins_metadata(head[at:])
+    metadata = _metadata(head[at : at + size])
+    if metadata is None or len(UnknownFieldSet(cast("Message", metadata))):
+        return False
+    told = bool(metadata.version or metadata.attr)
+    following = _length(head, at + size)
+    if following is None:
+        return told
+    size, at = following
+    return told if at + size > len(head) else _is_node(head[at : at + size], lenient=told)
+
+
+def _pieces(path: Path, data: bytes) -> Iterator[bytes]:
+    at, end, number = 0, len(data), 0
+    while at < end:
+        found = _length(data, at)
+        if found is None:
+            raise TraceError(
+                f"{path}: message {number} at byte {at}: its length is no varint: "
+                "the file is damaged, or cut short, or no Chakra trace"
+            )
+        size, begin = found
+        if begin + size > end:
+            raise TraceError(
+                f"{path}: message {number} at byte {at} says it has {size} bytes, and "
+                f"{end - begin} are left: the file is damaged, or cut short, or no Chakra trace"
+            )
+        at = begin + size
+        number += 1
+        yield data[begin:at]
+
+
+def _length(data: bytes, at: int) -> tuple[int, int] | None:
+    """Read the varint at a place: its value and where it ends; None if there is none."""
+    size = 0
+    for place, byte in enumerate(data[at : at + _MOST_VARINT]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return size, at + place + 1
+    return None
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number >= 0x80:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _metadata(piece: bytes) -> Metadata | None:
+    """Decode the first message, whichever schema it is of; None if it is of neither.
+
+    An attribute of the old schema stands where the new one has the version, and begins with the
+    tag of its name, a line feed, which no version does.
+    """
+    try:
+        metadata: Metadata = MetadataMessage.FromString(piece)
+        if not metadata.version.startswith("\n"):
+            return metadata
+    except DecodeError:
+        pass  # not of the new schema: the old one is tried next
+    try:
+        old = OldMetadataMessage.FromString(piece)
+    except DecodeError:
+        return None
+    metadata = MetadataMessage()
+    metadata.attr.extend(
+        MetadataMessage.FromString(
+            b"\x12" + _varint(one.ByteSize()) + one.SerializeToString()
+        ).attr[0]
+        for one in old.attr
+    )
+    return metadata
+
+
+def _is_newer(node: Node) -> bool:
+    unknown = UnknownFieldSet(cast("Message", node))
+    return any(unknown[place].field_number not in _NEWER for place in range(len(unknown)))
+
+
+def _is_node(piece: bytes, *, lenient: bool) -> bool:
+    try:
+        node: Node = NodeMessage.FromString(piece)
+    except DecodeError:
+        return False
+    return not _is_newer(node) and (lenient or bool(node.name or node.attr))
+
+
+def _begins_metadata(piece: bytes) -> bool:
+    """Whether a message that is longer than what was read begins with an attribute or a version."""
+    found = _length(piece, 1)
+    if piece[:1] not in (b"\x0a", b"\x12") or found is None:
+        return False
+    size, begin = found
+    return begin + size <= len(piece) and _metadata(piece[: begin + size]) is not None

@@ -1,0 +1,133 @@
+"""A CCL-Bench package: a directory with a workload card, traces and launch scripts.
+
+The card is the one YAML file of the directory that has a card's sections, whatever its name. The
+traces lie beside it, or in one sub-directory. :func:`load` reads packages and bare traces alike.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from simulator.errors import TraceError
+from traces.card import Card, read_card
+from traces.card_groups import labelled
+from traces.load import Reader, format_of
+from traces.load import reader as trace_reader
+from traces.loaded import Loaded, Options
+from traces.window import MEDIAN
+
+_YAML = (".yaml", ".yml")
+_MOST_FILES = 10_000
+"""A directory with more is not a package, and is not searched for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A card, the file it is from, and where the traces are."""
+
+    card: Card
+    file: Path
+    traces: Path
+
+
+def load(path: Path | str, step: str = MEDIAN) -> Loaded:
+    """Read a step of a package or of a bare trace; errors as :func:`reader`."""
+    return reader(path)(step)
+
+
+def reader(path: Path | str, options: Options | None = None, name: str | None = None) -> Reader:
+    """Read a package or a bare trace for several of its steps; ``name`` is its format, if told.
+
+    Groups without a name get that of the card's parallelism (:mod:`traces.card_groups`). What the
+    card has that is not used is said in the coverage's notes.
+
+    Raises
+    ------
+    TraceError
+        As :func:`find_package` and :func:`traces.load.load`.
+    """
+    package = find_package(path)
+    if package is None:
+        return trace_reader(path, options=options, name=name)
+    return partial(
+        _read, str(path), package, trace_reader(package.traces, options=options, name=name)
+    )
+
+
+def _read(name: str, package: Package, read: Reader, step: str) -> Loaded:
+    loaded = read(step)
+    coverage = loaded.coverage
+    workload, named = labelled(loaded.workload, package.card.parallelism)
+    skipped = tuple(one for one in coverage.skipped if Path(one[0]) != package.file)
+    notes = (*coverage.notes, *package.card.notes(), *named)
+    return replace(
+        loaded,
+        trace=name,
+        workload=workload,
+        coverage=replace(coverage, skipped=skipped, notes=notes),
+    )
+
+
+def find_package(path: Path | str) -> Package | None:
+    """Find the card and the traces of a package; None if the path is a bare trace.
+
+    Raises
+    ------
+    TraceError
+        If there are several cards, a card is wrong, or its traces are missing or ambiguous.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return None
+    yamls = [file for file in _files(folder) if file.suffix.lower() in _YAML]
+    read = ((file, read_card(file)) for file in yamls)
+    cards = [(file, card) for file, card in read if card is not None]
+    if not cards:
+        return None
+    if len(cards) > 1:
+        one, other = cards[0][0], cards[1][0]
+        raise TraceError(f"{other}: a second workload card beside {one.name}: leave one of them")
+    file, card = cards[0]
+    return Package(card, file, _traces(folder))
+
+
+def trace_files(path: Path) -> list[Path]:
+    """List the files of a directory that some format recognises by content; a file is its own."""
+    if not path.is_dir():
+        return [path]
+    return [file for file in _files(path) if format_of(file) is not None]
+
+
+def _traces(folder: Path) -> Path:
+    """Find a package's traces: beside the card, else in the one sub-directory that has some."""
+    if trace_files(folder):
+        return folder
+    inner = sorted(one for one in folder.iterdir() if one.is_dir() and not _hidden(one))
+    having = [one for one in inner if trace_files(one)]
+    if not having:
+        raise TraceError(f"{folder}: a workload card, but no trace beside it or in a sub-directory")
+    if len(having) > 1:
+        names = ", ".join(one.name for one in having[:4])
+        raise TraceError(f"{folder}: traces in several sub-directories ({names}): name one of them")
+    return having[0]
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(_some(folder))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{folder}: cannot be read: {reason}") from error
+
+
+def _some(folder: Path) -> Iterator[Path]:
+    for number, file in enumerate(folder.iterdir()):
+        if number >= _MOST_FILES:
+            raise TraceError(f"{folder}: more than {_MOST_FILES} entries; a trace has one per rank")
+        if file.is_file() and not _hidden(file):
+            yield file
+
+
+def _hidden(file: Path) -> bool:
+    return file.name.startswith(".")

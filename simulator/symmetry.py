@@ -227,9 +227,9 @@ def _paths(graph: tuple[Ints, Ints, NDArray[np.float64]], begin: Ints, nodes: in
     while True:
         more = np.zeros_like(paths)
         more[np.arange(len(begin)), begin] = 1
-        for row, way in enumerate(on_way):
-            arriving = np.bincount(stop[way], weights=paths[row, start[way]], minlength=nodes)
-            more[row] += arriving.astype(np.int64)
+        for number, way in enumerate(on_way):
+            arriving = np.bincount(stop[way], weights=paths[number, start[way]], minlength=nodes)
+            more[number] += arriving.astype(np.int64)
         more = np.minimum(more, 2)
         if np.array_equal(more, paths):
             return paths

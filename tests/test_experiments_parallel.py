@@ -135,7 +135,8 @@ def test_an_interrupt_stops_the_workers():
 
 
 def environment():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def test_without_a_worker_nothing_is_asked(scenarios):

@@ -11,6 +11,7 @@ measured duration or a fabric makes components differ they are kept.
 """
 
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,28 +127,30 @@ def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
 
 
 def _representatives(colours: Colours) -> NDArray[np.bool_]:
-    """Choose a component of each colour, and those that make all their calls whole."""
+    """Choose a component of each colour, and those that make all their calls whole.
+
+    The smallest groups choose first: in a pair there is no choice, of a large group many would do.
+    """
     begin = np.searchsorted(colours.pair_group, np.arange(len(colours.group) + 1)).tolist()
     component, role = colours.pair_component.tolist(), colours.role.tolist()
     groups_of: list[list[int]] = [[] for _ in colours.component]
     for group, one in zip(colours.pair_group.tolist(), component, strict=True):
         groups_of[one].append(group)
     kept = np.zeros(len(colours.component), dtype=np.bool_)
-    seen: set[int] = set()
     represented: set[int] = set()
     for first, colour in enumerate(colours.component.tolist()):
-        todo = [] if colour in represented else [first]
-        while todo:
-            one = todo.pop()
-            if kept[one]:
-                continue
-            kept[one] = True
-            represented.add(int(colours.component[one]))
-            for group in groups_of[one]:
-                if group not in seen:
-                    seen.add(group)
-                    pairs = range(begin[group], begin[group + 1])
-                    todo += _missing([(role[pair], component[pair]) for pair in pairs], kept)
+        new = [] if colour in represented else [first]
+        todo: list[tuple[int, int]] = []
+        while new or todo:
+            for one in new:
+                if not kept[one]:
+                    kept[one] = True
+                    represented.add(int(colours.component[one]))
+                    for group in groups_of[one]:
+                        heappush(todo, (begin[group + 1] - begin[group], group))
+            _, group = heappop(todo) if todo else (0, -1)
+            pairs = range(begin[group], begin[group + 1]) if group >= 0 else range(0)
+            new = _missing([(role[pair], component[pair]) for pair in pairs], kept)
     return kept
 
 

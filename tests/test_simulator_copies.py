@@ -167,6 +167,16 @@ def test_a_member_for_whom_nobody_stands_is_noticed():
     )
 
 
+def test_a_root_cannot_stand_for_leaves():
+    builder = WorkloadBuilder(job_ranks=4)
+    call = builder.call(CallRow("broadcast", builder.group((0, 1, 2, 3)), 0, 1e6))
+    builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
+    stands = Copies(np.zeros(4, dtype=np.int64), (np.array([[0, 1, 2, 3]]),))
+    assert check(builder.build(), stands, switch_network(4), with_software) == (
+        "the calls of rank 1 load the network otherwise than those of rank 0, which stands for it"
+    )
+
+
 def test_replicas_must_be_there():
     with pytest.raises(WorkloadError, match="5 replicas are not some of 4"):
         made(SMALL, replicas=5)

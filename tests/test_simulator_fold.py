@@ -11,9 +11,10 @@ from replicated import like_nodes, replicated, with_straggler
 from simulator.builder import WorkloadBuilder
 from simulator.engine import simulate
 from simulator.fold import fold
+from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, Link, topology
 from simulator.workload import CallRow, What
-from strategies import cases, two_tiers, with_software
+from strategies import SCHEDULES, cases, two_tiers, with_software
 
 SAME = {"rel": 1e-9, "abs": 1e-15}
 
@@ -124,11 +125,52 @@ def test_nodes_that_send_to_each_other_in_pairs_are_kept_in_pairs():
     assert folded.workload.ranks == (0, 1, 2, 3)
 
 
+def test_partners_are_kept_though_others_of_their_kind_come_first():
+    workload = data_parallel(4, pairs=[(0, 6), (2, 4)])
+    late = np.where(workload.rank >= 4, workload.duration * 2, workload.duration)
+    folded, _ = check(replace(workload, duration=late), like_nodes(4, 2))
+    assert folded.workload.ranks == (0, 1, 6, 7)
+
+
+def test_nodes_on_whose_links_a_call_puts_more_are_told_apart():
+    """Down a pipelined tree: inner nodes pass on once or several times what leaves receive."""
+
+    def pipelined(call, _network):
+        return Plan(SCHEDULES[call.kind](len(call.group.ranks)), pipelined=True)
+
+    builder = WorkloadBuilder(job_ranks=16)
+    call = builder.call(CallRow("broadcast", builder.group(tuple(range(16))), 0, 1e6))
+    for rank in range(16):
+        builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    folded, _ = check(builder.build(), like_nodes(16, 1), pipelined)
+    assert 2 < len(folded.workload.ranks) < 16
+
+
 def test_a_measured_duration_of_its_own_keeps_a_node():
     workload = data_parallel(8)
     late = with_straggler(workload, 6, 1e-12)
     folded, _ = check(late, like_nodes(8, 2))
     assert folded.workload.ranks == (0, 1, 6, 7)
+
+
+@pytest.mark.parametrize("column", ["lag", "ready", "late", "duration"])
+def test_any_time_of_its_own_keeps_a_node(column):
+    workload, op = data_parallel(8), 7
+    edges, calls = workload.edges, workload.calls
+    if column == "lag":
+        lag = edges.lag.copy()
+        lag[edges.offset[op]] += 1e-3
+        changed = replace(workload, edges=replace(edges, lag=lag))
+    elif column == "late":
+        changed = workload.with_calls(late=calls.late + np.array([0.0, 1e-3]))
+    else:
+        values = getattr(workload, column).copy()
+        values[op] += 2e-3
+        changed = replace(workload, **{column: values})
+    folded, found = check(changed, like_nodes(8, 2))
+    assert folded.workload.ranks == ((0, 1) if column == "late" else (0, 1, 6, 7))
+    before = simulate(workload, like_nodes(8, 2), with_software).makespan
+    assert found.makespan > before + 9e-4
 
 
 def oversubscribed(nodes):

@@ -71,19 +71,28 @@ def representatives(step: Step, cluster: Cluster, engine: str = "flow") -> tuple
     TwofoldError
         As :func:`traces.synthetic.generate` does; WhatIfError for an engine that cannot.
     """
+    replicas, text = replicas_enough(step, cluster, engine)
+    return step.scenario(cluster, engine, replicas), text
+
+
+def replicas_enough(step: Step, cluster: Cluster, engine: str = "flow") -> tuple[int | None, str]:
+    """How many data-parallel replicas stand for all on this cluster; None if all are needed.
+
+    The text says how many ranks that is, or why nothing can be folded; errors as
+    :func:`representatives`.
+    """
     _check_engine(engine)
     parallelism = step.parallelism
     replicas = fewest_replicas(parallelism, cluster.ranks_per_node)
     if replicas is None or replicas == parallelism.dp:
         reason = "its replicas do not fill whole nodes" if replicas is None else "it is no larger"
-        return step.scenario(cluster, engine), f"nothing is folded: {reason}"
+        return None, f"nothing is folded: {reason}"
     scenario = step.scenario(cluster, engine, replicas)
     stands = copies(scenario.workload, parallelism, replicas)
     reason = check(scenario.workload, stands, scenario.topology(), scenario.planner())
     if reason:
-        return step.scenario(cluster, engine), f"nothing is folded: {reason}"
-    ranks = len(scenario.workload.ranks)
-    return scenario, f"{ranks} of {parallelism.ranks} ranks stand for all"
+        return None, f"nothing is folded: {reason}"
+    return replicas, f"{len(scenario.workload.ranks)} of {parallelism.ranks} ranks stand for all"
 
 
 def _check_engine(engine: str) -> None:

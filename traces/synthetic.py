@@ -94,14 +94,14 @@ def generated(
     accelerator: Accelerator,
     *,
     launch: float | None = None,
+    replicas: int | None = None,
 ) -> Loaded:
     """As :func:`generate`, in the form of a trace that has been read; nothing was measured."""
-    workload = generate(model, parallelism, run, accelerator, launch=launch)
-    ranks = tuple(range(parallelism.ranks))
+    workload = generate(model, parallelism, run, accelerator, launch=launch, replicas=replicas)
     coverage = Coverage(
         step="generated",
         steps=(),
-        ranks=ranks,
+        ranks=workload.ranks,
         ranks_in_job=parallelism.ranks,
         kernels=int((workload.what == What.COMPUTE).sum()),
         launches_paired=0 if launch is None else int((workload.what == What.COMPUTE).sum()),

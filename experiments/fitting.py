@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Floats = NDArray[np.float64]
 
@@ -140,6 +139,8 @@ def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
     What a call is held up by is never negative, so its times have a tail on one side, and squares
     would follow it. NNLS (Lawson and Hanson 1974), iteratively reweighted (Schlossmacher 1973).
     """
+    from scipy.optimize import nnls  # takes longer to load than most questions to answer
+
     if not chosen:
         return np.empty(0)
     held = [place for place in range(len(rows.names)) if place not in chosen]

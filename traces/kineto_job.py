@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from traces.job import read_job
-from traces.link import linked
 from traces.loaded import Loaded, Options
 
 _KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
@@ -25,5 +23,8 @@ def recognise(head: bytes) -> bool:
 
 def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
     """Read, and link any step of it; errors as :func:`traces.load.load`."""
+    from traces.job import read_job
+    from traces.link import linked
+
     job = read_job(path)
     return lambda step: linked(path, job, step, options)

@@ -9,7 +9,15 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from simulator.errors import TraceError
-from traces.chakra_schema import Metadata, MetadataMessage, Node, NodeMessage, OldMetadataMessage
+from traces.chakra_attributes import Attributes, Values
+from traces.chakra_schema import (
+    Metadata,
+    MetadataMessage,
+    Node,
+    NodeMessage,
+    OldMetadataMessage,
+    PackedMessage,
+)
 
 _MOST_VARINT = 10
 """A varint of 64 bits has at most so many bytes."""
@@ -21,11 +29,15 @@ _NEWER = frozenset({11})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChakraTrace:
-    """The messages of one file; ``unused`` counts what in them is not of the known schema."""
+    """The messages of one file, and the attributes of each node.
+
+    ``unused`` counts what in them is not of the known schema.
+    """
 
     file: Path
     metadata: Metadata
     nodes: list[Node]
+    values: list[Values]
     unused: dict[str, int]
 
 
@@ -44,12 +56,14 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
     metadata = _metadata(first)
     if metadata is None:
         raise TraceError(f"{path}: message 0 is no GlobalMetadata: this is not a Chakra trace")
-    parse = NodeMessage.FromString
+    parse, values_of = PackedMessage.FromString, Attributes().values
     nodes: list[Node] = []
+    values: list[Values] = []
     newer = 0
     for piece in pieces:
         try:
             node = parse(piece)
+            values.append(values_of(node.attr))
         except DecodeError as error:
             raise TraceError(
                 f"{path}: message {len(nodes) + 1} ({len(piece)} bytes) is no Chakra node: {error}"
@@ -57,7 +71,14 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
         newer += _is_newer(node)
         nodes.append(node)
     unused = {"nodes with fields of a newer schema": newer} if newer else {}
-    return ChakraTrace(path, metadata, nodes, unused)
+    return ChakraTrace(path, metadata, nodes, values, unused)
+
+
+def packed(path: Path, metadata: Metadata, nodes: Iterable[Node]) -> ChakraTrace:
+    """Make what :func:`decode` does of whole messages."""
+    found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
+    values_of = Attributes().values
+    return ChakraTrace(path, metadata, found, [values_of(node.attr) for node in found], {})
 
 
 def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:

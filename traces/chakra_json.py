@@ -94,7 +94,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
 def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
     """Write messages as ``chakra_jsonizer`` does: one JSON object after another."""
     whole = (NodeMessage.FromString(node.SerializeToString()) for node in nodes)
-    return "".join(MessageToJson(message) for message in (metadata, *whole))  # type: ignore[arg-type]
+    return "".join(MessageToJson(message) for message in (metadata, *whole))
 
 
 def _messages(path: Path, text: str) -> ChakraTrace:

@@ -148,8 +148,10 @@ def _form(kind: int, name: str, micros: int, values: Values) -> Form:
     told = values.get("is_cpu_op")
     on_host = bool(told) if told is not None else what == What.HOST
     exact = values.get(f"{OWN}duration")
-    known = isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values
-    return Form(kind, name, micros, values, what, on_host, exact if known else micros * _MICRO)
+    duration = micros * _MICRO
+    if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
+        duration = exact
+    return Form(kind, name, micros, values, what, on_host, duration)
 
 
 def _what_of(kind: int, name: str, values: Values) -> What:

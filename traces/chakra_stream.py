@@ -114,7 +114,8 @@ def is_stream(head: bytes) -> bool:
 def _pieces(path: Path, data: bytes) -> Iterator[bytes]:
     at, end, number = 0, len(data), 0
     while at < end:
-        found = _length(data, at)
+        short = data[at]
+        found = (short, at + 1) if short < 0x80 else _length(data, at)
         if found is None:
             raise TraceError(
                 f"{path}: message {number} at byte {at}: its length is no varint: "

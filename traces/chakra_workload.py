@@ -97,9 +97,9 @@ def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
             graph.add(LocalOp(form.what, lane, form.name, number, number + form.duration))
         return graph
     times = spans(ranked, [ranked.forms[form].duration for form in ranked.form])
-    for form, (start, end) in zip(ranked.form, times, strict=True):
-        known = ranked.forms[form]
-        graph.add(LocalOp(known.what, lanes[form], known.name, start, end))
+    for index, (start, end) in zip(ranked.form, times, strict=True):
+        known = ranked.forms[index]
+        graph.add(LocalOp(known.what, lanes[index], known.name, start, end))
     connect(graph, ranked)
     return graph
 

@@ -94,7 +94,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
     control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
     start, epoch = _starts(trace.nodes)
-    waits = [[*one, *other] for one, other in zip(data, control, strict=True)]
+    waits = [[*one, *other] if other else one for one, other in zip(data, control, strict=True)]
     order = _order(waits)
     if len(order) < len(waits):
         dropped = sum(len(one) for one in control)
@@ -186,12 +186,15 @@ def _places(trace: ChakraTrace) -> dict[int, int]:
 def _waits(
     place_of: dict[int, int], ids: Iterable[Sequence[int]], which: str, unused: Counter[str]
 ) -> Waits:
-    waits: Waits = []
+    waits = [list(own) for own in ids]
+    numbered = [*place_of] == [*range(len(place_of))]
+    if numbered and max((max(own) for own in waits if own), default=0) < len(waits):
+        return waits
     dangling = 0
-    for own in ids:
+    for number, own in enumerate(waits):
         found = [place_of[one] for one in own if one in place_of] if own else []
         dangling += len(own) - len(found)
-        waits.append(found)
+        waits[number] = found
     if dangling:
         unused[f"{which} dependencies on nodes that are not in the file"] += dangling
     return waits

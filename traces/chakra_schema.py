@@ -105,6 +105,7 @@ def _file() -> FileDescriptorProto:
     _add(file, "IOInfo", *texts)
     _add_node(file, "Node", attributes)
     _add_node(file, "PackedNode", ("attr", "bytes", "many"))
+    _add(file, "PackedNodes", (1, "nodes", "PackedNode", "many"))
     return file
 
 
@@ -177,7 +178,10 @@ def _add(
 def _classes() -> dict[str, Any]:
     pool = DescriptorPool()
     pool.Add(_file())
-    names = ("Node", "PackedNode", "AttributeProto", "GlobalMetadata", "OldMetadata")
+    names = (
+        *("Node", "PackedNode", "PackedNodes", "AttributeProto"),
+        *("GlobalMetadata", "OldMetadata"),
+    )
     return {n: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
 
 
@@ -185,6 +189,8 @@ _CLASSES = _classes()
 NodeMessage = _CLASSES["Node"]
 PackedMessage = _CLASSES["PackedNode"]
 """A node whose attributes are left encoded; the bytes of both are the same."""
+ManyMessage = _CLASSES["PackedNodes"]
+"""Nodes as one message, each of which would be field 1."""
 AttributeMessage = _CLASSES["AttributeProto"]
 MetadataMessage = _CLASSES["GlobalMetadata"]
 OldMetadataMessage = _CLASSES["OldMetadata"]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.nonnegative import nonnegative
+
 Floats = NDArray[np.float64]
 
 FEWEST = 3
@@ -139,8 +141,6 @@ def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
     What a call is held up by is never negative, so its times have a tail on one side, and squares
     would follow it. NNLS (Lawson and Hanson 1974), iteratively reweighted (Schlossmacher 1973).
     """
-    from scipy.optimize import nnls  # takes longer to load than most questions to answer
-
     if not chosen:
         return np.empty(0)
     held = [place for place in range(len(rows.names)) if place not in chosen]
@@ -149,7 +149,7 @@ def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
     weight = np.ones(len(rows.took))
     before = np.full(len(chosen), np.inf)
     for _ in range(_ROUNDS):
-        found, _ = nnls(matrix * weight[:, None], left * weight)
+        found = nonnegative(matrix * weight[:, None], left * weight)
         if np.abs(found - before).max() <= _SETTLED:
             break
         before = found

@@ -104,3 +104,15 @@ def test_a_node_that_was_read_is_the_bytes_that_were_written(tmp_path):
     (found,) = read(tmp_path, written).nodes
     assert found.SerializeToString() == written.SerializeToString()
     assert whole(found) == written
+
+
+def test_a_lane_that_is_busy_is_waited_for(tmp_path):
+    """The first keeps the lane though it takes longer than what is ready at the same time."""
+    long, short, other = node(0, us=5, stream=7), node(1, us=2, stream=7), node(2, us=1, stream=8)
+    edges = chakra.load(write(tmp_path, [long, short, other])).workload.edges
+    assert (edges.source.tolist(), edges.target.tolist()) == ([0], [1])
+
+
+def test_a_node_that_waits_for_itself_is_a_circle(tmp_path):
+    with pytest.raises(TraceError, match=r"job\.0\.et: the data dependencies make a circle: node"):
+        chakra.load(write(tmp_path, [node(0), node(1, after=[1])]))

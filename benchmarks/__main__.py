@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cases
+from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from experiments.bound import most_utility
@@ -45,10 +46,20 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    parts = (_reading, _linking, _generating, _engine, _large, _studies, _ring, _commands)
-    for rows in parts:
-        with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
-            figures += list(rows())
+    everything = (
+        _reading,
+        _linking,
+        _generating,
+        _engine,
+        _large,
+        _studies,
+        first_answers,
+        _ring,
+        _commands,
+    )
+    for measure in everything:
+        with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
+            figures += list(measure())
     for figure in figures:
         table.add_row(*_cells(figure), style="red" if figure.failed else None)
     console.print(table)
@@ -200,6 +211,8 @@ def _commands() -> Iterator[Figure]:
     yield Figure("its peak memory", asked.peak / 1e6, "MB")
     shown = process([*command, "--help"], 5)
     bare = process(["-c", ""], 5)
+    loaded = process(["-c", "import experiments.cli"], 5)
+    yield Figure("command line, import", 1e3 * loaded.seconds, "ms", 300)
     yield Figure("command line, --help", 1e3 * shown.seconds, "ms", 500)
     yield Figure("Python alone", 1e3 * bare.seconds, "ms", remark="part of both")
 

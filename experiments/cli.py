@@ -6,6 +6,7 @@ Everything heavy is imported inside the commands, so that ``--help`` is fast.
 """
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -81,9 +82,17 @@ for _command in COMMANDS:
     app.command()(_guarded(_command))
 
 
+_ALLOCATIONS = 100_000
+"""After so many more the collector looks for cycles: Python's 700 are for small programs."""
+
+
 def main() -> None:
     """Run the command line."""
-    app()
+    gc.set_threshold(_ALLOCATIONS)
+    try:
+        app()
+    finally:
+        gc.freeze()  # or the interpreter looks through all that was loaded, twice, before it ends
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ def node(number: int, kind: int = COMP, *, after=(), control=(), us=0, start=0, 
     return message
 
 
+def whole(node):
+    """A node that was read, with its attributes decoded."""
+    return NodeMessage.FromString(node.SerializeToString())
+
+
 def host(number: int, **more: Any):
     return node(number, is_cpu_op=True, **more)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from chakra_traces import whole
 from simulator.engine import simulate
 from simulator.errors import TraceError
 from simulator.workload import What
 from strategies import plan, switch_network
 from traces import chakra
-from traces.chakra_nodes import value_of
+from traces.chakra_attributes import value_of
 from traces.chakra_schema import COLL
 from traces.chakra_stream import decode, encode
 from traces.kineto_document import unpack
@@ -98,7 +99,7 @@ def test_the_json_twin_says_the_same_node_by_node():
         assert (mine.type, mine.duration_micros) == (theirs.type, theirs.duration_micros)
         assert list(mine.data_deps) == list(theirs.data_deps)
         on_host = [
-            value_of(next(one for one in node.attr if one.name == "is_cpu_op"))
+            value_of(next(one for one in whole(node).attr if one.name == "is_cpu_op"))
             for node in (mine, theirs)
         ]
         assert on_host[0] == on_host[1]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chakra_traces import whole
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from link_tapes import Tape
@@ -18,7 +19,7 @@ from simulator.workload import UNKNOWN, CallRow, What
 from strategies import workloads
 from topologies import load_cluster
 from traces import chakra
-from traces.chakra_nodes import OWN, value_of
+from traces.chakra_attributes import OWN, value_of
 from traces.chakra_schema import COLL, COMP, RECV, SEND
 from traces.chakra_stream import encode
 from traces.chakra_write import write_chakra
@@ -47,7 +48,7 @@ def again(workload, folder):
 
 
 def attributes(node):
-    return {one.name: value_of(one) for one in node.attr}
+    return {one.name: value_of(one) for one in whole(node).attr}
 
 
 def nodes_of(path):
@@ -97,12 +98,13 @@ def without_our_attributes(folder):
     """What any other tool would have written: starts and durations in whole microseconds."""
     for path in folder.glob("*.et"):
         trace = chakra.read(path)
-        for message in (trace.metadata, *trace.nodes):
+        nodes = [whole(node) for node in trace.nodes]
+        for message in (trace.metadata, *nodes):
             kept = [a.SerializeToString() for a in message.attr if not a.name.startswith(OWN)]
             kind = type(message.attr.add())
             del message.attr[:]
             message.attr.extend(kind.FromString(one) for one in kept)
-        path.write_bytes(encode(trace.metadata, trace.nodes))
+        path.write_bytes(encode(trace.metadata, nodes))
 
 
 @pytest.mark.parametrize(
@@ -221,10 +223,10 @@ def test_a_part_of_the_files_is_read_as_any_chakra_trace(tmp_path):
 def test_files_that_do_not_fit_together_are_refused(tmp_path):
     write_chakra(job(), tmp_path, "step")
     path = tmp_path / "step.2.et"
-    whole = path.read_bytes()
+    data = path.read_bytes()
     trace = chakra.read(path)
     last = trace.nodes[-1].SerializeToString()
-    path.write_bytes(whole[: -len(last) - (1 if len(last) < 128 else 2)])
+    path.write_bytes(data[: -len(last) - (1 if len(last) < 128 else 2)])
     with pytest.raises(TraceError, match=r"step\.2\.et: 5 nodes of 6"):
         chakra.load(tmp_path)
     write_chakra(replace(job(), notes=("another",)), tmp_path / "other", "step")

@@ -13,11 +13,13 @@ from traces.chakra_own import is_whole, load_own
 from traces.chakra_stream import ChakraTrace
 from traces.chakra_workload import load_files
 from traces.chakra_write import write_chakra
+from traces.garbage import uncollected
 from traces.loaded import Loaded
 
 __all__ = ["load", "read", "recognise", "save", "save_json"]
 
 
+@uncollected()
 def load(path: Path, step: str = "all") -> Loaded:
     """Read a Chakra trace: one file, or a directory with one per rank.
 

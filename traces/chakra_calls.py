@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import UNKNOWN
+from traces.chakra_attributes import Values
 from traces.chakra_groups import MOST_RANKS, GroupTable, NamedGroup, find
-from traces.chakra_nodes import RankNodes, Values
+from traces.chakra_nodes import RankNodes
 from traces.chakra_schema import COLL, COLLECTIVES, KIND_OF_TYPE, RECV, SEND, Node
 from traces.comms import UNKNOWN_GROUP, LocalCall, kind_of
+
+Job = tuple[Sequence[GroupTable], tuple[int, ...]]
+"""Tables of groups, and all ranks of the job."""
 
 _GROWS = ("all_gather", "gather")
 """Kinds whose output, on some rank, is the inputs of all ranks."""
@@ -43,32 +47,66 @@ def local_calls(
         If a rank has a call on a group to which it does not belong, or a number is no number.
     """
     calls = {}
-    everyone = tuple(range(job_ranks))
-    for place, node in enumerate(ranked.nodes):
-        if node.type in (SEND, RECV):
-            calls[place] = _message(ranked, place, tables, notes)
-        elif node.type == COLL:
-            calls[place] = _collective(ranked, place, (tables, everyone), notes)
+    job = (tables, tuple(range(job_ranks)))
+    known: dict[tuple[int, str], tuple[LocalCall, Counter[str]]] = {}
+    for place in calls_of(ranked):
+        key = ranked.form[place], ranked.nodes[place].inputs.types
+        if key not in known:
+            known[key] = _call(ranked, place, job)
+        call, missing = known[key]
+        calls[place] = _at(call, ranked.where(place))
+        if missing:
+            notes.update(missing)
     return calls
+
+
+def calls_of(ranked: RankNodes) -> list[int]:
+    """Places of a rank's communication nodes."""
+    are_calls = [form.type in (SEND, RECV, COLL) for form in ranked.forms]
+    return [place for place, form in enumerate(ranked.form) if are_calls[form]]
+
+
+def _call(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[str]]:
+    """Make the call of a node, and count what it does not tell."""
+    missing: Counter[str] = Counter()
+    if ranked.of(place).type == COLL:
+        return _collective(ranked, place, job, missing), missing
+    return _message(ranked, place, job[0], missing), missing
+
+
+def _at(call: LocalCall, where: str) -> LocalCall:
+    """Say of another node like it that it stands elsewhere."""
+    return LocalCall(
+        call.kind,
+        call.size,
+        call.dtype,
+        call.key,
+        call.label,
+        call.ranks,
+        call.group_size,
+        call.sequence,
+        call.peer,
+        where,
+        call.direction,
+    )
 
 
 def highest_rank(ranked: RankNodes) -> int:
     """Find the highest rank that messages name."""
-    return max((_peer(v, n, ranked, p) or 0 for p, n, v in _messages(ranked)), default=0)
-
-
-def _messages(ranked: RankNodes) -> list[tuple[int, Node, Values]]:
-    pairs = zip(ranked.nodes, ranked.values, strict=True)
-    return [(p, n, v) for p, (n, v) in enumerate(pairs) if n.type in (SEND, RECV)]
+    firsts: dict[int, int] = {}
+    for place, form in enumerate(ranked.form):
+        firsts.setdefault(form, place)
+    messages = [at for form, at in firsts.items() if ranked.forms[form].type in (SEND, RECV)]
+    return max((_peer(ranked, place) or 0 for place in messages), default=0)
 
 
 def _collective(
     ranked: RankNodes,
     place: int,
-    job: tuple[Sequence[GroupTable], tuple[int, ...]],
+    job: Job,
     notes: Counter[str],
 ) -> LocalCall:
-    node, values = ranked.nodes[place], ranked.values[place]
+    node, values = ranked.nodes[place], ranked.of(place).values
     kind = _kind(ranked, place, notes)
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
@@ -104,7 +142,7 @@ def _collective(
 
 def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
     """Kind by ``comm_type``; by the name of a node that has a size; else unknown."""
-    node, values = ranked.nodes[place], ranked.values[place]
+    form, values = ranked.of(place), ranked.of(place).values
     told = values.get("comm_type")
     if isinstance(told, str):
         told = _SPELLED.get(told.upper(), told)
@@ -113,7 +151,7 @@ def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
     if told is not None:
         notes[f"collectives of comm_type {told!r}, which Chakra does not have"] += 1
         return UNKNOWN
-    named = kind_of(node.name)
+    named = kind_of(form.name)
     if values.get("comm_size") is None or named in (None, "send_receive"):
         return UNKNOWN
     notes[NAMED_KIND] += 1
@@ -123,8 +161,8 @@ def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
 def _message(
     ranked: RankNodes, place: int, tables: Sequence[GroupTable], notes: Counter[str]
 ) -> LocalCall:
-    node, values = ranked.nodes[place], ranked.values[place]
-    peer = _peer(values, node, ranked, place)
+    node, values = ranked.nodes[place], ranked.of(place).values
+    peer = _peer(ranked, place)
     if peer is None:
         group = find(_name(values), tables) if _name(values) else None
         others = [rank for rank in (group.ranks or () if group else ()) if rank != ranked.rank]
@@ -164,9 +202,10 @@ def _alone(ranked: RankNodes, place: int, kind: str) -> LocalCall:
     )
 
 
-def _peer(values: Values, node: Node, ranked: RankNodes, place: int) -> int | None:
+def _peer(ranked: RankNodes, place: int) -> int | None:
     """Rank at the other end; the node must be on the side its type says."""
-    own, other = ("comm_src", "comm_dst") if node.type == SEND else ("comm_dst", "comm_src")
+    form, values = ranked.of(place), ranked.of(place).values
+    own, other = ("comm_src", "comm_dst") if form.type == SEND else ("comm_dst", "comm_src")
     here = values.get(own)
     if here is not None and here != ranked.rank:
         raise TraceError(
@@ -199,7 +238,7 @@ def _name(values: Values) -> str:
 
 
 def _size(ranked: RankNodes, place: int) -> float:
-    size = ranked.values[place].get("comm_size")
+    size = ranked.of(place).values.get("comm_size")
     if size is None:
         return math.nan
     if not isinstance(size, int | float) or not 0 <= size < 2**63:

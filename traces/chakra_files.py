@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.chakra_attributes import OWN, value_of
 from traces.chakra_groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
 from traces.chakra_json import decode_json, is_json
-from traces.chakra_nodes import OWN, value_of
 from traces.chakra_stream import ChakraTrace, decode, is_stream
 from traces.content import unpack
 

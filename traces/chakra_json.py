@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
 from simulator.errors import TraceError
 from traces.chakra_schema import Metadata, MetadataMessage, Node, NodeMessage
-from traces.chakra_stream import ChakraTrace
+from traces.chakra_stream import ChakraTrace, packed
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
@@ -83,8 +83,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
     try:
         if _GRAPH.match(data):
             graph = msgspec.json.decode(data, type=_Graph)
-            nodes = [_graph_node(node) for node in graph.nodes]
-            return ChakraTrace(path, MetadataMessage(), nodes, {})
+            return packed(path, MetadataMessage(), map(_graph_node, graph.nodes))
         return _messages(path, data.decode("utf-8"))
     except (ValueError, TypeError, RecursionError, ParseError) as error:
         raise TraceError(
@@ -94,7 +93,8 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
 
 def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
     """Write messages as ``chakra_jsonizer`` does: one JSON object after another."""
-    return "".join(MessageToJson(message) for message in (metadata, *nodes))  # type: ignore[arg-type]
+    whole = (NodeMessage.FromString(node.SerializeToString()) for node in nodes)
+    return "".join(MessageToJson(message) for message in (metadata, *whole))
 
 
 def _messages(path: Path, text: str) -> ChakraTrace:
@@ -109,7 +109,7 @@ def _messages(path: Path, text: str) -> ChakraTrace:
             nodes.append(ParseDict(told, NodeMessage()))
         except ParseError as error:
             raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
-    return ChakraTrace(path, metadata, nodes, {})
+    return packed(path, metadata, nodes)
 
 
 def _line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """One rank's Chakra nodes: their attributes as values, who waits for whom, and where they run."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,18 +11,13 @@ from typing import Any
 
 from simulator.errors import TraceError
 from simulator.workload import What
+from traces.chakra_attributes import OWN, Values
 from traces.chakra_schema import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND, STORAGE, TYPES, Node
 from traces.chakra_stream import ChakraTrace
 
-OWN = "twofold_"
-"""What the names of our own attributes begin with."""
-_READ = frozenset(
-    (
-        *("is_cpu_op", "stream", "tid", "num_ops", "tensor_size", "comm_type", "comm_size"),
-        *("comm_src", "comm_dst", "comm_tag", "comm_group", "pg_name", "involved_dim"),
-    )
-)
 _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
+_CALLS = {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}
+_MICRO = 1e-6
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
 _OWN_COMPUTE = (What.HOST, What.COMPUTE, What.COPY)
 """What a COMP_NODE that this project wrote may be; one of a call is told by the call."""
@@ -30,22 +26,40 @@ _MOVES = re.compile(r"Mem(cpy|set)\b")
 COMMUNICATION = "communication"
 """Lane of calls of which no stream is told: those may overlap."""
 
-Values = dict[str, Any]
 Waits = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What nodes may have alike: all but id, start, dependencies, and what goes in and out.
+
+    ``duration`` (s) is exact where this project wrote it, else whole microseconds. ``on_host`` says
+    whether it runs on a host thread, which what it is need not tell.
+    """
+
+    type: int
+    name: str
+    micros: int
+    values: Values
+    what: What
+    on_host: bool
+    duration: float
 
 
 @dataclass(slots=True, eq=False)
 class RankNodes:
     """The nodes of one rank; everything that is per node has their order in the file.
 
-    ``waits`` are the places of the nodes that each node waits for, ``order`` the nodes so that each
-    comes after those. ``start`` is in seconds since ``epoch`` (us), None where the file tells none.
+    Each node is of one of ``forms``: ``form`` has its place. ``waits`` are the places of the nodes
+    that each node waits for, ``order`` the nodes so that each comes after those. ``start`` is in
+    seconds since ``epoch`` (us), None where the file tells none.
     """
 
     rank: int
     file: Path
     nodes: list[Node]
-    values: list[Values]
+    forms: list[Form]
+    form: list[int]
     waits: Waits
     order: list[int]
     start: list[float | None]
@@ -56,6 +70,10 @@ class RankNodes:
     def timed(self) -> bool:
         """Whether the file tells when its nodes started."""
         return any(start is not None for start in self.start)
+
+    def of(self, place: int) -> Form:
+        """Return what a node is."""
+        return self.forms[self.form[place]]
 
     def where(self, place: int) -> str:
         """Name file and node, as messages do."""
@@ -76,7 +94,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
     control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
     start, epoch = _starts(trace.nodes)
-    waits = [[*one, *other] for one, other in zip(data, control, strict=True)]
+    waits = [[*one, *other] if other else one for one, other in zip(data, control, strict=True)]
     order = _order(waits)
     if len(order) < len(waits):
         dropped = sum(len(one) for one in control)
@@ -84,68 +102,77 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
         waits, order = data, _order(data)
     if len(order) < len(waits):
         raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
-    values = [_values(node) for node in trace.nodes]
-    other = Counter(node.type for node in trace.nodes if node.type not in _MODELLED)
+    forms, form = _forms(trace)
+    types = [one.type for one in forms]
+    other = Counter(types[one] for one in form if types[one] not in _MODELLED)
     for number, count in other.items():
         unused[f"nodes of type {_type_name(number)}: kept as host ops"] = count
-    waits = [sorted(set(one)) for one in waits]
-    return RankNodes(rank, trace.file, trace.nodes, values, waits, order, start, epoch, unused)
-
-
-def what_of(node: Node, values: Values) -> What:
-    """Tell what a node is in a workload; calls are told by their type."""
-    own = values.get(f"{OWN}what")
-    if node.type == COMP and own in _OWN_COMPUTE:
-        return What(own)
-    if node.type in (SEND, RECV, COLL):
-        return {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}[node.type]
-    if node.type in _COPIES:
-        return What.COPY
-    if node.type != COMP or values.get("is_cpu_op"):
-        return What.HOST
-    return What.COPY if _MOVES.match(node.name) else What.COMPUTE
+    waits = [one if len(one) < 2 else sorted(set(one)) for one in waits]
+    nodes = trace.nodes
+    return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
 
 def lanes_of(ranked: RankNodes) -> list[str]:
-    """Name the lane of every node: its host thread, its stream, else what kind of work it is.
+    """Name the lane of each form: its host thread, its stream, else what kind of work it is.
 
     Older converters give a kernel's stream as its ``tid``; newer ones give its host thread there
     and the stream besides.
     """
-    pairs = list(zip(ranked.nodes, ranked.values, strict=True))
-    host = [_on_host(node, values) for node, values in pairs]
-    threads = {values.get("tid") for (_, values), own in zip(pairs, host, strict=True) if own}
+    threads = {form.values.get("tid") for form in ranked.forms if form.on_host}
     return [
-        str(values[f"{OWN}lane"])
-        if f"{OWN}lane" in values
-        else _host_lane(values)
-        if own
-        else _device_lane(node, values, threads)
-        for (node, values), own in zip(pairs, host, strict=True)
+        str(form.values[f"{OWN}lane"])
+        if f"{OWN}lane" in form.values
+        else _host_lane(form.values)
+        if form.on_host
+        else _device_lane(form, threads)
+        for form in ranked.forms
     ]
 
 
-def _values(node: Node) -> Values:
-    """Attributes that are read, by name; of two with one name the first counts, as in ASTRA-sim."""
-    values: Values = {}
-    for attribute in node.attr:
-        name = attribute.name
-        if name in _READ or name.startswith(OWN):
-            values.setdefault(name, value_of(attribute))
-    return values
+def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
+    """Find the different forms in order of appearance, and which each node is of."""
+    index: dict[tuple[int, str, int, int], int] = {}
+    forms: list[Form] = []
+    form = []
+    for node, values in zip(trace.nodes, trace.values, strict=True):
+        key = (node.type, node.name, node.duration_micros, id(values))
+        number = index.setdefault(key, len(forms))
+        if number == len(forms):
+            forms.append(_form(*key[:3], values))
+        form.append(number)
+    return forms, form
 
 
-def value_of(attribute: Any) -> Any:
-    """Take the value of an attribute, whichever field it stands in; None if in none."""
-    which = attribute.WhichOneof("value")
-    if which is None:
-        return None
-    value = getattr(attribute, which)
-    return list(value.values) if which.endswith("_list") else value
+def _form(kind: int, name: str, micros: int, values: Values) -> Form:
+    what = _what_of(kind, name, values)
+    told = values.get("is_cpu_op")
+    on_host = bool(told) if told is not None else what == What.HOST
+    exact = values.get(f"{OWN}duration")
+    duration = micros * _MICRO
+    if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
+        duration = exact
+    return Form(kind, name, micros, values, what, on_host, duration)
+
+
+def _what_of(kind: int, name: str, values: Values) -> What:
+    """Tell what a node is in a workload; calls are told by their type."""
+    own = values.get(f"{OWN}what")
+    if kind == COMP and own in _OWN_COMPUTE:
+        return What(own)
+    if kind in _CALLS:
+        return _CALLS[kind]
+    if kind in _COPIES:
+        return What.COPY
+    if kind != COMP or values.get("is_cpu_op"):
+        return What.HOST
+    return What.COPY if _MOVES.match(name) else What.COMPUTE
 
 
 def _places(trace: ChakraTrace) -> dict[int, int]:
-    places: dict[int, int] = {}
+    places = {node.id: place for place, node in enumerate(trace.nodes)}
+    if len(places) == len(trace.nodes):
+        return places
+    places.clear()
     for place, node in enumerate(trace.nodes):
         if places.setdefault(node.id, place) != place:
             first = trace.nodes[places[node.id]].name
@@ -159,12 +186,15 @@ def _places(trace: ChakraTrace) -> dict[int, int]:
 def _waits(
     place_of: dict[int, int], ids: Iterable[Sequence[int]], which: str, unused: Counter[str]
 ) -> Waits:
-    waits: Waits = []
+    waits = [list(own) for own in ids]
+    numbered = [*place_of] == [*range(len(place_of))]
+    if numbered and max((max(own) for own in waits if own), default=0) < len(waits):
+        return waits
     dangling = 0
-    for own in ids:
-        found = [place_of[one] for one in own if one in place_of]
+    for number, own in enumerate(waits):
+        found = [place_of[one] for one in own if one in place_of] if own else []
         dangling += len(own) - len(found)
-        waits.append(found)
+        waits[number] = found
     if dangling:
         unused[f"{which} dependencies on nodes that are not in the file"] += dangling
     return waits
@@ -192,6 +222,8 @@ def _order(waits: Waits) -> list[int]:
 
     Shorter than ``waits`` if those make a circle (Kahn 1962).
     """
+    if all(not own or max(own) < place for place, own in enumerate(waits)):
+        return list(range(len(waits)))
     followers: Waits = [[] for _ in waits]
     for place, own in enumerate(waits):
         for one in own:
@@ -228,20 +260,16 @@ def _type_name(number: int) -> str:
     return TYPES[number] if 0 <= number < len(TYPES) else str(number)
 
 
-def _on_host(node: Node, values: Values) -> bool:
-    told = values.get("is_cpu_op")
-    return bool(told) if told is not None else what_of(node, values) == What.HOST
-
-
 def _host_lane(values: Values) -> str:
     return f"thread {values['tid']}" if values.get("tid") is not None else "host"
 
 
-def _device_lane(node: Node, values: Values, threads: set[Any]) -> str:
+def _device_lane(form: Form, threads: set[Any]) -> str:
+    values = form.values
     if values.get("stream") is not None:
         return f"stream {values['stream']}"
     if values.get("tid") is not None and values["tid"] not in threads:
         return f"stream {values['tid']}"
-    if node.type in (SEND, RECV, COLL):
+    if form.type in _CALLS:
         return COMMUNICATION
-    return "memory" if what_of(node, values) == What.COPY else "compute"
+    return "memory" if form.what == What.COPY else "compute"

@@ -2,24 +2,31 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError, WorkloadError
-from simulator.workload import CallRow, What, Workload
+from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
+from traces.chakra_attributes import OWN, Values
 from traces.chakra_files import Files, RankFile
-from traces.chakra_nodes import OWN, value_of
 from traces.chakra_schema import Node
 from traces.coverage import Coverage
 from traces.loaded import Loaded
 
 _SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
 """Attributes of the metadata that all files of one workload have alike."""
+
+
+_ALIKE = tuple(f"{OWN}{name}" for name in ("kind", "group", "size"))
+"""Attributes of a call that all its members have alike."""
+_CALL, _LAGS, _FAR, _FAR_LAGS = (
+    f"{OWN}{name}" for name in ("call", "lags", "far_deps", "far_lags")
+)
 
 
 def is_whole(files: Files) -> bool:
@@ -55,10 +62,19 @@ def load_own(path: Path, files: Files) -> Loaded:
 
 @dataclass(slots=True)
 class _Rows:
-    """Ops by their index, as ``(rank, node, attributes)``, and calls by theirs."""
+    """Ops of all files in the order of their index, and calls of theirs."""
 
-    ops: dict[int, tuple[int, Node, Mapping[str, Any]]] = field(default_factory=dict)
-    calls: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    rank: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
+    calls: dict[int, Values] = field(default_factory=dict)
+
+    def sort(self) -> None:
+        """Put the ops into their order; none may be missing, nor stand twice."""
+        order = np.argsort([node.id for node in self.nodes], kind="stable").tolist()
+        self.rank = [self.rank[at] for at in order]
+        self.nodes = [self.nodes[at] for at in order]
+        self.values = [self.values[at] for at in order]
 
 
 def _workload(files: Files) -> Workload:
@@ -66,20 +82,34 @@ def _workload(files: Files) -> Workload:
     rows = _Rows()
     for file in files.ranks:
         _read(file, shared, rows)
-    if sorted(rows.ops) != list(range(_number(shared["all_ops"]))):
-        raise ValueError(f"of {shared['all_ops']} ops, {len(rows.ops)} are there")
-    builder = WorkloadBuilder(_number(shared["job_ranks"]), notes=_texts(shared["notes"]))
-    for label, ranks in json.loads(str(shared["groups"])):
-        builder.group(tuple(ranks), label)
-    _add_calls(builder, rows.calls)
-    for index in range(len(rows.ops)):
-        _add_op(builder, index, *rows.ops[index])
-    workload = _with_lanes(builder.build(), _texts(shared["lanes"]))
-    columns = {
-        name: np.array([rows.calls[call].get(name, usual) for call in range(len(rows.calls))])
-        for name, usual in (("factor", 1.0), ("late", 0.0))
-    }
-    return workload.with_calls(**columns) if rows.calls else workload
+    rows.sort()
+    _check_whole(files, rows, _number(shared["all_ops"]))
+    calls = [rows.calls[call] for call in range(len(rows.calls))]
+    labels = json.loads(str(shared["groups"]))
+    groups = dict.fromkeys(Group(tuple(ranks), label) for label, ranks in labels)
+    lanes = _texts(shared["lanes"])
+    what = _column(rows, "what", np.uint8)
+    for code in np.unique(what).tolist():
+        What(code)  # which raises ValueError if there is no such
+    name, names = _indexed([node.name for node in rows.nodes])
+    return Workload(
+        what=what,
+        rank=np.array(rows.rank, dtype=np.int32),
+        lane=_in_table([one[f"{OWN}lane"] for one in rows.values], lanes),
+        name=name,
+        call=_column(rows, "call", np.int32, -1),
+        duration=_column(rows, "duration", np.float64),
+        ready=_column(rows, "ready", np.float64, 0.0),
+        measured_start=_column(rows, "start", np.float64, math.nan),
+        measured_end=_column(rows, "end", np.float64, math.nan),
+        edges=_edges(rows),
+        calls=_calls(calls),
+        groups=tuple(groups),
+        names=names,
+        lanes=tuple(lanes),
+        job_ranks=_number(shared["job_ranks"]),
+        notes=tuple(_texts(shared["notes"])),
+    )
 
 
 def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
@@ -91,60 +121,91 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
         raise TraceError(
             f"{where}: {len(file.trace.nodes)} nodes of {file.own.get('ops')}: copy it again"
         )
-    for node in file.trace.nodes:
-        own = {
-            one.name.removeprefix(OWN): value_of(one)
-            for one in node.attr
-            if one.name.startswith(OWN)
-        }
-        if rows.ops.setdefault(node.id, (file.rank, node, own))[1] is not node:
-            raise TraceError(f"{where}: node {node.id} stands twice in the files")
-        if "call" in own:
-            call = rows.calls.setdefault(own["call"], own)
-            if any(call.get(name) != own.get(name) for name in ("kind", "group", "size")):
-                raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own['call']}")
+    rows.rank += [file.rank] * len(file.trace.nodes)
+    rows.nodes += file.trace.nodes
+    rows.values += file.trace.values
+    for node, own in zip(file.trace.nodes, file.trace.values, strict=True):
+        if _CALL not in own:
+            continue
+        call = rows.calls.setdefault(own[_CALL], own)
+        if call is not own and any(call.get(name) != own.get(name) for name in _ALIKE):
+            raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own[_CALL]}")
 
 
-def _add_calls(builder: WorkloadBuilder, calls: Mapping[int, Mapping[str, Any]]) -> None:
-    for number in range(len(calls)):
-        call = calls[number]
-        builder.call(
+def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
+    """Refuse files of which one has an op that another has, or that none has."""
+    ids = [node.id for node in rows.nodes]
+    if ids == list(range(ops)):
+        return
+    seen: set[int] = set()
+    for file in files.ranks:
+        for node in file.trace.nodes:
+            if node.id in seen:
+                raise TraceError(f"{file.trace.file}: node {node.id} stands twice in the files")
+            seen.add(node.id)
+    raise ValueError(f"of {ops} ops, {len(ids)} are there")
+
+
+_NOT_GIVEN = object()
+
+
+def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
+    """Collect an attribute of every op; one that has no usual value must be there."""
+    key = f"{OWN}{name}"
+    if usual is _NOT_GIVEN:
+        return np.array([one[key] for one in rows.values], dtype=dtype)
+    return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
+
+
+def _indexed(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the index of each text, and the texts in the order in which they were first seen."""
+    table: dict[str, int] = {}
+    return np.array([table.setdefault(text, len(table)) for text in texts], np.int32), tuple(table)
+
+
+def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
+    index = {text: place for place, text in enumerate(table)}
+    return np.array([index[text] for text in texts], dtype=np.int32)
+
+
+def _calls(calls: Sequence[Values]) -> Calls:
+    rows = Calls.of(
+        [
             CallRow(
-                kind=call["kind"],
-                group=call["group"],
-                sequence=call["sequence"],
-                size=call.get("size", math.nan),
-                dtype=call["dtype"],
-                transfer=call.get("transfer", math.nan),
+                kind=call[f"{OWN}kind"],
+                group=call[f"{OWN}group"],
+                sequence=call[f"{OWN}sequence"],
+                size=call.get(f"{OWN}size", math.nan),
+                dtype=call[f"{OWN}dtype"],
+                transfer=call.get(f"{OWN}transfer", math.nan),
             )
-        )
-
-
-def _add_op(
-    builder: WorkloadBuilder, index: int, rank: int, node: Node, own: Mapping[str, Any]
-) -> None:
-    builder.op(
-        What(own["what"]),
-        rank=rank,
-        lane=own["lane"],
-        name=node.name,
-        duration=own["duration"],
-        call=own.get("call", -1),
-        ready=own.get("ready", 0.0),
-        measured=(own.get("start", math.nan), own.get("end", math.nan)),
+            for call in calls
+        ]
     )
-    near = list(node.data_deps)
-    for source, lag in zip(near, own.get("lags", [0.0] * len(near)), strict=True):
-        builder.edge(source, index, lag=lag)
-    for source, lag in zip(own.get("far_deps", ()), own.get("far_lags", ()), strict=True):
-        builder.edge(source, index, lag=lag)
+    factor, late = (
+        np.array([call.get(f"{OWN}{name}", usual) for call in calls], dtype=np.float64)
+        for name, usual in (("factor", 1.0), ("late", 0.0))
+    )
+    return replace(rows, factor=factor, late=late)
 
 
-def _with_lanes(workload: Workload, lanes: list[str]) -> Workload:
-    """Put the table of lanes back into the order it had."""
-    place_of = {lane: place for place, lane in enumerate(lanes)}
-    places = np.array([place_of[lane] for lane in workload.lanes], dtype=np.int32)
-    return replace(workload, lane=places[workload.lane], lanes=tuple(lanes))
+def _edges(rows: _Rows) -> Edges:
+    """Collect what each op waits for on its own rank, and on others."""
+    sources: list[int] = []
+    lags: list[float] = []
+    counts = []
+    for node, own in zip(rows.nodes, rows.values, strict=True):
+        near = list(node.data_deps)
+        far = own.get(_FAR, ())
+        sources += near
+        sources += far
+        lags += own.get(_LAGS) or [0.0] * len(near)
+        lags += own.get(_FAR_LAGS, ())
+        counts.append(len(near) + len(far))
+        if len(lags) != len(sources):
+            raise ValueError(f"node {node.id} has not as many lags as dependencies")
+    target = np.repeat(np.arange(len(counts)), counts)
+    return Edges.of(len(counts), np.array(sources, dtype=np.int64), target, np.array(lags))
 
 
 def _number(value: object) -> int:

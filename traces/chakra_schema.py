@@ -86,6 +86,7 @@ class Node(Protocol):
     inputs: Any
     outputs: Any
     attr: Any
+    """Encoded attributes where a node was read: see :mod:`traces.chakra_attributes`."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
         """Encode the message."""
@@ -102,9 +103,16 @@ def _file() -> FileDescriptorProto:
     _add(file, "OldMetadata", (1, *attributes))
     texts = ((number, name, "string", "one") for number, name in _TEXTS)
     _add(file, "IOInfo", *texts)
+    _add_node(file, "Node", attributes)
+    _add_node(file, "PackedNode", ("attr", "bytes", "many"))
+    _add(file, "PackedNodes", (1, "nodes", "PackedNode", "many"))
+    return file
+
+
+def _add_node(file: FileDescriptorProto, name: str, attributes: tuple[str, str, str]) -> None:
     _add(
         file,
-        "Node",
+        name,
         (1, "id", "uint64", "one"),
         (2, "name", "string", "one"),
         (3, "type", "NodeType", "one"),
@@ -116,7 +124,6 @@ def _file() -> FileDescriptorProto:
         (9, "outputs", "IOInfo", "one"),
         (10, *attributes),
     )
-    return file
 
 
 _TEXTS = ((1, "values"), (2, "shapes"), (3, "types"))
@@ -171,11 +178,19 @@ def _add(
 def _classes() -> dict[str, Any]:
     pool = DescriptorPool()
     pool.Add(_file())
-    names = ("Node", "GlobalMetadata", "OldMetadata")
+    names = (
+        *("Node", "PackedNode", "PackedNodes", "AttributeProto"),
+        *("GlobalMetadata", "OldMetadata"),
+    )
     return {n: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
 
 
 _CLASSES = _classes()
 NodeMessage = _CLASSES["Node"]
+PackedMessage = _CLASSES["PackedNode"]
+"""A node whose attributes are left encoded; the bytes of both are the same."""
+ManyMessage = _CLASSES["PackedNodes"]
+"""Nodes as one message, each of which would be field 1."""
+AttributeMessage = _CLASSES["AttributeProto"]
 MetadataMessage = _CLASSES["GlobalMetadata"]
 OldMetadataMessage = _CLASSES["OldMetadata"]

@@ -1,6 +1,6 @@
 """A Chakra ``.et`` file: messages one after another, each preceded by its length as a varint."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -9,23 +9,40 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from simulator.errors import TraceError
-from traces.chakra_schema import Metadata, MetadataMessage, Node, NodeMessage, OldMetadataMessage
+from traces.chakra_attributes import Attributes, Values
+from traces.chakra_schema import (
+    ManyMessage,
+    Metadata,
+    MetadataMessage,
+    Node,
+    NodeMessage,
+    OldMetadataMessage,
+    PackedMessage,
+)
 
 _MOST_VARINT = 10
 """A varint of 64 bits has at most so many bytes."""
 _WHOLE = 1 << 12
 """Fewer first bytes of a file than this are all of it."""
+_MORE = 0x80
+"""A byte of a varint from which on another follows."""
+_FIELD_1 = b"\n"
+"""How a message of many begins that is field 1 of another."""
 _NEWER = frozenset({11})
 """Fields of ``Node`` that are known and not read: ``storage``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChakraTrace:
-    """The messages of one file; ``unused`` counts what in them is not of the known schema."""
+    """The messages of one file, and the attributes of each node.
+
+    ``unused`` counts what in them is not of the known schema.
+    """
 
     file: Path
     metadata: Metadata
     nodes: list[Node]
+    values: list[Values]
     unused: dict[str, int]
 
 
@@ -38,26 +55,62 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
         If the file is empty, cut short, or a message is not of Chakra's schema.
     """
     pieces = _pieces(path, data)
-    first = next(pieces, None)
-    if first is None:
+    if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
-    metadata = _metadata(first)
+    metadata = _metadata(_body(pieces[0]))
     if metadata is None:
         raise TraceError(f"{path}: message 0 is no GlobalMetadata: this is not a Chakra trace")
-    parse = NodeMessage.FromString
-    nodes: list[Node] = []
+    nodes = _together(pieces)
     newer = 0
-    for piece in pieces:
-        try:
-            node = parse(piece)
-        except DecodeError as error:
-            raise TraceError(
-                f"{path}: message {len(nodes) + 1} ({len(piece)} bytes) is no Chakra node: {error}"
-            ) from error
-        newer += _is_newer(node)
-        nodes.append(node)
+    if nodes is None:
+        nodes = _one_by_one(path, pieces)
+        newer = sum(map(_is_newer, nodes))
     unused = {"nodes with fields of a newer schema": newer} if newer else {}
-    return ChakraTrace(path, metadata, nodes, unused)
+    return ChakraTrace(path, metadata, nodes, _values(path, nodes), unused)
+
+
+def _together(pieces: list[bytes]) -> list[Node] | None:
+    """Decode all nodes at once; None if one is damaged, or has fields that are not read."""
+    try:
+        many = ManyMessage.FromString(_FIELD_1.join([b"", *pieces[1:]]))
+    except DecodeError:
+        return None
+    size = many.ByteSize()
+    many.DiscardUnknownFields()
+    return list(many.nodes) if many.ByteSize() == size else None
+
+
+def _one_by_one(path: Path, pieces: list[bytes]) -> list[Node]:
+    nodes: list[Node] = []
+    for piece in pieces[1:]:
+        body = _body(piece)
+        try:
+            nodes.append(PackedMessage.FromString(body))
+        except DecodeError as error:
+            raise _no_node(path, len(nodes), len(body), error) from error
+    return nodes
+
+
+def _values(path: Path, nodes: Sequence[Node]) -> list[Values]:
+    values_of = Attributes().values
+    values: list[Values] = []
+    try:
+        values.extend(values_of(node.attr) for node in nodes)
+    except DecodeError as error:
+        size = len(nodes[len(values)].SerializeToString())
+        raise _no_node(path, len(values), size, error) from error
+    return values
+
+
+def _no_node(path: Path, place: int, size: int, error: DecodeError) -> TraceError:
+    return TraceError(f"{path}: message {place + 1} ({size} bytes) is no Chakra node: {error}")
+
+
+def packed(path: Path, metadata: Metadata, nodes: Iterable[Node]) -> ChakraTrace:
+    """Make what :func:`decode` does of whole messages."""
+    found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
+    values_of = Attributes().values
+    return ChakraTrace(path, metadata, found, [values_of(node.attr) for node in found], {})
 
 
 def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:
@@ -90,24 +143,34 @@ def is_stream(head: bytes) -> bool:
     return told if at + size > len(head) else _is_node(head[at : at + size], lenient=told)
 
 
-def _pieces(path: Path, data: bytes) -> Iterator[bytes]:
-    at, end, number = 0, len(data), 0
+def _pieces(path: Path, data: bytes) -> list[bytes]:
+    """Cut a file into its messages, each with its length before it."""
+    pieces: list[bytes] = []
+    at, end = 0, len(data)
     while at < end:
-        found = _length(data, at)
-        if found is None:
-            raise TraceError(
-                f"{path}: message {number} at byte {at}: its length is no varint: "
-                "the file is damaged, or cut short, or no Chakra trace"
-            )
-        size, begin = found
+        size = data[at]
+        begin = at + 1
+        if size >= _MORE:
+            found = _length(data, at)
+            if found is None:
+                raise TraceError(
+                    f"{path}: message {len(pieces)} at byte {at}: its length is no varint: "
+                    "the file is damaged, or cut short, or no Chakra trace"
+                )
+            size, begin = found
         if begin + size > end:
             raise TraceError(
-                f"{path}: message {number} at byte {at} says it has {size} bytes, and "
+                f"{path}: message {len(pieces)} at byte {at} says it has {size} bytes, and "
                 f"{end - begin} are left: the file is damaged, or cut short, or no Chakra trace"
             )
+        pieces.append(data[at : begin + size])
         at = begin + size
-        number += 1
-        yield data[begin:at]
+    return pieces
+
+
+def _body(piece: bytes) -> bytes:
+    found = _length(piece, 0)
+    return piece if found is None else piece[found[1] :]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.builder import WorkloadBuilder
 from simulator.units import format_quantity
-from simulator.workload import UNKNOWN, CallRow, What
+from simulator.workload import UNKNOWN, What
 from traces.assemble import Clock, align, assemble
-from traces.chakra_calls import highest_rank, local_calls
+from traces.chakra_attributes import OWN
+from traces.chakra_calls import calls_of, highest_rank, local_calls
+from traces.chakra_columns import columns
 from traces.chakra_files import Files
-from traces.chakra_nodes import (
-    COMMUNICATION,
-    OWN,
-    RankNodes,
-    lanes_of,
-    rank_nodes,
-    what_of,
-)
+from traces.chakra_nodes import RankNodes, lanes_of, rank_nodes
 from traces.chakra_schema import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND
 from traces.chakra_times import connect, spans
 from traces.comms import UNKNOWN_GROUP
@@ -30,8 +24,6 @@ from traces.graph import LocalOp, RankGraph
 from traces.lane_order import one_at_a_time
 from traces.loaded import Loaded
 from traces.match import MatchedCall, Matching, match
-
-_MICRO = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,10 +58,16 @@ def load_files(path: Path, files: Files) -> Loaded:
     for file, one in zip(files.ranks, ranked, strict=True):
         graph = _graph(one, notes, timed=timed)
         tables = (file.told.groups, files.groups)
-        graph.collectives = local_calls(one, tables, job_ranks, notes)
+        calls = local_calls(one, tables, job_ranks, notes)
+        graph.collectives = calls if timed else dict(enumerate(calls.values()))
         graphs.append(graph)
     job = _Job(ranked, graphs, match(graphs, job_ranks), job_ranks, notes)
-    return _measured(path, files, job) if timed else _unmeasured(path, files, job)
+    if timed:
+        return _measured(path, files, job)
+    places = [calls_of(one) for one in ranked]
+    for call in job.matching.calls:
+        call.ops = {at: places[at][op] for at, op in call.ops.items()}
+    return _unmeasured(path, files, job)
 
 
 def _job_ranks(files: Files, ranked: Sequence[RankNodes]) -> int:
@@ -83,43 +81,38 @@ def _job_ranks(files: Files, ranked: Sequence[RankNodes]) -> int:
 
 
 def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
-    """Ops of a rank, in file order; without measured starts their place in the order is one."""
-    durations = [_duration(ranked, place) for place in range(len(ranked.nodes))]
-    if timed:
-        times = spans(ranked, durations)
-    else:
-        times = [(0.0, 0.0)] * len(durations)
-        for number, place in enumerate(ranked.order):
-            times[place] = (float(number), number + durations[place])
+    """Ops of a rank, in file order; without measured starts their place in the order is one.
+
+    Of those only what matching calls between ranks needs: the calls.
+    """
+    _count_lacking(ranked, notes)
     graph = RankGraph(ranked.rank, 0.0)
     lanes = lanes_of(ranked)
-    for place, (start, end) in enumerate(times):
-        node = ranked.nodes[place]
-        what = what_of(node, ranked.values[place])
-        graph.add(LocalOp(what, lanes[place], node.name, start, end))
-        _count_lacking(ranked, place, notes)
-    if timed:
-        connect(graph, ranked)
+    if not timed:
+        number_of = np.argsort(np.array(ranked.order, dtype=np.int64)).tolist()
+        for place in calls_of(ranked):
+            form = ranked.of(place)
+            number = number_of[place]
+            lane = lanes[ranked.form[place]]
+            graph.add(LocalOp(form.what, lane, form.name, number, number + form.duration))
+        return graph
+    times = spans(ranked, [ranked.forms[form].duration for form in ranked.form])
+    for index, (start, end) in zip(ranked.form, times, strict=True):
+        known = ranked.forms[index]
+        graph.add(LocalOp(known.what, lanes[index], known.name, start, end))
+    connect(graph, ranked)
     return graph
 
 
-def _duration(ranked: RankNodes, place: int) -> float:
-    """Seconds: exact where this project wrote them, else the whole microseconds."""
-    values = ranked.values[place]
-    exact = values.get(f"{OWN}duration")
-    if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
-        return exact
-    return ranked.nodes[place].duration_micros * _MICRO
-
-
-def _count_lacking(ranked: RankNodes, place: int, notes: Counter[str]) -> None:
-    node, values = ranked.nodes[place], ranked.values[place]
-    if node.duration_micros or f"{OWN}duration" in values:
-        return
-    if node.type == COMP and values.get("num_ops"):
-        notes["compute nodes that tell their operations and no duration: taken as 0 s"] += 1
-    if node.type in (MEM_LOAD, MEM_STORE):
-        notes["memory nodes without a duration: taken as 0 s"] += 1
+def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
+    for number, count in Counter(ranked.form).items():
+        form = ranked.forms[number]
+        if form.micros or f"{OWN}duration" in form.values:
+            continue
+        if form.type == COMP and form.values.get("num_ops"):
+            notes["compute nodes that tell their operations and no duration: taken as 0 s"] += count
+        if form.type in (MEM_LOAD, MEM_STORE):
+            notes["memory nodes without a duration: taken as 0 s"] += count
 
 
 def _measured(path: Path, files: Files, job: _Job) -> Loaded:
@@ -142,36 +135,8 @@ def _measured(path: Path, files: Files, job: _Job) -> Loaded:
 
 def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
     """Order what only has durations, as an execution would; no step was measured."""
-    builder = WorkloadBuilder(job_ranks=job.job_ranks)
-    call_of: dict[tuple[int, int], int] = {}
-    for call in job.matching.calls:
-        row = CallRow(
-            kind=call.kind,
-            group=builder.group(call.ranks, call.label),
-            sequence=call.sequence,
-            size=call.size,
-            dtype=call.dtype,
-            transfer=_transfer(job, call),
-        )
-        call_of.update(dict.fromkeys(call.ops.items(), builder.call(row)))
-    busy: list[bool] = []
-    for place, (ranked, graph) in enumerate(zip(job.ranked, job.graphs, strict=True)):
-        first = len(busy)
-        for number, op in enumerate(graph.ops):
-            index = call_of.get((place, number), -1)
-            builder.op(
-                op.what,
-                rank=ranked.rank,
-                lane=op.lane,
-                name=op.name,
-                duration=_duration(ranked, number) if index < 0 else 0.0,
-                call=index,
-            )
-            busy.append(op.lane != COMMUNICATION)
-        for number, waits in enumerate(ranked.waits):
-            for one in waits:
-                builder.edge(first + one, first + number)
-    workload = one_at_a_time(builder.build(), np.array(busy, dtype=np.bool_))
+    workload, busy = columns(job.ranked, job.matching.calls, job.job_ranks, _transfers(job))
+    workload = one_at_a_time(workload, busy)
     nothing = dict.fromkeys(workload.ranks, math.nan)
     return Loaded(
         trace=str(path),
@@ -183,23 +148,31 @@ def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
     )
 
 
-def _transfer(job: _Job, call: MatchedCall) -> float:
+def _transfers(job: _Job) -> list[float]:
     """Take the least duration of any member (s): the last to arrive did not wait.
 
     NaN where none is told; a call that has no size either then costs nothing, which is noted.
     """
-    told = [_duration(job.ranked[place], op) for place, op in call.ops.items()]
-    known = [duration for duration in told if duration > 0]
-    if known:
-        return min(known)
-    if math.isnan(call.size):
-        job.notes["calls with neither a size nor a duration: taken as 0 s"] += 1
-        return 0.0
-    return math.nan
+    found = []
+    for call, told in zip(job.matching.calls, _told(job), strict=True):
+        known = [duration for duration in told if duration > 0]
+        if not known and math.isnan(call.size):
+            job.notes["calls with neither a size nor a duration: taken as 0 s"] += 1
+            known = [0.0]
+        found.append(min(known, default=math.nan))
+    return found
+
+
+def _told(job: _Job) -> Iterator[list[float]]:
+    """List the durations of the members of each call (s)."""
+    durations = [[form.duration for form in one.forms] for one in job.ranked]
+    forms = [one.form for one in job.ranked]
+    for call in job.matching.calls:
+        yield [durations[at][forms[at][op]] for at, op in call.ops.items()]
 
 
 def _coverage(files: Files, job: _Job, clock: Clock | None, notes: Sequence[str] = ()) -> Coverage:
-    kernels = [(one, place) for one in job.ranked for place in _kernels(one)]
+    kernels = [_kernels(one) for one in job.ranked]
     calls = job.matching.calls
     starts = sum((Counter(graph.explained) for graph in job.graphs), Counter[str]())
     unused = sum((one.unused for one in job.ranked), Counter[str]())
@@ -212,8 +185,8 @@ def _coverage(files: Files, job: _Job, clock: Clock | None, notes: Sequence[str]
         steps=(),
         ranks=tuple(one.rank for one in job.ranked),
         ranks_in_job=job.job_ranks,
-        kernels=len(kernels),
-        launches_paired=sum(_launched(one, place) for one, place in kernels),
+        kernels=sum(map(len, kernels)),
+        launches_paired=sum(map(_launched, job.ranked, kernels)),
         collectives=len(calls),
         collectives_matched=sum(1 for call in calls if _complete(call, job)),
         sizes_known=sum(1 for call in calls if _sized(call, job)),
@@ -226,31 +199,33 @@ def _coverage(files: Files, job: _Job, clock: Clock | None, notes: Sequence[str]
 
 
 def _kernels(ranked: RankNodes) -> list[int]:
-    pairs = enumerate(zip(ranked.nodes, ranked.values, strict=True))
-    return [
-        place
-        for place, (node, values) in pairs
-        if not values.get("is_cpu_op")
-        and (node.type in (SEND, RECV, COLL) or what_of(node, values) == What.COMPUTE)
+    """Places of what a device does and no copy engine."""
+    forms = [
+        not form.values.get("is_cpu_op")
+        and (form.type in (SEND, RECV, COLL) or form.what == What.COMPUTE)
+        for form in ranked.forms
     ]
+    return [place for place, form in enumerate(ranked.form) if forms[form]]
 
 
-def _launched(ranked: RankNodes, place: int) -> bool:
-    return any(
-        what_of(ranked.nodes[one], ranked.values[one]) == What.HOST for one in ranked.waits[place]
-    )
+def _launched(ranked: RankNodes, kernels: Sequence[int]) -> int:
+    """Count the kernels that wait for the host."""
+    hosts = [form.what == What.HOST for form in ranked.forms]
+    if not any(hosts):
+        return 0
+    return sum(any(hosts[ranked.form[one]] for one in ranked.waits[place]) for place in kernels)
 
 
 def _complete(call: MatchedCall, job: _Job) -> bool:
-    here = sum(1 for one in job.ranked if one.rank in call.ranks)
-    return call.label != UNKNOWN_GROUP and len(call.ops) == here
+    if call.label == UNKNOWN_GROUP:
+        return False
+    return len(call.ops) == len({one.rank for one in job.ranked}.intersection(call.ranks))
 
 
 def _waited(job: _Job) -> Iterator[str]:
     """Say how long ranks waited in a collective, which durations need not explain."""
     most = 0.0
-    for call in job.matching.calls:
-        told = [_duration(job.ranked[place], op) for place, op in call.ops.items()]
+    for told in _told(job):
         most = max(most, max(told) - min(told) if min(told) > 0 else 0.0)
     if most > 0:
         yield (
@@ -261,10 +236,10 @@ def _waited(job: _Job) -> Iterator[str]:
 
 def _sized(call: MatchedCall, job: _Job) -> bool:
     """Whether the files tell a call's size, of use or not: it is of none without the group."""
-    told = any(
-        job.ranked[at].values[op].get("comm_size") is not None for at, op in call.ops.items()
+    told = not math.isnan(call.size) or any(
+        job.ranked[at].of(op).values.get("comm_size") is not None for at, op in call.ops.items()
     )
-    return call.kind != UNKNOWN and (told or not math.isnan(call.size))
+    return call.kind != UNKNOWN and told
 
 
 def _notes(files: Files, job: _Job) -> list[str]:

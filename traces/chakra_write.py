@@ -23,7 +23,7 @@ import numpy as np
 
 from simulator.errors import OutputError
 from simulator.workload import UNKNOWN, Call, What, Workload
-from traces.chakra_nodes import OWN
+from traces.chakra_attributes import OWN
 from traces.chakra_schema import (
     COLL,
     COLLECTIVES,

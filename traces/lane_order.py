@@ -73,7 +73,6 @@ class _Run:
         self._ready = workload.ready.tolist()
         self._events: list[tuple[float, int, int]] = []
         self._now = 0.0
-        self._what = (self._end, self._begin)
         self.loose = False
 
     def execute(self) -> None:
@@ -89,9 +88,13 @@ class _Run:
             self._go_on()
 
     def _go_on(self) -> None:
-        while self._events:
-            self._now, what, op = heappop(self._events)
-            self._what[what](self._now, op)
+        events, end, begin = self._events, self._end, self._begin
+        while events:
+            self._now, is_begin, op = heappop(events)
+            if is_begin:
+                begin(self._now, op)
+            else:
+                end(self._now, op)
 
     def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each op that ran on a lane and the one that ran there next."""
@@ -110,6 +113,10 @@ class _Run:
             self._start(time, op)
             return
         lane = self._lanes[self._lane_of[op]]
+        if lane.free and not lane.waiting:
+            lane.free = False
+            self._start(time, op)
+            return
         heappush(lane.waiting, (time, op))
         self._serve(time, lane)
 
@@ -142,11 +149,17 @@ class _Run:
 
     def _end(self, time: float, op: int) -> None:
         if self._takes_lane(op):
-            self._lanes[self._lane_of[op]].done.append(op)
-            self._release(time, op)
+            lane = self._lanes[self._lane_of[op]]
+            lane.done.append(op)
+            lane.free = True
+            if lane.waiting:
+                self._serve(time, lane)
+        ready, missing, events = self._ready, self._missing, self._events
         for edge in range(self._offset[op], self._offset[op + 1]):
             follower = self._target[edge]
-            self._ready[follower] = max(self._ready[follower], time + self._lag[edge])
-            self._missing[follower] -= 1
-            if self._missing[follower] == 0:
-                self._at(self._ready[follower], 1, follower)
+            soonest = time + self._lag[edge]
+            if soonest > ready[follower]:
+                ready[follower] = soonest
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heappush(events, (ready[follower], 1, follower))

@@ -7,14 +7,15 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import TraceError
 from traces.hlo import HloModule
 from traces.hlo_proto import parse_module
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 TRACE = "nvtx_gpu_proj_trace/trace.parquet"
 _DEVICES = "device-metadata.parquet"
@@ -54,6 +55,9 @@ class Bundle:
 
     def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Read columns of a table; a column it lacks is an error."""
+        import pyarrow as pa  # takes long to load, and this module is asked what any file is
+        import pyarrow.parquet as pq
+
         member = self._find(name)
         data = self._read(member)
         try:
@@ -125,7 +129,7 @@ class Bundle:
             raise TraceError(f"{self.file}: {member} {reason}")
         return found
 
-    def _check_size(self, source: pq.ParquetFile, member: str) -> None:
+    def _check_size(self, source: "pq.ParquetFile", member: str) -> None:
         """Refuse a table that says it is larger than any: its encodings can repeat a value."""
         metadata = source.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -135,8 +139,10 @@ class Bundle:
             raise TraceError(f"{self.file}: {member}: {rows} rows of {size} bytes, more than any")
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _values(column: "pa.ChunkedArray") -> list[Any]:
     """Values of a column; texts of a dictionary are not copied for each row."""
+    import pyarrow as pa
+
     if not pa.types.is_dictionary(column.type):
         return list(column.to_pylist())
     found: list[Any] = []

@@ -46,15 +46,17 @@ def show(report: "Report", output: Output, figure: Path | None = None) -> None:
 
         draw(report, figure)
         say(f"drew {figure}")
-    from experiments.render import print_csv, print_json
-    from experiments.tables.printing import print_table
+    _writer(output)(report)
 
-    writers: dict[Output, Callable[[Report], None]] = {
-        Output.TABLE: print_table,
-        Output.JSON: print_json,
-        Output.CSV: print_csv,
-    }
-    writers[output](report)
+
+def _writer(output: Output) -> "Callable[[Report], None]":
+    if output == Output.TABLE:
+        from experiments.tables.printing import print_table
+
+        return print_table
+    from experiments.render import print_csv, print_json
+
+    return print_json if output == Output.JSON else print_csv
 
 
 def say(message: str) -> None:

@@ -1,0 +1,99 @@
+"""How soon Chakra files are answered, beside ASTRA-sim's time on files of that size.
+
+The files are made here: a step generated from a model's shape, written by ``convert``, and then
+without what this project alone writes into them, as any other tool's would be.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import design_points
+from benchmarks.measure import Figure, median, process
+from experiments.baseline import Settings, baseline
+from experiments.generate import roofline
+from experiments.study import steps_at
+from simulator.workload import Workload
+from topologies import load_cluster
+from traces.chakra import read
+from traces.chakra_attributes import OWN
+from traces.chakra_schema import MetadataMessage, NodeMessage
+from traces.chakra_stream import encode
+from traces.chakra_write import write_chakra
+from traces.model_card import load_model
+from traces.parallelism import Parallelism
+from traces.phases import Training
+from traces.synthetic import generate
+
+_CLUSTER = "hgx-h100"
+_POINTS = 20
+_AS_FAST, _POINT_AS_FAST = 5, 200
+"""How many times as fast as ASTRA-sim the first answer is to be, and a further design point."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A job, and how long ASTRA-sim takes for files of its size (s)."""
+
+    name: str
+    parallelism: Parallelism
+    global_batch: int
+    astra: float
+
+
+_CASES = (
+    _Case("16 ranks", Parallelism(tp=8, dp=2), 8, 2.0),
+    _Case("64 ranks", Parallelism(tp=8, pp=4, dp=2), 16, 4.0),
+    _Case("FSDP, 16 ranks", Parallelism(dp=16, zero=3), 32, 21.0),
+)
+
+
+def first_answers() -> Iterator[Figure]:
+    """Time a replay in a process of its own, and design points after it."""
+    for case in _CASES:
+        workload = _generated(case)
+        size = f"{len(workload):,} nodes, {int((workload.call >= 0).sum()):,} of communication"
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_chakra(workload, folder)
+            without_our_attributes(folder)
+            yield from _figures(case, folder, size)
+
+
+def without_our_attributes(folder: Path) -> None:
+    """Take out of Chakra files what no other tool writes."""
+    for path in folder.glob("*.et"):
+        nodes = [NodeMessage.FromString(node.SerializeToString()) for node in read(path).nodes]
+        for node in nodes:
+            for place in reversed(range(len(node.attr))):
+                if node.attr[place].name.startswith(OWN):
+                    del node.attr[place]
+        metadata: Any = MetadataMessage(version="0.0.4")
+        path.write_bytes(encode(metadata, nodes))
+
+
+def _generated(case: _Case) -> Workload:
+    return generate(
+        load_model("llama-3.1-405b"),
+        case.parallelism,
+        Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
+        roofline(load_cluster(_CLUSTER), "bf16"),
+    )
+
+
+def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:
+    command = ["-c", "from experiments.cli import main; main()", "replay", str(folder)]
+    for engine in ("analytic", "flow"):
+        asked = process([*command, "--cluster", _CLUSTER, "--engine", engine, "-o", "json"])
+        remark = f"{size}; ASTRA-sim {case.astra:g} s; {asked.processor:.2f} s of processors"
+        what = f"Chakra, {case.name}, {engine}"
+        yield Figure(what, asked.seconds, "s", case.astra / _AS_FAST, remark=remark)
+    scenario = baseline(folder, _CLUSTER, Settings(engine="analytic")).scenario
+    points = design_points(_POINTS)
+    seconds = median(partial(steps_at, scenario, points), 3) / _POINTS
+    limit = 1e3 * case.astra / _POINT_AS_FAST
+    remark = f"each of {_POINTS}, analytic"
+    yield Figure("a further design point", 1e3 * seconds, "ms", limit, remark=remark)

@@ -11,6 +11,7 @@ accelerator that times the kernels::
 """
 
 import re
+from codecs import BOM_UTF8
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -33,7 +34,8 @@ from traces.window import ALL, MEDIAN
 _LONGEST = 1 << 16
 _KEY = re.compile(rb"^(model|parallelism|training|serving|accelerator|launch)\s*:", re.MULTILINE)
 
-
+_PREFIX = "Value error, "
+"""What pydantic puts before a message of this project's."""
 _TABLES = {"parallelism": Parallelism, "training": Training, "serving": Serving}
 
 
@@ -64,11 +66,7 @@ class Plan(_Part):
     @classmethod
     def _known_fields(cls, data: Any) -> Any:
         """Refuse fields that no dataclass has: pydantic passes over those."""
-        for name, kind in (
-            ("parallelism", Parallelism),
-            ("training", Training),
-            ("serving", Serving),
-        ):
+        for name, kind in _TABLES.items():
             given = data.get(name) if isinstance(data, dict) else None
             known = [field.name for field in fields(kind)]
             for key in given if isinstance(given, dict) else ():
@@ -94,11 +92,12 @@ class Plan(_Part):
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a plan: YAML with a model, an accelerator and a run."""
+    """Whether a file that begins so is a plan: YAML with a model, and an accelerator or a run."""
+    head = head.removeprefix(BOM_UTF8)
     if len(head) > _LONGEST or head.lstrip().startswith((b"{", b"[")):
         return False
     keys = {match[1] for match in _KEY.finditer(head)}
-    return {b"model", b"accelerator"} <= keys and bool(keys & {b"training", b"serving"})
+    return b"model" in keys and bool(keys & {b"accelerator", b"training", b"serving"})
 
 
 def load(path: Path, step: str) -> Loaded:
@@ -151,6 +150,6 @@ def _told(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(
-        f"{'.'.join(map(str, detail['loc'])) or 'plan'}: {detail['msg']}"
+        f"{'.'.join(map(str, detail['loc'])) or 'plan'}: {detail['msg'].removeprefix(_PREFIX)}"
         for detail in error.errors(include_url=False)
     )

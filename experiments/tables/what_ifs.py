@@ -25,7 +25,8 @@ def print_utility(console: Console, report: UtilityReport) -> None:
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
     rows = new_table("resource", ">now", f">{better}", ">step", ">utility", "|")
     unused = new_table("not used", ">now", f">{better}", "|why")
-    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=66)
+    sure = max((len(_sure(row)) for row in report.utilities), default=0)
+    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=58 + sure)
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
         if row.step_s is None or row.utility_pct is None:

@@ -25,5 +25,5 @@ def recognise(head: bytes) -> bool:
 
 def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
     """Read, and link any step of it; errors as :func:`traces.load.load`."""
-    job = read_job(path)
+    job = read_job(path, sample=options.replicate)
     return lambda step: linked(path, job, step, options)

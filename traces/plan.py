@@ -120,6 +120,8 @@ def load(path: Path, step: str) -> Loaded:
 
 def read(path: Path) -> tuple[Plan, Model]:
     """Read a plan, and the model that it names; errors as :func:`load`."""
+    if path.is_dir():
+        raise TraceError(f"{path}: a plan is one file: name that file")
     data = unpack(path)
     try:
         table = yaml.load(data[:_LONGEST].decode(), Loader=UniqueKeyLoader)

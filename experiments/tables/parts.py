@@ -32,7 +32,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"engine {settings.engine}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
@@ -47,6 +47,12 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
 def _say_what_ifs(base: Baseline) -> list[str]:
     pairs = zip(base.settings.what_ifs, base.notes, strict=True)
     return [f"{change} ({note})" for change, note in pairs]
+
+
+def _engine(base: Baseline) -> str:
+    """Say which engine was asked for, and which answered."""
+    asked, answered = base.settings.engine, base.timeline.engine
+    return f"engine {asked}" if asked == answered else f"engine {asked}: {answered}"
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:

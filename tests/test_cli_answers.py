@@ -6,14 +6,17 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.progress import watching
+from experiments.tables.files import _print_gaps
 from experiments.what_if import RESOURCES
 from experiments_jobs import SAMPLE, write_job
 from simulator.units import format_quantity
 from topologies import catalog, load_cluster
+from traces.coverage import Gap
 
 CLUSTER = ("--cluster", "dgx-a100")
 BASE = {
@@ -149,8 +152,33 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 16
-    assert [round(16 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) == 18
+    assert [round(18 * gain / max(gains)) for gain in gains] == bars
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, columns):
+    lines = run(jobs, "utility", columns=columns).splitlines()
+    rows = record(jobs, "utility")["utilities"]
+    table = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
+    used = [row for row in rows if row["utility_pct"] is not None]
+    assert len(table) == len(used)
+    assert all("█" not in line or line.startswith(tuple(RESOURCES)) for line in lines)
+    for row in used:
+        assert any(line.startswith(row["resource"]) and row["note"] in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, columns):
+    gaps = [
+        Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
+        Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
+    ]
+    _print_gaps(Console(width=columns), gaps)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):
+        assert any(number in line for line in lines)
 
 
 @every_command

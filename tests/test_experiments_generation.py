@@ -14,6 +14,7 @@ from experiments.cli import app
 from experiments.convert import FORMS, convert
 from experiments.generation import Asked, generate, write_plan
 from experiments.utility import utility
+from experiments.validate import validate
 from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
 from traces.load import FORMATS, load, recognised
 from traces.parallelism import Parallelism
@@ -55,6 +56,16 @@ def test_a_generated_step_has_no_measured_time(plan):
     assert record["measured_step_s"] is None
     assert record["baseline_error_pct"] is None
     json.dumps(record, allow_nan=False)
+
+
+def test_a_plan_validates_to_a_row_without_errors(plan):
+    report = validate([plan], CLUSTER)
+    (row,) = report.steps
+    assert row.note == ""
+    assert row.measured_s is None
+    assert row.model_pct is None
+    assert row.simulated_s > 0
+    json.dumps(report.record(), allow_nan=False)
 
 
 def test_mfu_is_model_flops_over_what_the_peak_allows(report):

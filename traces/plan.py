@@ -28,7 +28,7 @@ from traces.model_card import Model, load_model
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
 from traces.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
-from traces.synthetic import generated
+from traces.synthetic import GENERATED, generated
 from traces.window import ALL, MEDIAN
 
 _LONGEST = 1 << 16
@@ -108,7 +108,7 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         If the file is no plan, its model is unknown, or it has no such step.
     """
-    if step not in (MEDIAN, ALL):
+    if step not in (MEDIAN, ALL, GENERATED):
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan, model = read(path)
     try:

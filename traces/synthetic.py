@@ -22,6 +22,9 @@ from traces.stage import Stage, mail
 from traces.tile import tile
 from traces.volumes import Volume, Volumes, model_flops, tokens
 
+GENERATED = "generated"
+"""The name of a generated step."""
+
 
 def generate(
     model: Model,
@@ -90,7 +93,7 @@ def generated(
     workload = generate(model, parallelism, run, accelerator, launch=launch)
     ranks = tuple(range(parallelism.ranks))
     coverage = Coverage(
-        step="generated",
+        step=GENERATED,
         steps=(),
         ranks=ranks,
         ranks_in_job=parallelism.ranks,

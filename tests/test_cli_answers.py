@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 from experiments.cli import app
 from experiments.progress import watching
 from experiments.tables.files import _print_gaps
+from experiments.tables.what_ifs import print_utility
+from experiments.utility import utility
 from experiments.what_if import RESOURCES
 from experiments_jobs import SAMPLE, write_job
 from simulator.units import format_quantity
@@ -157,15 +160,16 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
 
 
 @pytest.mark.parametrize("columns", [80, 100])
-def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, columns):
-    lines = run(jobs, "utility", columns=columns).splitlines()
-    rows = record(jobs, "utility")["utilities"]
-    table = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
-    used = [row for row in rows if row["utility_pct"] is not None]
-    assert len(table) == len(used)
-    assert all("█" not in line or line.startswith(tuple(RESOURCES)) for line in lines)
-    for row in used:
-        assert any(line.startswith(row["resource"]) and row["note"] in line for line in lines)
+def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
+    report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
+    noted = tuple(replace(row, note=f"then {row.resource[:4]} holds") for row in report.utilities)
+    print_utility(Console(width=columns), replace(report, utilities=noted))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
+    assert len(rows) == len(noted)
+    assert sum("█" in line for line in lines) <= len(noted)
+    for row in noted:
+        assert any(line.startswith(row.resource) and row.note in line for line in lines)
 
 
 @pytest.mark.parametrize("columns", [80, 100])

@@ -20,7 +20,7 @@ from experiments.what_ifs import WhatIfReport
 _TAKEN = 68
 """Characters of the table of utilities besides the utility itself, bars and notes."""
 _ROOM = 12
-"""Characters that bars and notes need; with fewer there are no bars, and notes are below."""
+"""Characters that bars need; a note that does not fit beside its bar is below the table."""
 
 
 def print_utility(console: Console, report: UtilityReport) -> None:
@@ -30,7 +30,8 @@ def print_utility(console: Console, report: UtilityReport) -> None:
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
     used = [row for row in report.utilities if row.utility_pct is not None]
     taken = _TAKEN + max((len(_sure(row)) for row in used), default=0)
-    roomy = console.width - taken >= _ROOM
+    room = console.width - taken
+    below = []
     rows = new_table("resource", ">now", f">{better}", ">step", ">utility", ">at most", "|")
     unused = new_table("not used", ">now", f">{better}", "|why")
     draw = bars(console, (row.utility_pct or 0.0 for row in used), taken=taken)
@@ -39,14 +40,16 @@ def print_utility(console: Console, report: UtilityReport) -> None:
         if row.step_s is None or row.utility_pct is None:
             unused.add_row(*cells, row.note)
         else:
-            bar = draw(row.utility_pct)
-            told = Text.assemble(bar, " " if bar else "", (row.note, "dim")) if roomy else ""
+            told = draw(row.utility_pct) if room >= _ROOM else Text()
+            if len(told) + 1 + len(row.note) <= room:
+                told = Text.assemble(told, " " if told else "", (row.note, "dim"))
+            elif row.note:
+                below.append(f"{row.resource}: {row.note}")
             most = "" if row.bound_pct is None else percent(row.bound_pct)
             rows.add_row(*cells, say_time(row.step_s), _sure(row), most, told)
     print_aligned(console, [one for one in (rows, unused) if one.row_count])
-    for row in used:
-        if row.note and not roomy:
-            print_foot(console, f"{row.resource}: {row.note}")
+    for note in below:
+        print_foot(console, note)
     print_foot(console, _utility_foot(report))
 
 

@@ -57,9 +57,9 @@ def main() -> int:
         _ring,
         _commands,
     )
-    for measure in everything:
-        with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
-            figures += list(measure())
+    for rows in everything:
+        with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
+            figures += list(rows())
     for figure in figures:
         table.add_row(*_cells(figure), style="red" if figure.failed else None)
     console.print(table)

@@ -50,13 +50,27 @@ def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
     CalibrationError
         As :func:`by_calibration`.
     """
+    scenarios = list(scenarios)
     fits = {kind: fit(rows) for kind, rows in rows_by_kind(scenarios).items()}
     if not fits:
-        raise CalibrationError("no collective of known size to calibrate with")
+        raise CalibrationError(f"nothing to calibrate with: {_why_none(scenarios)}")
     if not any(found.fitted for found in fits.values()):
         told = (f"{kind}: {next(iter(found.why_not.values()))}" for kind, found in fits.items())
         raise CalibrationError(f"nothing can be calibrated ({'; '.join(told)})")
     return fits
+
+
+def _why_none(scenarios: Iterable[Scenario]) -> str:
+    """Say why no call of these steps tells how long it takes by itself."""
+    sizes = np.concatenate([one.workload.calls.size for one in scenarios])
+    if not len(sizes):
+        return "no collectives in the step"
+    if np.isnan(sizes).all():
+        return "no collective's size is known"
+    return (
+        "of no collective of known size it is seen how long it takes alone (that takes all members "
+        "of its group, or many calls alike)"
+    )
 
 
 def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, Rows]:

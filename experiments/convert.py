@@ -99,7 +99,11 @@ def _goal(
     """GOAL has no collectives: they are written out as the cluster's library would do them."""
     schedule = None if scenario is None else _schedules(scenario)
     write_goal(loaded.workload, target, schedule)
-    return (target,), ("GOAL keeps times, messages and their order; no names, groups or streams",)
+    return (target,), (
+        "GOAL keeps times, messages and their order; no names, groups or streams",
+        "each message costs as a send of its own where it is read: what the library does in one "
+        "kernel, or in the switch, may take longer",
+    )
 
 
 def _schedules(scenario: Scenario) -> Callable[[Call], Schedule]:

@@ -143,7 +143,7 @@ def _whole(workload: Workload) -> NDArray[np.bool_]:
 def _least_alike(workload: Workload) -> Floats:
     """Least measured time of the calls of the same kind, group and size (s)."""
     _, which = np.unique(_alike(workload), axis=0, return_inverse=True)
-    least = np.full(which.max() + 1, np.inf)
+    least = np.full(len(which), np.inf)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
     return least[which.ravel()]
 

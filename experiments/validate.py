@@ -136,7 +136,7 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
         trace=loaded.trace,
         cluster=cluster.name,
         step=coverage.step,
-        measured_s=loaded.measured_step,
+        measured_s=None if base.error is None else loaded.measured_step,
         simulated_s=model.timeline.makespan,
         model_pct=_percent(model),
         trace_pct=_percent(base),

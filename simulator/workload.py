@@ -7,6 +7,7 @@ are views for tests, messages and small graphs written by hand.
 Times are seconds since the earliest start of the step on any rank.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -105,7 +106,8 @@ class Call:
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
-        return f"{self.kind} #{self.sequence} of {self.group} ({self.size:.0f} B)"
+        size = "unknown size" if math.isnan(self.size) else f"{self.size:.0f} B"
+        return f"{self.kind} #{self.sequence} of {self.group} ({size})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,16 +4,22 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.progress import watching
+from experiments.tables.files import _print_gaps
+from experiments.tables.what_ifs import print_utility
+from experiments.utility import utility
 from experiments.what_if import RESOURCES
 from experiments_jobs import SAMPLE, write_job
 from simulator.units import format_quantity
 from topologies import catalog, load_cluster
+from traces.coverage import Gap
 
 CLUSTER = ("--cluster", "dgx-a100")
 BASE = {
@@ -149,8 +155,34 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 16
-    assert [round(16 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) == 18
+    assert [round(18 * gain / max(gains)) for gain in gains] == bars
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
+    report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
+    noted = tuple(replace(row, note=f"then {row.resource[:4]} holds") for row in report.utilities)
+    print_utility(Console(width=columns), replace(report, utilities=noted))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
+    assert len(rows) == len(noted)
+    assert sum("█" in line for line in lines) <= len(noted)
+    for row in noted:
+        assert any(line.startswith(row.resource) and row.note in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, columns):
+    gaps = [
+        Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
+        Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
+    ]
+    _print_gaps(Console(width=columns), gaps)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):
+        assert any(number in line for line in lines)
 
 
 @every_command

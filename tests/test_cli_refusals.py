@@ -84,6 +84,20 @@ def test_a_file_that_is_no_trace(tmp_path, command, what):
     assert str(path) in refused(command, path, *cluster)
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"PK\x03\x04" + bytes(99), "unzip it"),
+        (gzip.compress(gzip.compress(b"{}")), "gzip within gzip"),
+        ('{"traceEvents": []}'.encode("utf-16"), "save it as UTF-8"),
+    ],
+)
+def test_what_a_file_is_instead_of_a_trace_is_told(tmp_path, content, told):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content)
+    assert told in refused("inspect", path)
+
+
 def test_a_path_that_does_not_exist_and_a_directory_without_traces(tmp_path):
     assert "nowhere" in refused("inspect", tmp_path / "nowhere")
     assert str(tmp_path) in refused("utility", tmp_path, *CLUSTER)

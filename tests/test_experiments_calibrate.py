@@ -103,6 +103,20 @@ def test_a_trace_whose_calls_wait_for_ranks_not_seen_cannot_calibrate(job, tmp_p
         calibrate(alone, "dgx-a100", settings=SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("degrees", "told"), [("{}", "no collectives in the step"), ("{dp: 2}", "how long it takes")]
+)
+def test_what_holds_no_measured_collective_cannot_calibrate_and_says_why(tmp_path, degrees, told):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"model: qwen3-4b\nparallelism: {degrees}\n"
+        "training: {micro_batch: 1, global_batch: 2, sequence: 64}\n"
+        "accelerator: {peak: 312 TFLOP/s, memory_bandwidth: 2 TB/s}\n"
+    )
+    with pytest.raises(CalibrationError, match=told):
+        calibrate(plan, "dgx-a100")
+
+
 def test_every_step_of_every_trace_is_a_row(job):
     report = validate(
         [f"{job}@dgx-a100", SAMPLE], "dgx-v100", settings=Settings(nodes=2, step="every")

@@ -14,6 +14,7 @@ from experiments.cli import app
 from experiments.convert import FORMS, convert
 from experiments.generation import Asked, generate, write_plan
 from experiments.utility import utility
+from experiments.validate import validate
 from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
 from traces.load import FORMATS, load, recognised
 from traces.parallelism import Parallelism
@@ -55,6 +56,16 @@ def test_a_generated_step_has_no_measured_time(plan):
     assert record["measured_step_s"] is None
     assert record["baseline_error_pct"] is None
     json.dumps(record, allow_nan=False)
+
+
+def test_a_plan_validates_to_a_row_without_errors(plan):
+    report = validate([plan], CLUSTER)
+    (row,) = report.steps
+    assert row.note == ""
+    assert row.measured_s is None
+    assert row.model_pct is None
+    assert row.simulated_s > 0
+    json.dumps(report.record(), allow_nan=False)
 
 
 def test_mfu_is_model_flops_over_what_the_peak_allows(report):
@@ -168,6 +179,68 @@ def test_the_command_writes_a_plan_that_the_next_reads(tmp_path):
     assert json.loads(again.stdout)["simulated_step_s"] == told["simulated_step_s"]
 
 
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        (("--dp", "4"), 4),
+        (("--dp", "4", "--micro-batch", "2"), 8),
+        (("--dp", "2", "--global-batch", "8", "--pp", "2"), 8),
+    ],
+)
+def test_replicas_share_out_what_a_job_decodes(options, tokens):
+    words = ("generate", "qwen3-4b", "--cluster", CLUSTER, "--phase", "decode", "--output", "json")
+    answer = CliRunner().invoke(app, [*words, *options])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert found["tokens_per_second"] * found["simulated_step_s"] == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (("--phase", "serving"), 2, "is not one of training"),
+        (("--phase", "decode", "--schedule", "gpipe"), 1, "for training"),
+        (("--phase", "prefill", "--recompute", "full"), 1, "for training"),
+        (("--phase", "decode", "--dp", "4", "--global-batch", "6"), 1, "not a multiple"),
+        (("--dp", "1000000"), 1, "fewer replicas"),
+    ],
+)
+def test_what_serving_and_size_do_not_allow_is_told(options, status, told):
+    answer = CliRunner().invoke(app, ["generate", "qwen3-4b", "--cluster", CLUSTER, *options])
+    assert answer.exit_code == status
+    assert told in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize("lost", ["accelerator", "training"])
+def test_a_plan_that_lacks_a_part_is_still_told_to_be_one(tmp_path, lost):
+    path = tmp_path / "step.yaml"
+    path.write_text("\n".join(line for line in PLAN.splitlines() if not line.startswith(lost)))
+    with pytest.raises(TraceError, match=lost):
+        load(path)
+
+
+def test_marks_of_utf_8_are_passed_over(tmp_path, plan):
+    path = tmp_path / "step.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))
+    assert read(path) == read(plan)
+    assert recognised(path) == "plan"
+
+
+def test_plans_beside_a_trace_do_not_hide_it(tmp_path, plan):
+    (tmp_path / "rank0.json").write_text('{"traceEvents": [], "schemaVersion": 1}')
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_bytes(plan.read_bytes())
+    assert recognised(tmp_path) == "kineto"
+    with pytest.raises(TraceError, match="name that file"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("bucket", [0.0, -1.0, float("nan")])
+def test_a_bucket_holds_something(bucket):
+    with pytest.raises(WorkloadError, match="bucket"):
+        Training(micro_batch=1, global_batch=1, sequence=1, bucket=bucket)
+
+
 def test_wrong_words_of_the_command_are_told():
     words = ["generate", "llama-3.1-8b", "-c", CLUSTER]
     for more, status in (
@@ -175,7 +248,7 @@ def test_wrong_words_of_the_command_are_told():
         (["--compute-efficiency", "2"], 2),
         (["--tp", "0"], 2),
         (["--tp", "3"], 1),
-        (["--phase", "dreaming"], 1),
+        (["--phase", "dreaming"], 2),
         (["--schedule", "none"], 1),
         (["-w", "plan.txt"], 1),
     ):

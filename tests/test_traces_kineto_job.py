@@ -131,6 +131,8 @@ def test_a_rank_lost_from_the_middle_is_missed(
     for rank in present:
         put(tmp_path, rank, world_size=8)
     refused(tmp_path, f"no file of rank {missing} among")
+    with pytest.raises(TraceError, match="--replicate"):
+        read_job(tmp_path)
     job = read_job(tmp_path, sample=True)
     assert job.notes[0].startswith(f"{len(present)} of 8 ranks were recorded")
 

@@ -14,6 +14,7 @@ import pytest
 from pytorch_et_files import SCHEMAS, Program, tensor
 from simulator.errors import TraceError
 from traces import pytorch_et
+from traces.load import load, recognised
 from traces.pytorch_et_summary import summary
 from traces.pytorch_et_tensors import data_edges
 
@@ -58,6 +59,16 @@ def test_every_schema_says_the_same(tmp_path: Path, schema: str) -> None:
     assert (calls["allreduce"].size, calls["allreduce"].count) == (2048.0, 1)
     assert np.isnan(calls["wait"].size)
     assert summary(found).records == 2
+
+
+def test_a_mark_of_utf_8_is_passed_over_and_a_directory_refused(tmp_path: Path) -> None:
+    plain = example().write(tmp_path / "et.json")
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert recognised(marked) == "pytorch_et"
+    assert len(pytorch_et.read(marked)) == len(pytorch_et.read(plain))
+    with pytest.raises(TraceError, match="have no times"):
+        load(tmp_path)
 
 
 def test_groups_with_evenly_spaced_ranks_are_listed(tmp_path: Path) -> None:

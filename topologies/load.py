@@ -143,6 +143,6 @@ def _unknown(name: str) -> ClusterError:
     near = get_close_matches(name, catalog(), n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return ClusterError(
-        f"{name}: no such cluster; {hint}The catalogue has {', '.join(catalog())}, "
+        f"{name}: no such cluster; {hint}the catalogue has {', '.join(catalog())}, "
         "and a path of a YAML file will do"
     )

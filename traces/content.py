@@ -1,6 +1,7 @@
 """The bytes of a file, unpacked where it is gzip, within bounds."""
 
 import zlib
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from simulator.errors import TraceError
@@ -15,7 +16,7 @@ _HEAD = 1 << 16
 
 
 def unpack(path: Path) -> bytes:
-    """Read a file and unpack it where it is gzip.
+    """Read a file and unpack it where it is gzip; a mark of UTF-8 at the beginning is left out.
 
     Raises
     ------
@@ -24,7 +25,7 @@ def unpack(path: Path) -> bytes:
     """
     data = _bytes(path, -1)
     if not data.startswith(_GZIP):
-        return data
+        return data.removeprefix(BOM_UTF8)
     limit = _BOMB * len(data) + _HEAD
     pieces = []
     while data.startswith(_GZIP):
@@ -32,7 +33,7 @@ def unpack(path: Path) -> bytes:
         pieces.append(piece)
     if data.strip(b"\0"):
         raise TraceError(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)).removeprefix(BOM_UTF8)
 
 
 def head_of(path: Path) -> bytes:
@@ -45,9 +46,9 @@ def head_of(path: Path) -> bytes:
     """
     head = _bytes(path, _HEAD)
     if not head.startswith(_GZIP):
-        return head
+        return head.removeprefix(BOM_UTF8)
     try:
-        return zlib.decompressobj(_AS_GZIP).decompress(head, _HEAD)
+        return zlib.decompressobj(_AS_GZIP).decompress(head, _HEAD).removeprefix(BOM_UTF8)
     except zlib.error as error:
         raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
 

@@ -176,7 +176,7 @@ def _missing(
         gaps = sorted(set(range(present[-1])) - set(present))
         raise TraceError(
             f"{path}: no file of rank {_listed(gaps)} among those of ranks {_listed(present)}: "
-            "add it, or say that the files are a sample"
+            "add it, or let --replicate put copies of the others there"
         )
     if len(present) < job_ranks:
         yield f"{len(present)} of {job_ranks} ranks were recorded: {_listed(present)}"

@@ -9,9 +9,6 @@ from simulator.errors import TraceError
 from traces.content import head_of, unpack
 from traces.kineto_schema import ABSENT, Header, decode_event, decode_events, decode_header
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
 
 
@@ -40,19 +37,36 @@ def load(path: Path) -> Document | Foreign:
     TraceError
         The file cannot be read, is empty, is broken, or is not JSON although its name says so.
     """
-    head = (head_of(path) or unpack(path)).removeprefix(_BYTE_ORDER_MARK).lstrip()
+    head = (head_of(path) or unpack(path)).lstrip()
     if not head:
         raise TraceError(f"{path}: the file is empty; record the trace again")
     if head[:1] not in (b"{", b"["):
-        reason = f"not JSON: it begins with {head[:16].decode('ascii', 'backslashreplace')!r}"
+        reason = _not_json(head)
         if named_json(path):
             raise TraceError(f"{path}: {reason}")
         return Foreign(path, reason)
-    data = unpack(path).removeprefix(_BYTE_ORDER_MARK)
+    data = unpack(path)
     try:
         return _document(path, data, is_list=head.startswith(b"["))
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: the JSON ({len(data)} bytes) is broken: {error}") from error
+
+
+def _not_json(head: bytes) -> str:
+    """Say what a file is instead, and what to do if that is known."""
+    for magic, what in _KNOWN.items():
+        if head.startswith(magic):
+            return f"not JSON but {what}"
+    return f"not JSON: it begins with {head[:16].decode('ascii', 'backslashreplace')!r}"
+
+
+_KNOWN = {
+    b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",
+    b"\x1f\x8b": "gzip within gzip: unpack it once",
+    b"\xff\xfe": "text in UTF-16: save it as UTF-8",
+    b"\xfe\xff": "text in UTF-16: save it as UTF-8",
+}
+"""Files that are meant to be traces, by how they begin."""
 
 
 def named_json(path: Path) -> bool:

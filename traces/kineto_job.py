@@ -30,7 +30,7 @@ def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
     Execution Traces beside the files are read if these lack something that they may know, or if
     ``options.executions`` asks for it: they take as long to read as all the rest.
     """
-    job = read_job(path, executions=options.executions)
+    job = read_job(path, sample=options.replicate, executions=options.executions)
 
     def link(step: str) -> Loaded:
         nonlocal job

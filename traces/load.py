@@ -32,6 +32,9 @@ tell, ``recognise_file(path)`` besides), and ``load(path, step)``. One of profil
 that recognises a file has it; what nobody recognises is the first's to refuse.
 """
 
+_WITHOUT_TIMES = ("pytorch_et", "plan")
+"""Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""
+
 Reader = Callable[[str], Loaded]
 """From a step (its number, ``median`` or ``all``) to its workload."""
 
@@ -86,9 +89,10 @@ def format_of(file: Path) -> str | None:
 
 
 def _told(path: Path) -> _Format:
-    """Tell the format: of a directory, that of most of its files."""
+    """Tell the format: of a directory, that of most of its files, with times if any has."""
     told = Counter(found for file in _files(path) if (found := format_of(file)))
-    return _format(max(FORMATS, key=lambda name: told[name]))
+    timed = [name for name in FORMATS if told[name] and name not in _WITHOUT_TIMES]
+    return _format(max(timed or FORMATS, key=lambda name: told[name]))
 
 
 def _files(path: Path) -> list[Path]:

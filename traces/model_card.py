@@ -255,13 +255,15 @@ def load_model(name_or_path: str | Path) -> Model:
         near = get_close_matches(str(name_or_path), model_names(), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise TraceError(
-            f"{name_or_path}: no such model; {hint}There are {', '.join(model_names())}, "
+            f"{name_or_path}: no such model; {hint}there are {', '.join(model_names())}, "
             "and a path of a YAML file will do"
         )
     try:
-        if path.stat().st_size > _LONGEST:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST + 1)
+        if len(data) > _LONGEST:
             raise TraceError(f"{path}: too long for a model card, more than {_LONGEST} B")
-        text = path.read_text("utf-8")
+        text = data.decode()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error

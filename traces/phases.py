@@ -10,8 +10,8 @@ from traces.parallelism import Parallelism
 from traces.pipeline_schedule import SCHEDULES
 
 Scores = Literal["full", "causal"]
-_MOST_OPS = 2**31 - 1
-"""Ops are numbered in 32 bits (:mod:`simulator.workload`)."""
+_MOST_PASSES = 10_000_000
+"""Micro-batches through a layer on a rank; each makes ten ops or more, of some 100 B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class Training:
         _check_choice("recompute", self.recompute, ("none", "selective", "full"))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_choice("schedule", self.schedule, tuple(SCHEDULES))
+        if not self.bucket > 0:
+            raise WorkloadError(f"bucket {self.bucket} must be more than 0 bytes")
         bytes_per_element(self.gradient)
         bytes_per_element(self.precision)
 
@@ -186,8 +188,14 @@ def check(model: Model, parallelism: Parallelism, run: Training | Serving) -> No
             f"ep {p.ep} does not divide the number of experts",
         ),
     ]
-    least = p.ranks_per_stage * model.layers * micro_batches(p, run)
-    refusals.append((least > _MOST_OPS, f"the step has at least {least} ops, too many to number"))
+    passes = p.ranks_per_stage * model.layers * micro_batches(p, run)
+    refusals.append(
+        (
+            passes > _MOST_PASSES,
+            f"{passes} times a micro-batch passes a layer on a rank, {_MOST_PASSES} are the most: "
+            "fewer replicas or micro-batches do the same",
+        )
+    )
     if isinstance(run, Training):
         interleaved = run.schedule == "interleaved"
         refusals += [

@@ -11,6 +11,7 @@ accelerator that times the kernels::
 """
 
 import re
+from codecs import BOM_UTF8
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -34,13 +35,14 @@ from traces.model_card import Model, load_model
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
 from traces.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
-from traces.synthetic import generated
+from traces.synthetic import GENERATED, generated
 from traces.window import ALL, MEDIAN
 
 _LONGEST = 1 << 16
 _KEY = re.compile(rb"^(model|parallelism|training|serving|accelerator|launch)\s*:", re.MULTILINE)
 
-
+_PREFIX = "Value error, "
+"""What pydantic puts before a message of this project's."""
 _TABLES = {"parallelism": Parallelism, "training": Training, "serving": Serving}
 
 
@@ -75,11 +77,7 @@ class Plan(_Part):
     @classmethod
     def _known_fields(cls, data: Any) -> Any:
         """Refuse fields that no dataclass has: pydantic passes over those."""
-        for name, kind in (
-            ("parallelism", Parallelism),
-            ("training", Training),
-            ("serving", Serving),
-        ):
+        for name, kind in _TABLES.items():
             given = data.get(name) if isinstance(data, dict) else None
             known = [field.name for field in fields(kind)]
             for key in given if isinstance(given, dict) else ():
@@ -105,11 +103,12 @@ class Plan(_Part):
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a plan: YAML with a model, an accelerator and a run."""
+    """Whether a file that begins so is a plan: YAML with a model, and an accelerator or a run."""
+    head = head.removeprefix(BOM_UTF8)
     if len(head) > _LONGEST or head.lstrip().startswith((b"{", b"[")):
         return False
     keys = {match[1] for match in _KEY.finditer(head)}
-    return {b"model", b"accelerator"} <= keys and bool(keys & {b"training", b"serving"})
+    return b"model" in keys and bool(keys & {b"accelerator", b"training", b"serving"})
 
 
 def load(path: Path, step: str) -> Loaded:
@@ -120,7 +119,7 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         If the file is no plan, its model is unknown, or it has no such step.
     """
-    if step not in (MEDIAN, ALL):
+    if step not in (MEDIAN, ALL, GENERATED):
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan, model = read(path)
     try:
@@ -139,6 +138,8 @@ def load(path: Path, step: str) -> Loaded:
 
 def read(path: Path) -> tuple[Plan, Model]:
     """Read a plan, and the model that it names; errors as :func:`load`."""
+    if path.is_dir():
+        raise TraceError(f"{path}: a plan is one file: name that file")
     data = unpack(path)
     try:
         table = yaml.load(data[:_LONGEST].decode(), Loader=UniqueKeyLoader)
@@ -169,6 +170,6 @@ def _told(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(
-        f"{'.'.join(map(str, detail['loc'])) or 'plan'}: {detail['msg']}"
+        f"{'.'.join(map(str, detail['loc'])) or 'plan'}: {detail['msg'].removeprefix(_PREFIX)}"
         for detail in error.errors(include_url=False)
     )

@@ -102,6 +102,11 @@ def read(path: Path) -> ExecutionTrace:
 
 def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
     """Read the traces of a file: several where it is an archive (``.tgz``)."""
+    if path.is_dir():
+        raise TraceError(
+            f"{path}: execution traces have no times: name one file to inspect it, or put "
+            "torch.profiler's traces of the same run beside them"
+        )
     data = unpack(path)
     if data[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
         return (parse(path, data),)

@@ -22,6 +22,9 @@ from traces.stage import Stage, mail
 from traces.tile import tile
 from traces.volumes import Volume, Volumes, model_flops, tokens
 
+GENERATED = "generated"
+"""The name of a generated step."""
+
 
 def generate(
     model: Model,
@@ -99,7 +102,7 @@ def generated(
     """As :func:`generate`, in the form of a trace that has been read; nothing was measured."""
     workload = generate(model, parallelism, run, accelerator, launch=launch, replicas=replicas)
     coverage = Coverage(
-        step="generated",
+        step=GENERATED,
         steps=(),
         ranks=workload.ranks,
         ranks_in_job=parallelism.ranks,

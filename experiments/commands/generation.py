@@ -9,11 +9,13 @@ from experiments.commands.options import (
     ClusterOption,
     Output,
     OutputOption,
+    check_phase,
     fraction,
     seconds,
     with_settings,
 )
 from experiments.commands.show import say, show
+from simulator.errors import WorkloadError
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -37,10 +39,17 @@ def generate(
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Cut norms along the sequence.")
     ] = False,
-    phase: Annotated[str, typer.Option(help="training, prefill or decode.")] = "training",
+    phase: Annotated[
+        str, typer.Option(callback=check_phase, help="training, prefill or decode.")
+    ] = "training",
     micro_batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 1,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, show_default="4 x pp x dp", help="Sequences in a step.")
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="micro-batch x dp; 4 x pp times that in training",
+            help="Sequences in a step of all replicas.",
+        ),
     ] = None,
     sequence: Annotated[
         int, typer.Option("--sequence", "--context", min=1, help="Tokens of a sequence.")
@@ -82,6 +91,8 @@ def generate(
 
     if write is not None:
         check_output(write, (".yaml", ".yml"))
+    if phase != "training" and (schedule is not None or recompute != "none"):
+        raise WorkloadError(f"--schedule and --recompute are for training, not for {phase}")
     parallelism = Parallelism(
         tp=tp,
         cp=cp,
@@ -93,15 +104,19 @@ def generate(
         zero=zero,
     )
     sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
+    batch = (micro_batch, sequences, sequence)
     asked = Asked(
         model=model,
         parallelism=parallelism,
-        run=_run(
-            phase,
-            (micro_batch, sequences, sequence),
-            precision,
-            recompute=recompute,
-            schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
+        run=(
+            _training(
+                batch,
+                precision,
+                recompute=recompute,
+                schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
+            )
+            if phase == "training"
+            else _serving(phase, batch, precision, dp=dp)
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
         compute_efficiency=compute_efficiency,
@@ -116,30 +131,36 @@ def generate(
     show(report, output)
 
 
-def _run(
-    phase: str,
-    batch: tuple[int, int, int],
-    precision: str,
-    *,
-    recompute: str,
-    schedule: str,
-) -> "Training | Serving":
-    """Make a run; ``batch`` is sequences at once, in the step, and tokens of each."""
-    from traces.phases import Serving, Training
+def _training(
+    batch: tuple[int, int, int], precision: str, *, recompute: str, schedule: str
+) -> "Training":
+    """Make a training step; ``batch`` is sequences at once, in the step, and tokens of each."""
+    from traces.phases import Training
 
     at_once, sequences, length = batch
-    if phase == "training":
-        return Training(
-            micro_batch=at_once,
-            global_batch=sequences,
-            sequence=length,
-            precision=precision,
-            recompute=recompute,  # type: ignore[arg-type]
-            schedule=schedule,
+    return Training(
+        micro_batch=at_once,
+        global_batch=sequences,
+        sequence=length,
+        precision=precision,
+        recompute=recompute,  # type: ignore[arg-type]
+        schedule=schedule,
+    )
+
+
+def _serving(phase: str, batch: tuple[int, int, int], precision: str, *, dp: int) -> "Serving":
+    """Make a pass of every replica; ``batch`` as :func:`_training`, the step's for all replicas."""
+    from traces.phases import Serving
+
+    at_once, sequences, length = batch
+    if sequences % (at_once * dp):
+        raise WorkloadError(
+            f"global_batch {sequences} is not a multiple of micro_batch x dp = {at_once} x {dp}"
         )
     return Serving(
         phase=phase,  # type: ignore[arg-type]
-        batch=sequences,
+        batch=sequences // dp,
         context=length,
         precision=precision,
+        micro_batches=sequences // (at_once * dp),
     )

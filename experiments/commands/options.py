@@ -123,6 +123,15 @@ def seconds(text: str | None) -> str | None:
     return text
 
 
+def check_phase(value: str) -> str:
+    """Refuse what is no phase of a model."""
+    if value not in _PHASES:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(_PHASES)}.")
+    return value
+
+
+_PHASES = ("training", "prefill", "decode")
+
 Trace = Annotated[
     Path,
     typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
@@ -170,7 +179,8 @@ Algorithms = Annotated[
     list[str] | None,
     typer.Option(
         "--algorithm",
-        help="Force one: all_reduce=ring, all_reduce[1MiB..]@tp=tree; may be repeated.",
+        help="Force one by kind, size or group: all_reduce=ring, all_reduce@tp=tree; may be "
+        "repeated.",
     ),
 ]
 TopologyOption = Annotated[

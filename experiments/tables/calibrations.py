@@ -82,7 +82,8 @@ def _print_steps(console: Console, steps: Sequence[StepError]) -> None:
         if not step.note:
             rows.add_row(
                 step.step,
-                *(_time(seconds) for seconds in (step.measured_s, step.simulated_s)),
+                _time(step.measured_s) or "not measured",
+                _time(step.simulated_s),
                 *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
                 _time(_worse(step)),
                 f"{step.collectives_matched:,}/{step.collectives:,}",

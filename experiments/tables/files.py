@@ -57,15 +57,17 @@ def _print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
     if not gaps:
         return
     console.print()
-    rows = new_table("worst unexplained start", ">rank", "lane", ">at", ">gap", "came last")
+    rows = new_table("|worst unexplained start", ">rank", "|lane", ">at", ">gap", "|came last")
+    lane = min(_LANE, max(len(gap.lane) for gap in gaps))
+    name = max(_LEAST_NAME, min(_NAME, (console.width - _BESIDE - lane) // 2))
     for gap in gaps:
         rows.add_row(
-            shortened(gap.name, _NAME),
+            shortened(gap.name, name),
             str(gap.rank),
-            gap.lane,
+            shortened(gap.lane, _LANE),
             say_time(gap.time),
             say_time(gap.length),
-            shortened(gap.behind, _NAME),
+            shortened(gap.behind, name),
         )
     console.print(rows)
 
@@ -106,6 +108,11 @@ def print_program(console: Console, report: ProgramReport) -> None:
 
 
 _NAME = 32
-"""Characters of the names of kernels."""
+"""Characters of the names of kernels, at most, and at least where the console is narrow."""
+_LEAST_NAME = 16
+_LANE = 20
+"""Characters of a lane."""
+_BESIDE = 32
+"""Characters of a rank, two times and the space between all columns."""
 _OPERATORS = 8
 """Names of operators that are shown, the most frequent."""

@@ -17,31 +17,50 @@ from experiments.tables.parts import (
 from experiments.utility import Utility, UtilityReport
 from experiments.what_ifs import WhatIfReport
 
+_TAKEN = 68
+"""Characters of the table of utilities besides the utility itself, bars and notes."""
+_ROOM = 12
+"""Characters that bars need; a note that does not fit beside its bar is below the table."""
+
 
 def print_utility(console: Console, report: UtilityReport) -> None:
     """Print utilities, the largest first, and what is not used."""
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
+    used = [row for row in report.utilities if row.utility_pct is not None]
+    taken = _TAKEN + max((len(_sure(row)) for row in used), default=0)
+    room = console.width - taken
+    below = []
     rows = new_table("resource", ">now", f">{better}", ">step", ">utility", ">at most", "|")
     unused = new_table("not used", ">now", f">{better}", "|why")
-    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=84)
+    draw = bars(console, (row.utility_pct or 0.0 for row in used), taken=taken)
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
         if row.step_s is None or row.utility_pct is None:
             unused.add_row(*cells, row.note)
         else:
-            bar = draw(row.utility_pct)
-            told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
+            told = draw(row.utility_pct) if room >= _ROOM else Text()
+            if len(told) + 1 + len(row.note) <= room:
+                told = Text.assemble(told, " " if told else "", (row.note, "dim"))
+            elif row.note:
+                below.append(f"{row.resource}: {row.note}")
             most = "" if row.bound_pct is None else percent(row.bound_pct)
             rows.add_row(*cells, say_time(row.step_s), _sure(row), most, told)
     print_aligned(console, [one for one in (rows, unused) if one.row_count])
+    for note in below:
+        print_foot(console, note)
+    print_foot(console, _utility_foot(report))
+
+
+def _utility_foot(report: UtilityReport) -> str:
+    """Say what the columns mean."""
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
     foot += "certified without contention"
     if any(row.interval_pct is not None for row in report.utilities):
         foot += "; ± 95 % of what steps and calls of the trace scatter by"
-    print_foot(console, foot)
+    return foot
 
 
 def _sure(row: Utility) -> str:

@@ -64,6 +64,11 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
     DeadlockError
         If the step cannot end.
     """
+    if base.slow_down:
+        raise WhatIfError(
+            "a study passes over all its points at once, where kernels cannot slow down by what "
+            "they run beside: ask without --slow-down, or for a sweep"
+        )
     given = {name: np.asarray(values, dtype=np.float64) for name, values in factors.items()}
     if len({values.shape for values in given.values()}) != 1:
         raise WhatIfError("a study needs resources, and as many factors of one as of the other")
@@ -82,7 +87,8 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
 def steps(scenarios: Sequence[Scenario]) -> Floats:
     """Step time (s) of each scenario; those that differ in numbers only are passed over together.
 
-    Scenarios of another engine than ``analytic`` are simulated one by one.
+    Scenarios of another engine than ``analytic``, or whose kernels slow down by what they run
+    beside, are simulated one by one.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def steps(scenarios: Sequence[Scenario]) -> Floats:
     step = np.empty(len(scenarios))
     families: list[_Family] = []
     for index, scenario in enumerate(scenarios):
-        if scenario.engine != "analytic":
+        if scenario.engine != "analytic" or scenario.slow_down:
             step[index] = scenario.run().makespan
             continue
         member = _Member(index, scenario.topology(), None)

@@ -209,6 +209,29 @@ Replicate = Annotated[
     bool, typer.Option("--replicate", help="Give ranks not recorded copies of those that were.")
 ]
 
+
+def _slope(value: str) -> str:
+    from experiments.slowdown import TRACE, given
+    from simulator.errors import CalibrationError
+
+    try:
+        if value not in ("", TRACE):
+            given(value)
+    except CalibrationError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+SlowDown = Annotated[
+    str,
+    typer.Option(
+        "--slow-down",
+        callback=_slope,
+        help="How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
+        show_default="not at all",
+    ),
+]
+
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
     "collective_cost": (Cost, "model"),
@@ -218,6 +241,7 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
     "what_if": (WhatIfs, None),
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
+    "slow_down": (SlowDown, ""),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""
 

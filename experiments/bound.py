@@ -9,8 +9,7 @@ import numpy as np
 
 from experiments.scenario import Scenario
 from experiments.study import RANKS, call_costs
-from experiments.utility import check_resource, utility_pct
-from experiments.what_if import RESOURCES, check_factor, improve
+from experiments.what_if import RESOURCES, check_factor, check_resource, improve, utility_pct
 from simulator.analytic import Points
 from simulator.bounds import least_step, longest_ways
 from simulator.contract import contract

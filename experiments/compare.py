@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
-from experiments.utility import utility_pct
+from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
 from simulator.metrics import exposed_communication
 from simulator.units import format_quantity
@@ -15,13 +15,17 @@ from topologies import Cluster, load_cluster, with_topology
 
 @dataclass(frozen=True, slots=True)
 class ComparePoint:
-    """One cluster: ``value`` says what it is, ``utility_pct`` is against the first."""
+    """One cluster: ``value`` says what it is, ``utility_pct`` is against the first.
+
+    ``engine`` is the one that answered.
+    """
 
     cluster: str
     value: str
     step_s: float
     utility_pct: float
     exposed_communication_s: float
+    engine: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +81,7 @@ def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
         step_s=timeline.makespan,
         utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
         exposed_communication_s=exposed_communication(timeline),
+        engine=timeline.engine,
     )
 
 

@@ -11,8 +11,8 @@ from collectives.many import one_schedule
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.scenario import Scenario
 from experiments.study import LINKS, RANKS, steps_at
-from experiments.utility import check_resource, utility_pct, without_effect
-from experiments.what_if import check_factor, value_of
+from experiments.utility import without_effect
+from experiments.what_if import check_factor, check_resource, utility_pct, value_of
 from simulator.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError
 from simulator.units import parse_quantity

@@ -18,8 +18,7 @@ from collectives.force import choose
 from collectives.many import times
 from experiments.alike import Scales, scales
 from experiments.scenario import Scenario
-from experiments.utility import check_resource
-from experiments.what_if import check_factor, improve
+from experiments.what_if import check_factor, check_resource, improve
 from simulator.analytic import Points, makespans
 from simulator.contract import contract
 from simulator.engine import Costs

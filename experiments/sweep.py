@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.utility import check_resource, utility_pct, without_effect
-from experiments.what_if import check_factor, improve, value_of
+from experiments.utility import without_effect
+from experiments.what_if import check_factor, check_resource, improve, utility_pct, value_of
 from simulator.errors import WhatIfError
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -14,13 +14,17 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One point: a resource ``factor`` times as good, and the step time with it (s)."""
+    """One point: a resource ``factor`` times as good, and the step time with it (s).
+
+    ``engine`` is the one that answered.
+    """
 
     resource: str
     factor: float
     value: str
     step_s: float
     utility_pct: float
+    engine: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +69,10 @@ def sweep(
     }
     points = []
     for factor, scenario in scenarios.items():
-        step = scenario.run(watch(f"{resource} x{factor:g}")).makespan
+        timeline = scenario.run(watch(f"{resource} x{factor:g}"))
+        step = timeline.makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain))
+        points.append(SweepPoint(resource, factor, value, step, gain, timeline.engine))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -2,14 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from math import inf
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.bound import most_utility
 from experiments.interval import half_widths
-from experiments.what_if import RESOURCES, check_factor, improve, not_used, value_of
+from experiments.what_if import (
+    RESOURCES,
+    check_factor,
+    check_resource,
+    improve,
+    not_used,
+    utility_pct,
+    value_of,
+)
 from simulator.errors import WhatIfError
 from simulator.timeline import Timeline
 
@@ -24,7 +32,9 @@ class Utility:
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval (:mod:`experiments.interval`), None
-    where the trace shows no spread.
+    where the trace shows no spread. ``bound_pct`` is what it can be at most without contention
+    (:mod:`experiments.bound`), None where the cluster cannot have that. ``engine`` is the one that
+    answered.
     """
 
     resource: str
@@ -34,6 +44,8 @@ class Utility:
     utility_pct: float | None
     note: str = ""
     interval_pct: float | None = None
+    bound_pct: float | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +85,7 @@ def utility(
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     rows = [_one(base, name, factor, watch) for name in asked]
-    rows = _with_intervals(base, rows, factor)
+    rows = _with_bounds(base, _with_intervals(base, rows, factor), factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
 
@@ -88,24 +100,12 @@ def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> l
     return [replace(row, interval_pct=widths.get(row.resource)) for row in rows]
 
 
-def check_resource(name: str) -> None:
-    """Refuse what is no resource, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        With the choices, and the nearest of them.
-    """
-    if name not in RESOURCES:
-        near = get_close_matches(name, RESOURCES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        choices = ", ".join(RESOURCES)
-        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
-
-
-def utility_pct(base: float, changed: float) -> float:
-    """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
-    return 100 * (base - changed) / base if base else 0.0
+def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    if base.scenario.slow_down:
+        return list(rows)  # nothing bounds a step whose kernels are as long as they overlap
+    asked = [row.resource for row in rows if row.utility_pct is not None]
+    bounds = most_utility(base.scenario, factor=factor, resources=asked) if asked else {}
+    return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]
 
 
 def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
@@ -121,7 +121,8 @@ def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
     gain = utility_pct(base.timeline.makespan, timeline.makespan)
     changed = value_of(base.scenario, resource, factor)
     note = _held_by(base.timeline, timeline, resource)
-    return Utility(resource, now, changed, timeline.makespan, gain, note)
+    step = timeline.makespan
+    return Utility(resource, now, changed, step, gain, note, engine=timeline.engine)
 
 
 def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
@@ -138,7 +139,7 @@ def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
     if tier not in held or freed <= 0 or not others:
         return ""
     most = max(others, key=lambda one: others[one])
-    return f"{most} holds back now" if others[most] > _SHIFTED * freed else ""
+    return f"then {most} holds" if others[most] > _SHIFTED * freed else ""
 
 
 def without_effect(base: Baseline, resource: str, factor: float) -> str:

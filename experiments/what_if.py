@@ -6,6 +6,7 @@ half the latency.
 
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -91,6 +92,26 @@ RESOURCES: dict[str, Callable[[Scenario, str, float], Scenario]] = {
     "host": _host,
 }
 """Every resource one can ask about, by name."""
+
+
+def check_resource(name: str) -> None:
+    """Refuse what is no resource, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        With the choices, and the nearest of them.
+    """
+    if name not in RESOURCES:
+        near = get_close_matches(name, RESOURCES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        choices = ", ".join(RESOURCES)
+        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+
+
+def utility_pct(base: float, changed: float) -> float:
+    """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
+    return 100 * (base - changed) / base if base else 0.0
 
 
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.changes import parse
-from experiments.utility import utility_pct
+from experiments.what_if import utility_pct
 from simulator.errors import WhatIfError
 from simulator.metrics import exposed_communication
 

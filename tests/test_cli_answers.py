@@ -43,6 +43,10 @@ COMMANDS = {
     "compare": ("compare", "{job}", *CLUSTER, "--cluster", "hgx-h100", "--topology", "ring"),
     "what-if": ("what-if", "{job}", *CLUSTER, "compute x0.5", "calls drop and host x2"),
     "explain": ("explain", "{job}", *CLUSTER),
+    "curve": ("curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
+    "metrics": ("metrics", "{job}", *CLUSTER),
+    "validate": ("validate", "{job}", *CLUSTER),
+    "generate": ("generate", "llama-3.1-8b", *CLUSTER, "--tp", "2", "--sequence", "256"),
     "inspect": ("inspect", "{job}"),
     "clusters": ("clusters",),
     "cluster": ("clusters", "dgx-a100"),
@@ -145,8 +149,8 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 24
-    assert [round(24 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) == 16
+    assert [round(16 * gain / max(gains)) for gain in gains] == bars
 
 
 @every_command
@@ -169,6 +173,9 @@ def test_csv_is_the_table_of_the_record(jobs, command):
         "cluster": "quantities",
         "what-if": "points",
         "explain": "path",
+        "curve": "points",
+        "metrics": "metrics",
+        "generate": "exchanged",
     }
     expected = answer[where[command]] if command in where else answer
     assert rows == [

@@ -7,8 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import matplotlib.image
+import pandas
 import pytest
 
+from experiments.columns import write_parquet
 from experiments.compare import compare
 from experiments.figures import draw
 from experiments.output import check_output, writing
@@ -264,3 +266,25 @@ def test_a_link_is_followed_and_a_device_is_written_to(tmp_path):
     assert (tmp_path / "target").read_text() == "new"
     _write(Path(os.devnull))
     assert Path(os.devnull).is_char_device()
+
+
+def test_the_columns_of_a_timeline_are_its_ops(report, tmp_path):
+    write_parquet(report.base.timeline, tmp_path / "ops.parquet")
+    table = pandas.read_parquet(tmp_path / "ops.parquet")
+    timeline, workload = report.base.timeline, report.base.timeline.workload
+    assert len(table) == len(workload)
+    assert table["end"].max() == timeline.makespan
+    assert (table["start"].to_numpy() == timeline.start).all()
+    for op in (0, len(workload) // 2, len(workload) - 1):
+        view, row = workload.op(op), table.iloc[op]
+        assert (row["name"], row["lane"], row["what"]) == (
+            view.name,
+            view.lane,
+            view.what.name.lower(),
+        )
+        assert pandas.isna(row["call"]) == (view.call is None)
+    calls = table[table["call"].notna()]
+    assert set(calls["call_kind"]) == {
+        workload.call_view(index).kind for index in range(len(workload.calls))
+    }
+    assert table[table["call"].isna()]["call_size"].isna().all()

@@ -11,8 +11,8 @@ from experiments.compare import compare
 from experiments.inspection import inspect
 from experiments.replay import replay
 from experiments.sweep import sweep
-from experiments.utility import utility, utility_pct
-from experiments.what_if import RESOURCES, improve
+from experiments.utility import utility
+from experiments.what_if import RESOURCES, improve, utility_pct
 from experiments_jobs import SAMPLE, write_job
 from simulator.engine import ENGINES
 from simulator.errors import ClusterError, ScheduleError, WhatIfError
@@ -299,7 +299,7 @@ def test_a_tier_that_begins_to_hold_back_is_named():
     report = utility(sample, "dgx-a100", resources=names, settings=Settings(nodes=2))
     notes = {row.resource: row.note for row in report.utilities}
     assert notes == {
-        "scale_out.bandwidth": "pcie holds back now",
+        "scale_out.bandwidth": "then pcie holds",
         "scale_up.bandwidth": "",
         "pcie.bandwidth": "",
     }

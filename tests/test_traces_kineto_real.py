@@ -58,10 +58,9 @@ def test_the_kernels_of_the_resnet_tell_their_collectives() -> None:
 def test_the_megatron_job_is_eight_ranks_of_one_step() -> None:
     job = read_job(MEGATRON)
     assert [trace.rank for trace in job.ranks] == list(range(8))
-    assert (job.job_ranks, job.notes) == (8, ())
-    assert sorted(skip.file.name for skip in job.skipped) == [
-        f"et_{rank}.json.gz" for rank in range(8)
-    ]
+    assert (job.job_ranks, job.skipped) == (8, ())
+    (note,) = job.notes
+    assert note.startswith("8 execution traces used: 5520 of 5520 kernels")
     for trace in job.ranks:
         assert [step.number for step in trace.steps] == [3]
         params = [comm for comm in trace.comms if comm.collective == ""]

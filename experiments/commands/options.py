@@ -54,7 +54,7 @@ def _step(value: str) -> str:
 
 def check_resource_name(value: str) -> str:
     """Refuse a resource that does not exist."""
-    from experiments.utility import check_resource
+    from experiments.what_if import check_resource
 
     return _usage(check_resource, value)
 

@@ -1,5 +1,6 @@
 """Questions about a trace on a cluster."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ from experiments.commands.options import (
     percent,
     with_settings,
 )
-from experiments.commands.show import check_figure, check_perfetto, draw_perfetto, show
+from experiments.commands.show import check_figure, check_perfetto, draw_perfetto, say, show
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -211,18 +212,30 @@ def replay(
     trace: Trace,
     cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
+    ] = None,
     *,
     settings: "Settings",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
+    from experiments.output import check_output
     from experiments.progress import watching
     from experiments.replay import replay as ask
 
     check_perfetto(perfetto)
+    if parquet is not None:
+        check_output(parquet)
     with watching() as watch:
         report = ask(trace, cluster, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
+    if parquet is not None:
+        from experiments.columns import write_parquet
+
+        write_parquet(report.base.timeline, parquet)
+        say(f"wrote {parquet}")
     show(report, output)
 
 

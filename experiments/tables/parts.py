@@ -32,7 +32,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"engine {settings.engine}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
         "slow-down": say_slow_down(base),
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
@@ -59,6 +59,12 @@ def say_slow_down(base: Baseline) -> str:
 def _say_what_ifs(base: Baseline) -> list[str]:
     pairs = zip(base.settings.what_ifs, base.notes, strict=True)
     return [f"{change} ({note})" for change, note in pairs]
+
+
+def _engine(base: Baseline) -> str:
+    """Say which engine was asked for, and which answered."""
+    asked, answered = base.settings.engine, base.timeline.engine
+    return f"engine {asked}" if asked == answered else f"engine {asked}: {answered}"
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:

@@ -23,9 +23,9 @@ def print_utility(console: Console, report: UtilityReport) -> None:
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
-    rows = new_table("resource", ">now", f">{better}", ">step", ">utility", "|")
+    rows = new_table("resource", ">now", f">{better}", ">step", ">utility", ">at most", "|")
     unused = new_table("not used", ">now", f">{better}", "|why")
-    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=66)
+    draw = bars(console, (row.utility_pct or 0.0 for row in report.utilities), taken=84)
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
         if row.step_s is None or row.utility_pct is None:
@@ -33,10 +33,12 @@ def print_utility(console: Console, report: UtilityReport) -> None:
         else:
             bar = draw(row.utility_pct)
             told = Text.assemble(bar, " " if bar else "", (row.note, "dim"))
-            rows.add_row(*cells, say_time(row.step_s), _sure(row), told)
+            most = "" if row.bound_pct is None else percent(row.bound_pct)
+            rows.add_row(*cells, say_time(row.step_s), _sure(row), most, told)
     print_aligned(console, [one for one in (rows, unused) if one.row_count])
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
-    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
+    foot += "certified without contention"
     if any(row.interval_pct is not None for row in report.utilities):
         foot += "; ± 95 % of what steps and calls of the trace scatter by"
     print_foot(console, foot)

@@ -1,0 +1,189 @@
+"""Steps before there is a trace: plans are traces, and what is converted reads back."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from experiments.baseline import baseline
+from experiments.cli import app
+from experiments.convert import FORMS, convert
+from experiments.generation import Asked, generate, write_plan
+from experiments.utility import utility
+from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
+from traces.load import FORMATS, load, recognised
+from traces.parallelism import Parallelism
+from traces.phases import Serving, Training
+from traces.plan import Plan, read, recognise, text_of
+
+CLUSTER = "hgx-h100"
+STEP = Training(micro_batch=1, global_batch=4, sequence=512)
+ASKED = Asked(model="llama-3.1-8b", parallelism=Parallelism(tp=2, dp=2), run=STEP)
+PLAN = """
+model: llama-3.1-8b
+parallelism: {tp: 2, dp: 2}
+training: {micro_batch: 1, global_batch: 4, sequence: 512}
+accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
+"""
+
+
+@pytest.fixture(scope="module")
+def report():
+    return generate(ASKED, CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def plan(report, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "step.yaml"
+    write_plan(report.plan, path)
+    return path
+
+
+def test_a_plan_is_asked_as_a_trace_is(report, plan):
+    assert recognised(plan) == "plan"
+    base = baseline(plan, CLUSTER)
+    assert base.timeline.makespan == report.base.timeline.makespan
+    assert base.error is None
+
+
+def test_a_generated_step_has_no_measured_time(plan):
+    record = utility(plan, CLUSTER, resources=["compute"]).record()
+    assert record["measured_step_s"] is None
+    assert record["baseline_error_pct"] is None
+    json.dumps(record, allow_nan=False)
+
+
+def test_mfu_is_model_flops_over_what_the_peak_allows(report):
+    peak, ranks = report.plan.chip.peak, report.plan.parallelism.ranks
+    step = report.base.timeline.makespan
+    assert report.mfu == pytest.approx(report.volumes.model_flops / (step * ranks * peak))
+    assert 0 < report.mfu < report.plan.accelerator.compute_efficiency
+
+
+degrees = st.sampled_from([1, 2, 4])
+
+
+@given(degrees, degrees, degrees, st.booleans(), st.sampled_from([None, "5 us", "0.125 ms"]))
+def test_a_written_plan_reads_back(tp, dp, pp, sequence_parallel, launch):
+    plan = Plan.model_validate(
+        yaml.safe_load(PLAN)
+        | {
+            "parallelism": {"tp": tp, "dp": dp, "pp": pp, "sequence_parallel": sequence_parallel},
+            "launch": launch,
+        }
+    )
+    text = text_of(plan)
+    assert recognise(text.encode())
+    assert Plan.model_validate(yaml.safe_load(text)) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"parallelism": {"tp": 3}}, "tp 3 does not divide"),
+        ({"parallelism": {"tp": 0}}, "must be at least 1"),
+        ({"parallelism": {"tpp": 2}}, "parallelism.tpp: no such field"),
+        ({"training": {"micro_batch": 1}}, "global_batch"),
+        ({"serving": {"phase": "decode", "batch": 1, "context": 8}}, "either training or serving"),
+        ({"accelerator": {"peak": "989", "memory_bandwidth": "1 TB/s"}}, "no unit"),
+        ({"model": "llama-4"}, "no such model"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_plan_that_makes_no_step_is_one_line(tmp_path, change, told):
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(PLAN) | change))
+    with pytest.raises(TraceError, match=told) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plan_may_name_a_model_file_beside_it(tmp_path, plan):
+    _, model = read(plan)
+    card = model.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(card))
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN.replace("llama-3.1-8b", "mine.yaml"))
+    assert read(path)[1] == model
+
+
+def test_a_step_number_means_nothing_to_a_plan(plan):
+    with pytest.raises(TraceError, match="a plan is of one step"):
+        load(plan, "3")
+
+
+def test_a_cluster_without_the_precision_is_refused():
+    with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp32 is missing"):
+        generate(replace(ASKED, run=replace(STEP, precision="fp32")), CLUSTER)
+
+
+def test_serving_is_generated_too():
+    decode = Serving(phase="decode", batch=8, context=1024)
+    one = generate(replace(ASKED, run=decode, parallelism=Parallelism(tp=2)), CLUSTER)
+    assert one.volumes.tokens == 8
+    assert one.base.timeline.makespan > 0
+
+
+@pytest.mark.parametrize("form", ["chakra", "goal"])
+def test_what_is_converted_takes_as_long(plan, tmp_path, form):
+    target = tmp_path / "job" if form == "chakra" else tmp_path / "job.goal"
+    found = convert(plan, target, form, cluster=CLUSTER)
+    assert found.files
+    assert all(file.size_bytes > 0 for file in found.files)
+    assert recognised(target) == form
+    again = load(target).workload
+    if form == "chakra":
+        same = baseline(target, CLUSTER).timeline.makespan
+        assert same == pytest.approx(baseline(plan, CLUSTER).timeline.makespan, rel=1e-9)
+    else:
+        # Each calc is a whole number of nanoseconds.
+        duration = found.loaded.workload.duration
+        assert again.duration.sum() == pytest.approx(duration.sum(), abs=1e-9 * len(duration))
+
+
+def test_a_form_that_needs_a_cluster_says_so(plan, tmp_path):
+    with pytest.raises(OutputError, match=r"schedule|--cluster"):
+        convert(plan, tmp_path / "job.goal", "goal")
+    with pytest.raises(OutputError, match="--cluster"):
+        convert(plan, tmp_path / "job", "kineto")
+    with pytest.raises(OutputError, match="not one of"):
+        convert(plan, tmp_path / "job", "otf2")
+
+
+def test_forms_that_are_written_are_formats_that_are_read():
+    assert FORMS.keys() <= FORMATS.keys()
+
+
+def test_the_command_writes_a_plan_that_the_next_reads(tmp_path):
+    path = tmp_path / "plan.yaml"
+    words = ["generate", "llama-3.1-8b", "-c", CLUSTER, "--tp", "2", "--sequence", "512"]
+    answer = CliRunner().invoke(app, [*words, "-w", str(path), "-o", "json"])
+    assert answer.exit_code == 0, answer.output
+    told = json.loads(answer.stdout)
+    again = CliRunner().invoke(app, ["replay", str(path), "-c", CLUSTER, "-o", "json"])
+    assert json.loads(again.stdout)["simulated_step_s"] == told["simulated_step_s"]
+
+
+def test_wrong_words_of_the_command_are_told():
+    words = ["generate", "llama-3.1-8b", "-c", CLUSTER]
+    for more, status in (
+        (["--launch", "5"], 2),
+        (["--compute-efficiency", "2"], 2),
+        (["--tp", "0"], 2),
+        (["--tp", "3"], 1),
+        (["--phase", "dreaming"], 1),
+        (["--schedule", "none"], 1),
+        (["-w", "plan.txt"], 1),
+    ):
+        answer = CliRunner().invoke(app, [*words, *more])
+        assert answer.exit_code == status, (more, answer.output)
+        assert "fault of twofold" not in answer.output
+
+
+def test_what_does_not_fit_is_the_workloads_error():
+    with pytest.raises(WorkloadError):
+        generate(replace(ASKED, parallelism=Parallelism(tp=3)), CLUSTER)

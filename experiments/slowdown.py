@@ -36,6 +36,8 @@ _DIFFERS = 0.1
 """Overlaps of the same work that differ by less say nothing."""
 _SHORTEST = 5e-6
 """Shorter kernels (s) tell of the stamps and of being launched."""
+_NOISE = 0.05
+"""Kernels that are surely faster beside a call by more than this are not the same work."""
 _LEAST, _MOST = -0.5, 4.0
 """Bounds of what is looked for: more is not slowing down, but other work."""
 _GOLDEN = (5**0.5 - 1) / 2
@@ -133,7 +135,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     Raises
     ------
     CalibrationError
-        If the same work does not occur with different overlap often enough.
+        If the same work does not occur with different overlap often enough, or is faster with more.
     """
     random = np.random.default_rng(_SEED)
     tables = [_told(table) for table in _tables(list(steps))]
@@ -149,6 +151,11 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
         _slope([_drawn(table, random, len(table[0])) for table in tables]) for _ in range(_DRAWS)
     ]
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
+    if high < -_NOISE:
+        raise CalibrationError(
+            f"the slow-down by overlap cannot be told: {compared} kernels ran up to "
+            f"{-100 * high:.0f} % faster beside calls, so ranks or steps differ in what they do"
+        )
     return SlowDown(_slope(tables), low, high, compared)
 
 

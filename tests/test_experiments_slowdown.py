@@ -12,6 +12,7 @@ from experiments.changes import changed, parse
 from experiments.curve import curve
 from experiments.explain import explain
 from experiments.interval import half_widths
+from experiments.scenario import Scenario
 from experiments.slowdown import given, measured, recorded_steps
 from experiments.sweep import sweep
 from experiments.utility import utility
@@ -24,6 +25,7 @@ from test_simulator_slowing import CLUSTER, DEEP, as_recorded, slowed
 from traces.write_kineto import write
 
 NODES = 2
+DEEPER = replace(DEEP, layers=60)
 APART = parse("overlap none")
 
 
@@ -46,7 +48,7 @@ def test_the_slope_lies_within_the_bounds_that_a_trace_gives(slope: float, seed:
 
 def test_ranks_of_another_pace_are_no_slow_down() -> None:
     """Every rank is slower than the one before, and they overlap differently."""
-    workload = as_recorded(slowed(0.0, replace(DEEP, layers=60)).run())
+    workload = as_recorded(slowed(0.0, DEEPER).run())
     pace = 1 + 0.1 * workload.rank
     longer = workload.measured_start + (workload.measured_end - workload.measured_start) * pace
     end = np.where(workload.what == What.COMPUTE, longer, workload.measured_end)
@@ -57,15 +59,25 @@ def test_ranks_of_another_pace_are_no_slow_down() -> None:
 
 def test_kernels_of_one_name_need_not_be_the_same_work() -> None:
     """Layers of many shapes under one name: those beside calls are the long ones."""
-    scenario = slowed(0.0, replace(DEEP, layers=60))
-    workload = scenario.workload
-    number = np.cumsum(workload.what == What.COMPUTE) % 240
-    shaped = np.where(workload.what == What.COMPUTE, 1 + number / 100, 1.0)
-    workload = replace(workload, duration=workload.duration * shaped)
-    found = measured([as_recorded(replace(scenario, workload=workload).run())])
-    assert found.low <= 0.02
-    assert found.high >= -0.02
+    kernels = 3 * 60
+    found = measured([as_recorded(with_shapes(slowed(0.0, DEEPER), kernels).run())])
+    assert found.low <= 0.0 <= found.high
     assert found.slope == pytest.approx(0, abs=0.05)
+
+
+def test_ranks_that_do_other_work_are_no_speed_up() -> None:
+    """Shapes that go round every 240 kernels, 180 to a rank: the n-th is another on each."""
+    workload = as_recorded(with_shapes(slowed(0.0, DEEPER), 240).run())
+    with pytest.raises(CalibrationError, match="faster beside calls"):
+        measured([workload])
+
+
+def with_shapes(scenario: Scenario, period: int) -> Scenario:
+    """Let kernels grow longer, from one to the next, until it starts again."""
+    workload = scenario.workload
+    number = np.cumsum(workload.what == What.COMPUTE) % period
+    shaped = np.where(workload.what == What.COMPUTE, 1 + number / 100, 1.0)
+    return replace(scenario, workload=replace(workload, duration=workload.duration * shaped))
 
 
 def test_steps_of_one_rank_tell_it_too() -> None:
@@ -84,7 +96,7 @@ def test_steps_of_one_rank_tell_it_too() -> None:
 
 
 def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(tmp_path: Path) -> None:
-    real = slowed(0.3, replace(DEEP, layers=60))
+    real = slowed(0.3, DEEPER)
     folder = trace_of(real.run(), tmp_path)
     truth = changed(real, [APART])[0].run().makespan
     off = baseline(folder, CLUSTER, Settings(nodes=NODES))

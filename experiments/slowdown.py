@@ -45,7 +45,7 @@ _CLOSE = 1e-3
 _POLISH = 3
 _DRAWS, _SEED = 100, 0
 _MOST_ROWS = 400
-"""Kernels drawn at most: more make it slower, not surer."""
+"""Kernels drawn at most of those that tell the slope, and of the others: more only take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +138,33 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
         If the same work does not occur with different overlap often enough, or is faster with more.
     """
     random = np.random.default_rng(_SEED)
-    tables = [_told(table) for table in _tables(list(steps))]
-    compared = sum(len(durations) for durations, _ in tables)
+    tables = [_long(table) for table in _tables(list(steps))]
+    told = [_told(table) for table in tables]
+    compared = sum(int(one.sum()) for one in told)
     if compared < _FEWEST:
         raise CalibrationError(
             f"the slow-down by overlap cannot be told: {compared} kernels ran beside a call "
             f"on one rank or in one step and less so on another; it needs {_FEWEST}"
         )
-    most = max(1, _MOST_ROWS // len(tables))
-    tables = [_drawn(table, random, most) if len(table[0]) > most else table for table in tables]
-    slopes = [
-        _slope([_drawn(table, random, len(table[0])) for table in tables]) for _ in range(_DRAWS)
+    sides = [
+        side
+        for (durations, fractions), own in zip(tables, told, strict=True)
+        for side in ((durations[own], fractions[own]), (durations[~own], fractions[~own]))
     ]
+    most = max(1, _MOST_ROWS // len(tables))
+    sides = [_drawn(side, random, most) if len(side[0]) > most else side for side in sides]
+    slope = _slope(_put_together(sides))
+    slopes = []
+    for _ in range(_DRAWS):
+        drawn = [_drawn(side, random, len(side[0])) for side in sides]
+        slopes.append(_slope(_put_together(drawn)))
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
     if high < -_NOISE:
         raise CalibrationError(
             f"the slow-down by overlap cannot be told: {compared} kernels ran up to "
             f"{-100 * high:.0f} % faster beside calls, so ranks or steps differ in what they do"
         )
-    return SlowDown(_slope(tables), low, high, compared)
+    return SlowDown(slope, low, high, compared)
 
 
 def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
@@ -192,12 +200,23 @@ def _side_by_side(columns: Sequence[_Column]) -> Table:
     return durations, np.stack(fractions, axis=1)
 
 
-def _told(table: Table) -> Table:
-    """Keep the kernels that are long enough and lie beside calls to different parts."""
+def _long(table: Table) -> Table:
     durations, fractions = table
     long = np.median(durations, axis=1) >= np.log(_SHORTEST)
-    apart = np.abs(_polished(fractions)).max(axis=1) >= _DIFFERS
-    return durations[long & apart], fractions[long & apart]
+    return durations[long], fractions[long]
+
+
+def _told(table: Table) -> NDArray[np.bool_]:
+    """Which kernels lie beside calls to different parts; the others tell how fast the ranks are."""
+    return np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
+
+
+def _put_together(sides: Sequence[Table]) -> list[Table]:
+    """Join the kernels that tell the slope and those that do not, drawn each for themselves."""
+    return [
+        (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
+        for one, other in zip(sides[::2], sides[1::2], strict=True)
+    ]
 
 
 def _drawn(table: Table, random: np.random.Generator, rows: int) -> Table:
@@ -223,12 +242,12 @@ def _slope(tables: Sequence[Table]) -> float:
 
 
 def _left(tables: Sequence[Table], slope: float) -> float:
-    """How much kernels differ beyond their own pace and their rank's, that slope taken away."""
-    return sum(
-        float(np.abs(_polished(durations - np.log1p(slope * fractions))).sum())
-        for durations, fractions in tables
-        if len(durations)
-    )
+    """How much time kernels differ by beyond their own pace and their rank's, that slope aside."""
+    left = 0.0
+    for durations, fractions in tables:
+        differs = np.abs(_polished(durations - np.log1p(slope * fractions))).sum(axis=1)
+        left += float((differs * np.exp(np.median(durations, axis=1))).sum())
+    return left
 
 
 def _polished(values: Floats) -> Floats:

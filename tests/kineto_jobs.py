@@ -55,7 +55,9 @@ class Step:
 durations = st.one_of(st.floats(1, 50), st.floats(50, 2000))
 steps = st.builds(
     Step,
-    what=st.sampled_from(("kernel", "kernel", "copy", "collective", "message", "one", "all", "host")),
+    what=st.sampled_from(
+        ("kernel", "kernel", "copy", "collective", "message", "one", "all", "host")
+    ),
     stream=st.sampled_from(STREAMS[:2]),
     host=st.one_of(st.floats(0.1, 15), st.floats(15, 400)),
     latency=st.floats(0, 12),

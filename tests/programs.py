@@ -46,7 +46,10 @@ class Pipeline:
         order = [("forward", batch) for batch in range(ahead)]
         for batch in range(ahead, self.batches):
             order += [("forward", batch), ("backward", batch - ahead)]
-        return [*order, *(("backward", batch) for batch in range(self.batches - ahead, self.batches))]
+        return [
+            *order,
+            *(("backward", batch) for batch in range(self.batches - ahead, self.batches)),
+        ]
 
 
 pipelines = st.one_of(
@@ -187,7 +190,7 @@ class _Thread:
         return gradients
 
     def receive(self, way: str) -> list[int]:
-        """Receive what a pass begins with: activations of the stage before, gradients of the next."""
+        """Receive what a pass begins with: activations from before, or gradients from behind."""
         step, lane = (-1, FROM) if way == "forward" else (1, BACK_FROM)
         if not 0 <= self.stage + step < self.program.pipeline.stages:
             return []
@@ -261,7 +264,14 @@ class _Thread:
         return self.launch((What.COMPUTE, COMPUTE, "gemm", duration), -1, waits)
 
     def collective(
-        self, kind: str, ranks: Sequence[int], label: str, size: int, lane: str, *, behind: bool = False
+        self,
+        kind: str,
+        ranks: Sequence[int],
+        label: str,
+        size: int,
+        lane: str,
+        *,
+        behind: bool = False,
     ) -> int:
         group = self.builder.group(tuple(ranks), label)
         number = self.joined[group]

@@ -25,6 +25,7 @@ from test_simulator_slowing import CLUSTER, DEEP, as_recorded, slowed
 from traces.write_kineto import write
 
 NODES = 2
+GLOO = Path(__file__).parent.parent / "traces" / "samples" / "gloo-ddp-4"
 DEEPER = replace(DEEP, layers=60)
 APART = parse("overlap none")
 
@@ -111,12 +112,12 @@ def test_a_what_if_without_overlap_is_right_only_with_the_slow_down(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trace_of(slowed(0.3).run(), tmp_path_factory.mktemp("trace"))
+    return trace_of(slowed(0.3, DEEPER).run(), tmp_path_factory.mktemp("trace"))
 
 
 def test_every_question_is_asked_of_kernels_that_slow_down(folder: Path) -> None:
     asked = Settings(nodes=NODES, slow_down="0.3", what_ifs=("compute x0.5",))
-    real = improve(slowed(0.3), "compute", 2.0)
+    real = improve(slowed(0.3, DEEPER), "compute", 2.0)
     twice = real.run().makespan
     base = baseline(folder, CLUSTER, asked)
     assert base.timeline.makespan == pytest.approx(twice, rel=2e-3)
@@ -139,13 +140,17 @@ def test_off_by_default_and_then_nothing_changes(folder: Path) -> None:
 
 
 def test_explain_tells_the_slow_down_whether_it_is_asked_for_or_not(folder: Path) -> None:
-    report = explain(folder, CLUSTER, settings=Settings(nodes=NODES))
-    try:
-        found = measured(recorded_steps(report.base.loaded, report.base.read))
-    except CalibrationError as error:
-        assert (report.slow_down, report.slow_down_note) == (None, str(error))
-    else:
-        assert report.slow_down == found
+    for asked in ("", "0.1", "trace"):
+        report = explain(folder, CLUSTER, settings=Settings(nodes=NODES, slow_down=asked))
+        assert report.slow_down == measured(recorded_steps(report.base.loaded, report.base.read))
+        assert report.slow_down_note == ""
+
+
+def test_explain_says_why_a_trace_does_not_tell_it() -> None:
+    report = explain(GLOO, CLUSTER)
+    assert report.slow_down is None
+    assert "0 kernels ran beside a call" in report.slow_down_note
+    assert report.record()["measured_slow_down"] is None
 
 
 def test_intervals_are_those_of_kernels_as_recorded(folder: Path) -> None:
@@ -165,10 +170,9 @@ def test_what_is_no_slope_is_refused_before_anything_is_read(asked: str) -> None
         baseline("no such trace", CLUSTER, Settings(slow_down=asked))
 
 
-def test_a_trace_that_cannot_tell_says_why(folder: Path) -> None:
-    sample = Path(__file__).parent.parent / "traces" / "samples" / "gloo-ddp-4"
+def test_a_trace_that_cannot_tell_says_why() -> None:
     with pytest.raises(CalibrationError, match="0 kernels ran beside a call on one rank"):
-        baseline(sample, CLUSTER, Settings(slow_down="trace"))
+        baseline(GLOO, CLUSTER, Settings(slow_down="trace"))
 
 
 def test_questions_that_hold_durations_fixed_are_refused(folder: Path) -> None:

@@ -45,9 +45,7 @@ def slowed(slope: float, program: Program = DEEP) -> Scenario:
 
 def as_recorded(timeline: Timeline) -> Workload:
     """Return what a profiler without errors would have recorded."""
-    measured = replace(
-        timeline.workload, measured_start=timeline.start, measured_end=timeline.end
-    )
+    measured = replace(timeline.workload, measured_start=timeline.start, measured_end=timeline.end)
     return measured.with_calls(transfer=timeline.call_end - timeline.call_start)
 
 

@@ -429,7 +429,7 @@ def test_what_ranks_tell_each_other_otherwise_is_refused(tmp_path: Path) -> None
         op = builder.op(What.HOST, rank=1, lane="thread 1", name="host", duration=1 * US)
         builder.edge(ops["kernel 1"], op)
 
-    with pytest.raises(WorkloadError, match="'host'.* waits for"):
+    with pytest.raises(WorkloadError, match=r"'host'.* waits for"):
         write([run(chain(edge_to_another_rank, ranks=2))], tmp_path)
 
 

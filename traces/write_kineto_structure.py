@@ -108,7 +108,7 @@ def _check_job(workload: Workload) -> None:
 
 
 def _check_messages(workload: Workload) -> None:
-    """A message goes from the first rank of a group of two to the second."""
+    """Refuse messages that do not go from the first rank of a group of two to the second."""
     for index, known in enumerate(workload.groups):
         own = workload.calls.group == index
         if len(known.ranks) != 2 and bool(np.any(workload.calls.kind[own] == _MESSAGE)):

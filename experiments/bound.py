@@ -27,7 +27,7 @@ def most_utility(
     Raises
     ------
     WhatIfError
-        If a resource is unknown, the factor cannot be, or kernels slow down by what they run beside.
+        If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
     """
     asked = tuple(resources) or tuple(RESOURCES)
     check_factor(factor)

@@ -242,12 +242,14 @@ def _slope(tables: Sequence[Table]) -> float:
 
 
 def _left(tables: Sequence[Table], slope: float) -> float:
-    """How much time kernels differ by beyond their own pace and their rank's, that slope aside."""
-    left = 0.0
-    for durations, fractions in tables:
-        differs = np.abs(_polished(durations - np.log1p(slope * fractions))).sum(axis=1)
-        left += float((differs * np.exp(np.median(durations, axis=1))).sum())
-    return left
+    """How much kernels differ beyond their own pace and their rank's, that slope taken away.
+
+    Each kernel counts alike: weighting them by their time drew slopes of 0.3 to 0.27 in tests.
+    """
+    return sum(
+        float(np.abs(_polished(durations - np.log1p(slope * fractions))).sum())
+        for durations, fractions in tables
+    )
 
 
 def _polished(values: Floats) -> Floats:

@@ -47,7 +47,8 @@ def cover(
 
     Examples
     --------
-    >>> cover(np.array([[0.0, 3.0], [4.0, 5.0]]), np.array([2.0, 3.0]), np.array([6.0, 3.5])).tolist()
+    >>> calls = np.array([[0.0, 3.0], [4.0, 5.0]])
+    >>> cover(calls, np.array([2.0, 3.0]), np.array([6.0, 3.5])).tolist()
     [2.0, 0.0]
     """
     return _covered_before(intervals, end) - _covered_before(intervals, start)

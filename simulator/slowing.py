@@ -39,12 +39,12 @@ class Times:
 
 
 def simulated(timeline: Timeline) -> Times:
-    """Times of a simulation."""
+    """Take the times of a simulation."""
     return Times(timeline.start, timeline.end, timeline.call_start, timeline.call_end)
 
 
 def recorded(workload: Workload) -> Times:
-    """Times of the recording: a call moves for as long as its transfer, to its first end."""
+    """Take the times of the recording: a call moves for its transfer, until its first end."""
     joined = np.flatnonzero(workload.call >= 0)
     end = np.full(len(workload.calls), np.inf)
     np.fmin.at(end, workload.call[joined], workload.measured_end[joined])

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
 from experiments.bound import most_utility
 from experiments.changes import changed, parse
+from experiments.cli import app
 from experiments.curve import curve
 from experiments.explain import explain
 from experiments.interval import half_widths
@@ -181,3 +183,16 @@ def test_questions_that_hold_durations_fixed_are_refused(folder: Path) -> None:
         curve(folder, CLUSTER, "scale_out.bandwidth", settings=asked)
     with pytest.raises(WhatIfError, match="without --slow-down"):
         most_utility(baseline(folder, CLUSTER, asked).scenario)
+
+
+def test_the_command_line_says_what_slope_it_used(folder: Path) -> None:
+    words = ("explain", str(folder), "--cluster", "dgx-a100", "--nodes", "2")
+    one, other, refused = (
+        CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "200"})
+        for more in (("--slow-down", "0.3"), ("--slow-down", "trace"), ("--slow-down", "15%"))
+    )
+    assert "kernels take 30.0 % longer beside a call (as given)" in one.stdout
+    assert "longer beside a call (from the trace, " in other.stdout
+    assert "slow-down by overlap: kernels took +" in one.stdout
+    assert refused.exit_code == 2
+    assert "write 'trace'" in refused.stderr

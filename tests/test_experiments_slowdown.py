@@ -1,6 +1,7 @@
 """The slow-down that is put into a trace is read off it, and makes what-ifs right."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ from experiments.slowdown import given, measured, recorded_steps
 from experiments.sweep import sweep
 from experiments.utility import utility
 from experiments.what_if import improve
+from programs import with_noise
+from simulator.builder import WorkloadBuilder
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline
-from simulator.workload import What
+from simulator.workload import CallRow, What, Workload
 from test_known_truth import skew_clocks
 from test_simulator_slowing import CLUSTER, DEEP, as_recorded, slowed
 from traces.write_kineto import write
@@ -155,13 +158,67 @@ def test_explain_says_why_a_trace_does_not_tell_it() -> None:
     assert report.record()["measured_slow_down"] is None
 
 
-def test_intervals_are_those_of_kernels_as_recorded(folder: Path) -> None:
-    change = {"compute": lambda scenario: improve(scenario, "compute", 2.0)}
+def test_intervals_are_those_of_kernels_as_recorded(tmp_path: Path) -> None:
+    """Calls that scatter make them: on kernels alone they would be others."""
+    real = slowed(0.3)
+    noisy = replace(real, workload=with_noise(real.workload, 1, 0.2)).run()
+    whole = replace(noisy.workload, calls=real.workload.calls)
+    folder = trace_of(replace(noisy, workload=whole), tmp_path)
+    change = {"compute": partial(improve, resource="compute", factor=2.0)}
     off, on = (
         half_widths(baseline(folder, CLUSTER, Settings(nodes=NODES, slow_down=asked)), change)
-        for asked in ("", "0.3")
+        for asked in ("", "3")
     )
     assert on == off
+    assert on["compute"] > 0
+
+
+def by_hand(order: tuple[str, ...]) -> Workload:
+    """Kernels of two lengths that scatter by 20 %, every other with a call over its first 50 us.
+
+    Rank 1 runs them in the given order.
+    """
+    random = np.random.default_rng(0)
+    builder = WorkloadBuilder(job_ranks=4)
+    usual = {"short": 100e-6, "long": 250e-6}
+    for number in range(60):
+        for rank in range(4):
+            at = 1e-3 * number
+            group = builder.group((rank,))
+            for name in order if rank == 1 else tuple(usual):
+                took = usual[name] * (1 + 0.2 * random.uniform(-1, 1))
+                measured_at = at, at + took
+                builder.op(
+                    What.COMPUTE,
+                    rank=rank,
+                    lane="stream 7",
+                    name=name,
+                    duration=took,
+                    measured=measured_at,
+                )
+                if (number + rank) % 2:
+                    covered = (at, at + 50e-6)
+                    row = CallRow("all_reduce", group, number, 8.0, transfer=50e-6)
+                    builder.op(
+                        What.COLLECTIVE,
+                        rank=rank,
+                        lane="nccl",
+                        name="nccl",
+                        duration=0.0,
+                        call=builder.call(row),
+                        measured=covered,
+                    )
+                at += 400e-6
+    return builder.build()
+
+
+@pytest.mark.parametrize("order", [("short", "long"), ("long", "short")])
+def test_chance_and_the_order_of_kernels_are_no_slow_down(order: tuple[str, ...]) -> None:
+    """A kernel that chance made longer lies beside the call to a smaller part of it."""
+    found = measured([by_hand(order)])
+    assert found.compared > 60
+    assert found.slope == pytest.approx(0, abs=0.07)
+    assert found.low <= 0 <= found.high
 
 
 @pytest.mark.parametrize("asked", ["fast", "-0.1", "nan", "inf", "7", "15 %"])

@@ -4,6 +4,7 @@ Exit status 1 if a target is missed by more than half. Figures are medians; othe
 machine makes them worse, never better.
 """
 
+import math
 import os
 import platform
 import sys
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from benchmarks import cases
 from benchmarks.measure import Figure, median, process
+from benchmarks.scaling import measure
 from experiments.bound import most_utility
 from experiments.scenario import Scenario
 from experiments.study import steps, steps_at
@@ -43,9 +45,10 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    for measure in (_reading, _linking, _generating, _engine, _studies, _ring, _commands):
-        with console.status(f"measuring: {measure.__name__.lstrip('_')}"):
-            figures += list(measure())
+    parts = (_reading, _linking, _generating, _engine, _large, _studies, _ring, _commands)
+    for rows in parts:
+        with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
+            figures += list(rows())
     for figure in figures:
         table.add_row(*_cells(figure), style="red" if figure.failed else None)
     console.print(table)
@@ -119,6 +122,21 @@ def _engine() -> Iterator[Figure]:
     what = f"{len(workload):,} ops, {len(workload.calls):,} collectives, 64 ranks"
     rate = len(workload) / seconds
     yield Figure("flow engine", rate, "ops/s", 100_000, most=False, remark=what)
+
+
+def _large() -> Iterator[Figure]:
+    run = "from benchmarks import cases; cases.{}().run()"
+    for name, what, target in (
+        ("large", "405B on 1,024 ranks", 30),
+        ("folded", "405B on 16,384 ranks, folded", 60),
+    ):
+        made = process(["-c", run.format(name)], 1)
+        remark = f"generated and simulated, {made.processor:.1f} s of processors"
+        yield Figure(what, made.seconds, "s", target, remark=remark)
+        yield Figure("its peak memory", made.peak / 1e6, "MB", 3000)
+    few, many = (min(measure("ranks", ranks)[1] for _ in range(2)) for ranks in (64, 512))
+    growth = math.log(many / few) / math.log(512 / 64)
+    yield Figure("growth with ranks", growth, "", 1.1, remark="64 to 512, the same work for each")
 
 
 def _studies() -> Iterator[Figure]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from collectives import ring as ring_schedules
 from experiments.baseline import Settings, baseline
+from experiments.folded import Step, representatives
 from experiments.generate import roofline
 from experiments.scenario import Scenario
 from experiments.what_if import RESOURCES, improve
@@ -18,7 +19,7 @@ from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload
-from topologies import load_cluster
+from topologies import Cluster, load_cluster
 from traces.model_card import load_model
 from traces.parallelism import Parallelism
 from traces.phases import Training
@@ -100,6 +101,42 @@ def generated() -> Workload:
         Training(micro_batch=1, global_batch=8 * 10, sequence=8192),
         roofline(load_cluster("hgx-h100"), "bf16"),
     )
+
+
+def large_step(ranks: int) -> Step:
+    """Describe a step of Llama 3.1 405B, 16 micro-batches on each replica of 128 ranks."""
+    return Step(
+        load_model("llama-3.1-405b"),
+        Parallelism(tp=8, pp=16, dp=ranks // 128, sequence_parallel=True),
+        Training(micro_batch=1, global_batch=16 * (ranks // 128), sequence=8192),
+        roofline(load_cluster("hgx-h100"), "bf16"),
+    )
+
+
+def large(ranks: int = 1024) -> Scenario:
+    """Make all ranks of it: on 1,024, 1.9 million ops and 160,000 calls."""
+    return large_step(ranks).scenario(machine(), "flow")
+
+
+def folded(ranks: int = 16_384) -> Scenario:
+    """Make the ranks of it that stand for all, and check that they do."""
+    return representatives(large_step(ranks), machine())[0]
+
+
+def replicas(ranks: int) -> Scenario:
+    """Make a step with the same work for every rank, whatever their number."""
+    step = Step(
+        load_model("llama-3.1-8b"),
+        Parallelism(tp=8, dp=ranks // 8, sequence_parallel=True),
+        Training(micro_batch=1, global_batch=4 * (ranks // 8), sequence=8192),
+        roofline(load_cluster("hgx-h100"), "bf16"),
+    )
+    return step.scenario(machine(), "flow")
+
+
+def machine() -> Cluster:
+    """Return real nodes, as many as are needed."""
+    return load_cluster("hgx-h100").model_copy(update={"nodes": 4096})
 
 
 def training(ranks: int = 64, layers: int = 625) -> Workload:

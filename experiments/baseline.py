@@ -42,6 +42,7 @@ class Settings:
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
     algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
+    ``workers`` is how many processes simulate the what-ifs; the answers do not depend on it.
     ``what_ifs`` change the step before anything is asked of it, as
     :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
     ``replicate`` are those of :class:`traces.loaded.Options`. ``slow_down`` is how much longer
@@ -53,6 +54,7 @@ class Settings:
     step: str = "median"
     nodes: int | None = None
     algorithms: tuple[str, ...] = ()
+    workers: int = 1
     what_ifs: tuple[str, ...] = ()
     kernels: Path | None = None
     replicate: bool = False

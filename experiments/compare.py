@@ -6,9 +6,10 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
+from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.scenario import Scenario
 from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
-from simulator.metrics import exposed_communication
 from simulator.units import format_quantity
 from topologies import Cluster, load_cluster, with_topology
 
@@ -65,23 +66,22 @@ def compare(
     known = [one if isinstance(one, Cluster) else load_cluster(one) for one in clusters]
     base = baseline(trace, known[0], settings, watch)
     here = base.recorded.cluster
-    others = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
-    candidates = [here, *others, *(with_topology(here, change) for change in topologies)]
-    return CompareReport(base, tuple(_point(base, cluster, watch) for cluster in candidates))
+    elsewhere = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
+    candidates = [here, *elsewhere, *(with_topology(here, change) for change in topologies)]
+    others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
+    found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
+    answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]
+    return CompareReport(base, tuple(_point(base, name, one, to) for (name, one), to in answers))
 
 
-def _point(base: Baseline, cluster: Cluster, watch: Watch) -> ComparePoint:
-    scenario, timeline = base.scenario, base.timeline
-    if cluster is not base.recorded.cluster:
-        scenario = base.on(cluster)
-        timeline = scenario.run(watch(cluster.name))
+def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:
     return ComparePoint(
-        cluster=cluster.name,
+        cluster=cluster,
         value=describe(scenario.cluster),
-        step_s=timeline.makespan,
-        utility_pct=utility_pct(base.timeline.makespan, timeline.makespan),
-        exposed_communication_s=exposed_communication(timeline),
-        engine=timeline.engine,
+        step_s=found.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        exposed_communication_s=found.exposed_communication,
+        engine=found.engine,
     )
 
 

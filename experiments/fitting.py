@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+
+from experiments.nonnegative import nonnegative
 
 Floats = NDArray[np.float64]
 
@@ -148,7 +149,7 @@ def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
     weight = np.ones(len(rows.took))
     before = np.full(len(chosen), np.inf)
     for _ in range(_ROUNDS):
-        found, _ = nnls(matrix * weight[:, None], left * weight)
+        found = nonnegative(matrix * weight[:, None], left * weight)
         if np.abs(found - before).max() <= _SETTLED:
             break
         before = found

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
+from experiments.folded import Step, replicas_enough
 from experiments.generate import roofline
 from experiments.output import writing
 from simulator.critical_path import critical_path, path_by_group, path_by_what
@@ -24,6 +25,7 @@ class Asked:
 
     ``compute_efficiency`` and ``memory_efficiency`` are the parts of the accelerator's peaks that
     kernels reach; None takes the defaults, which :mod:`traces.roofline` gives sources for.
+    ``fold`` writes down no more replicas than have the times of all on the cluster.
     """
 
     model: str
@@ -32,6 +34,7 @@ class Asked:
     launch: float | None = None
     compute_efficiency: float | None = None
     memory_efficiency: float | None = None
+    fold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class GenerationReport:
     exposed_communication_s: float
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
+    folded: str
 
     @property
     def exchanged(self) -> tuple[Exchanged, ...]:
@@ -80,6 +84,7 @@ class GenerationReport:
             "tokens_per_second": self.tokens_per_second,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
+            "folded": self.folded,
             "exposed_communication_s": self.exposed_communication_s,
             "exchanged": [asdict(row) for row in self.exchanged],
             "critical_path_s": self.path_by_what,
@@ -104,9 +109,19 @@ def generate(
     """
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     model = load_model(asked.model)
-    plan = _plan(asked, where)
-    made = generated(model, plan.parallelism, plan.run, plan.chip, launch=plan.launch)
-    base = replayed(lambda _: made, where, settings or Settings(), watch)
+    settings = settings or Settings()
+    plan, folded = _plan(asked, where), ""
+    if asked.fold:
+        plan, folded = _folded(plan, model, where, settings)
+    made = generated(
+        model,
+        plan.parallelism,
+        plan.run,
+        plan.chip,
+        launch=plan.launch,
+        replicas=plan.replicas,
+    )
+    base = replayed(lambda _: made, where, settings, watch)
     done = volumes(model, plan.parallelism, plan.run, plan.chip)
     path = critical_path(base.timeline)
     step = base.timeline.makespan
@@ -119,6 +134,7 @@ def generate(
         exposed_communication_s=exposed_communication(base.timeline),
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
+        folded=folded,
     )
 
 
@@ -145,6 +161,13 @@ def _plan(asked: Asked, cluster: Cluster) -> Plan:
         launch=None if asked.launch is None else f"{asked.launch!r} s",
         **run,
     )
+
+
+def _folded(plan: Plan, model: Model, cluster: Cluster, settings: Settings) -> tuple[Plan, str]:
+    """Write down no more replicas than needed, and say how many ranks that is, or why all."""
+    step = Step(model, plan.parallelism, plan.run, plan.chip, plan.launch)
+    replicas, text = replicas_enough(step, cluster, settings.engine)
+    return plan.model_copy(update={"replicas": replicas}), text
 
 
 def _given(asked: Asked) -> dict[str, float]:

@@ -8,9 +8,9 @@ import numpy as np
 from experiments.baseline import coverage_record
 from simulator.workload import What
 from traces.coverage import Coverage
-from traces.load import format_of
-from traces.loaded import Loaded
-from traces.package import load
+from traces.load import format_of, recognised
+from traces.loaded import Loaded, Options
+from traces.package import find_package, reader
 from traces.pytorch_et import read
 from traces.pytorch_et_summary import EtSummary, summary
 
@@ -70,7 +70,7 @@ def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
     TraceError
         As :func:`traces.load.load` says.
     """
-    loaded = load(trace, step)
+    loaded = reader(trace, _thorough(trace))(step)
     workload = loaded.workload
     present = [what for what in What if (workload.what == what).any()]
     return InspectReport(
@@ -130,3 +130,10 @@ def look(trace: Path | str, *, step: str = "median") -> "InspectReport | Program
     if path.is_file() and format_of(path) == "pytorch_et":
         return ProgramReport(summary(read(path)))
     return inspect(trace, step=step)
+
+
+def _thorough(trace: Path | str) -> Options:
+    """Read Execution Traces beside profiler traces, too, to say how well they fit."""
+    package = find_package(trace)
+    files = trace if package is None else package.traces
+    return Options(executions=recognised(files) == "kineto")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from collectives.force import choose
 from collectives.many import times
 from experiments.alike import Scales, scales
+from experiments.parallel import map_scenarios, outcome
 from experiments.scenario import Scenario
 from experiments.what_if import check_factor, check_resource, improve
 from simulator.analytic import Points, makespans
@@ -83,11 +84,11 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
     return step
 
 
-def steps(scenarios: Sequence[Scenario]) -> Floats:
+def steps(scenarios: Sequence[Scenario], workers: int = 1) -> Floats:
     """Step time (s) of each scenario; those that differ in numbers only are passed over together.
 
     Scenarios of another engine than ``analytic``, or whose kernels slow down by what they run
-    beside, are simulated one by one.
+    beside, are simulated one by one, or by ``workers`` processes.
 
     Raises
     ------
@@ -96,9 +97,13 @@ def steps(scenarios: Sequence[Scenario]) -> Floats:
     """
     step = np.empty(len(scenarios))
     families: list[_Family] = []
+    timed = [
+        index for index, one in enumerate(scenarios) if one.engine != "analytic" or one.slow_down
+    ]
+    named = [(f"scenario {index}", scenarios[index]) for index in timed]
+    step[timed] = [found.makespan for found in map_scenarios(named, outcome, workers=workers)]
     for index, scenario in enumerate(scenarios):
         if scenario.engine != "analytic" or scenario.slow_down:
-            step[index] = scenario.run().makespan
             continue
         member = _Member(index, scenario.topology(), None)
         for family in families:

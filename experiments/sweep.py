@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.parallel import map_scenarios, outcome
 from experiments.utility import without_effect
 from experiments.what_if import check_factor, check_resource, improve, utility_pct, value_of
 from simulator.errors import WhatIfError
@@ -64,15 +65,16 @@ def sweep(
     for factor in factors:
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    scenarios = {
-        factor: improve(base.scenario, resource, factor) for factor in sorted(set(factors))
-    }
+    asked = sorted(set(factors))
+    scenarios = [
+        (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
+    ]
+    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
     points = []
-    for factor, scenario in scenarios.items():
-        timeline = scenario.run(watch(f"{resource} x{factor:g}"))
-        step = timeline.makespan
+    for factor, found in zip(asked, outcomes, strict=True):
+        step = found.makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, timeline.engine))
+        points.append(SweepPoint(resource, factor, value, step, gain, found.engine))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -9,6 +9,8 @@ from pathlib import Path
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.bound import most_utility
 from experiments.interval import half_widths
+from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.scenario import Scenario
 from experiments.what_if import (
     RESOURCES,
     check_factor,
@@ -19,7 +21,6 @@ from experiments.what_if import (
     value_of,
 )
 from simulator.errors import WhatIfError
-from simulator.timeline import Timeline
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -84,10 +85,22 @@ def utility(
         check_resource(name)
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
-    rows = [_one(base, name, factor, watch) for name in asked]
+    rows = _simulated(base, asked, factor, watch)
     rows = _with_bounds(base, _with_intervals(base, rows, factor), factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
+
+
+def _simulated(
+    base: Baseline, resources: Sequence[str], factor: float, watch: Watch
+) -> list[Utility]:
+    prepared = [(name, _prepared(base, name, factor)) for name in resources]
+    scenarios = [(name, one) for name, one in prepared if isinstance(one, Scenario)]
+    found = iter(map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch))
+    return [
+        one if isinstance(one, Utility) else _answered(base, name, factor, next(found))
+        for name, one in prepared
+    ]
 
 
 def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
@@ -108,31 +121,35 @@ def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list
     return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]
 
 
-def _one(base: Baseline, resource: str, factor: float, watch: Watch) -> Utility:
+def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:
+    """Return the scenario to be simulated, or the answer if there is nothing to simulate."""
     now = value_of(base.scenario, resource)
     reason = without_effect(base, resource, factor)
     if reason:
         return Utility(resource, now, value_of(base.scenario, resource, factor), None, None, reason)
     try:
-        scenario = improve(base.scenario, resource, factor)
+        return improve(base.scenario, resource, factor)
     except WhatIfError as error:
         return Utility(resource, now, "", None, None, str(error))
-    timeline = scenario.run(watch(resource))
-    gain = utility_pct(base.timeline.makespan, timeline.makespan)
-    changed = value_of(base.scenario, resource, factor)
-    note = _held_by(base.timeline, timeline, resource)
-    step = timeline.makespan
-    return Utility(resource, now, changed, step, gain, note, engine=timeline.engine)
 
 
-def _held_by(before: Timeline, after: Timeline, resource: str) -> str:
+def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> Utility:
+    return Utility(
+        resource=resource,
+        baseline=value_of(base.scenario, resource),
+        changed=value_of(base.scenario, resource, factor),
+        step_s=found.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        note=_held_by(told(base.timeline).spent, found.spent, resource),
+        engine=found.engine,
+    )
+
+
+def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> str:
     """Say which tier that was no limit before holds calls back now; "" if none does.
 
     Twice the NICs' bandwidth buys less where PCIe cannot feed them.
     """
-    tiers = before.topology.resources
-    held = dict(zip(tiers, before.call_spent.sum(axis=0).tolist(), strict=False))
-    now = dict(zip(after.topology.resources, after.call_spent.sum(axis=0).tolist(), strict=False))
     tier = resource.partition(".")[0]
     freed = held.get(tier, 0.0) - now.get(tier, 0.0)
     others = {one: now[one] for one in now if one != tier and not held.get(one, 0.0)}

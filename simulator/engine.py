@@ -13,19 +13,19 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.costs import Costs, Planner
 from simulator.deadlock import explain
 from simulator.errors import DeadlockError, TopologyError, WorkloadError
-from simulator.load import Load, cost, lay, unknown
+from simulator.load import cost
 from simulator.network import Network
 from simulator.propagate import NOBODY, LocalTimes
-from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.transfers import carry_out, lay_transfers
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 
-Planner = Callable[[Call, Topology], Plan]
-"""How a library would carry out a call on a topology: algorithm, protocol, overheads."""
+__all__ = ["ENGINES", "Costs", "Planner", "Progress", "simulate"]
+
 Progress = Callable[[int, int], None]
 """Called now and then with calls done and calls in all."""
 
@@ -59,32 +59,6 @@ def simulate(
     return run.simulate(ENGINES[engine](run), engine)
 
 
-@dataclass(slots=True, eq=False)
-class Costs:
-    """Loads of calls on a topology; equal calls are laid once."""
-
-    topology: Topology
-    planner: Planner
-    _known: dict[tuple[str, tuple[int, ...], float, str], tuple[Load, ...]] = field(
-        default_factory=dict
-    )
-
-    def loads(self, call: Call) -> tuple[Load, ...]:
-        """Return what the call puts on the links; nothing for a group of one rank."""
-        if math.isnan(call.size):
-            return (unknown(call.transfer, self.topology),)
-        key = (call.kind, call.group.ranks, call.size, call.dtype)
-        if key not in self._known:
-            positions = np.array(call.group.ranks, dtype=np.int32)
-            plan = self.planner(call, self.topology)
-            self._known[key] = lay(plan, positions, call.size, self.topology)
-        return self._known[key]
-
-    def idle_time(self, call: Call) -> float:
-        """Time of the call on an idle network (s)."""
-        return cost(self.loads(call))
-
-
 Begin = Callable[[int, Callable[[], None]], None]
 """Begin a call (its index) now; call back when it has ended."""
 
@@ -99,9 +73,9 @@ class _Run:
     progress: Progress | None
     env: simpy.Environment = field(default_factory=simpy.Environment)
     local: LocalTimes = field(init=False)
-    missing: NDArray[np.int32] = field(init=False)
-    last_arrival: NDArray[np.float64] = field(init=False)
-    last_member: NDArray[np.int32] = field(init=False)
+    missing: list[int] = field(init=False)
+    last_arrival: list[float] = field(init=False)
+    last_member: list[int] = field(init=False)
     call_start: NDArray[np.float64] = field(init=False)
     call_end: NDArray[np.float64] = field(init=False)
     spent: NDArray[np.float64] = field(init=False)
@@ -112,9 +86,9 @@ class _Run:
     def __post_init__(self) -> None:
         calls = len(self.workload.calls)
         self.local = LocalTimes.of(self.workload)
-        self.missing = self.workload.members.copy()
-        self.last_arrival = np.zeros(calls)
-        self.last_member = np.full(calls, NOBODY, dtype=np.int32)
+        self.missing = self.workload.members.tolist()
+        self.last_arrival = [0.0] * calls
+        self.last_member = [NOBODY] * calls
         self.call_start = np.full(calls, np.nan)
         self.call_end = np.full(calls, np.nan)
         self.spent = np.zeros((calls, len(self.topology.resources) + 1))
@@ -128,7 +102,8 @@ class _Run:
         self.env.run()
         pending = int(np.isnan(self.local.end).sum())
         if pending:
-            raise DeadlockError(explain(self.workload, self.local, self.missing, self.env.now))
+            missing = np.array(self.missing, dtype=np.int32)
+            raise DeadlockError(explain(self.workload, self.local, missing, self.env.now))
         return Timeline(
             workload=self.workload,
             topology=self.topology,
@@ -138,16 +113,15 @@ class _Run:
             released_by=self.local.released_by,
             call_start=self.call_start,
             call_end=self.call_end,
-            call_released_by=self.last_member,
+            call_released_by=np.array(self.last_member, dtype=np.int32),
             call_spent=self.spent,
             link_bytes=self.link_bytes,
         )
 
     def _arrive(self, ops: NDArray[np.int32], begin: Begin) -> None:
         """Count members in; the last one starts the call, at the latest of their arrivals."""
-        for op in ops.tolist():
-            call = self.workload.call[op]
-            arrival = self.local.start[op]
+        calls, arrivals = self.workload.call[ops].tolist(), self.local.start[ops].tolist()
+        for op, call, arrival in zip(ops.tolist(), calls, arrivals, strict=True):
             member = self.last_member[call]
             if (
                 arrival > self.last_arrival[call]
@@ -158,7 +132,7 @@ class _Run:
                 self.last_member[call] = op
             self.missing[call] -= 1
             if self.missing[call] == 0:
-                self._schedule(int(call), begin)
+                self._schedule(call, begin)
 
     def _schedule(self, call: int, begin: Begin) -> None:
         due = float(self.last_arrival[call] + self.workload.calls.late[call])

@@ -7,6 +7,8 @@ source, target and place (static ECMP), and so is, among equal paths, the switch
 target is entered: equal-cost paths are all used and every run chooses the same.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator import paths
 from simulator.errors import TopologyError
-from simulator.paths import Found, Graph, Messages, Near, Rows
+from simulator.paths import Graph, Messages, Near, Rows
 from simulator.topology import SCALE_OUT, Topology
 
 _SCALE_OUT_METRIC = 1000
@@ -70,12 +72,15 @@ def _follow(
 def _search(
     network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    graph, hub = _graph(network), _hubs(network)
+    known = network.known_graph
+    survey = known["survey"] = known.get("survey") or _survey(network)
+    graph, hub = survey.graph, survey.hub
     found = paths.nothing_found(len(network.nodes))
     messages = _messages(source, target, len(network.nodes))
-    flat, used = paths.inside(messages, graph, hub, paths.cells(graph, hub), found)
-    if (messages.metric >= _least_by_hub(graph, hub)).any():
-        flat, used = _across(messages, graph, hub, (found, flat, used))
+    flat, used = paths.inside(messages, graph, hub, survey.cells, found)
+    if (messages.metric >= survey.least_by_hub).any():
+        order, ways, masks = survey.across
+        flat, used = paths.across(messages, graph, order, ways, masks, (found, flat, used))
     lost = np.flatnonzero(messages.metric == paths.UNKNOWN)
     if len(lost):
         ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
@@ -85,10 +90,51 @@ def _search(
     return offset, link
 
 
-def _graph(network: Topology) -> Graph:
+@dataclass(eq=False)
+class _Survey:
+    """What all searches of one graph need; the way from hub to hub only some of them do."""
+
+    graph: Graph
+    hub: NDArray[np.bool_]
+    cells: NDArray[np.int64]
+
+    @property
+    def least_by_hub(self) -> int:
+        """Metric that no path through a hub between two other nodes can be below."""
+        graph, hub = self.graph, self.hub
+        enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
+        return int(enter.min() + leave.min()) if len(enter) else paths.UNKNOWN + 1
+
+    @cached_property
+    def across(
+        self,
+    ) -> tuple[NDArray[np.int64], tuple[Near, Near], tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+        """Order of the hubs, what is near them, and what lies between them."""
+        graph, hub, hubs = self.graph, self.hub, np.flatnonzero(self.hub)
+        found = paths.nothing_found(len(hub))
+        towards = Near(*paths.near(hubs, graph, hub, found))
+        beyond = Near(*paths.near(hubs, paths.reverse(graph), hub, found))
+        before, after = _by_node(beyond, hubs, len(hub)), _by_node(towards, hubs, len(hub))
+        masks = hub, paths.between(graph, hub, before, after)
+        return _farthest_first(beyond), (beyond, after), masks
+
+
+def _survey(network: Topology) -> _Survey:
+    graph, hub = graph_of(network), _hubs(network)
+    return _Survey(graph, hub, paths.cells(graph, hub))
+
+
+def metrics(network: Topology) -> NDArray[np.int64]:
+    """Say what every link counts on a path."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
         metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+    return metric
+
+
+def graph_of(network: Topology) -> Graph:
+    """Compile the links for searches."""
+    metric = metrics(network)
     into = paths.rows(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
     return Graph(start, stop, metric, Rows(*network.out_links), into)
@@ -121,29 +167,6 @@ def _messages(source: NDArray[np.int32], target: NDArray[np.int32], nodes: int) 
         first=np.zeros(len(source), dtype=np.int64),
         length=np.zeros(len(source), dtype=np.int64),
     )
-
-
-def _least_by_hub(graph: Graph, hub: NDArray[np.bool_]) -> int:
-    """Metric that no path through a hub between two other nodes can be below."""
-    enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
-    return int(enter.min() + leave.min()) if len(enter) else paths.UNKNOWN + 1
-
-
-def _across(
-    messages: Messages,
-    graph: Graph,
-    hub: NDArray[np.bool_],
-    so_far: tuple[Found, NDArray[np.int32], int],
-) -> tuple[NDArray[np.int32], int]:
-    found = so_far[0]
-    hubs = np.flatnonzero(hub)
-    towards = Near(*paths.near(hubs, graph, hub, found))
-    beyond = Near(*paths.near(hubs, paths.reverse(graph), hub, found))
-    before, after = _by_node(beyond, hubs, len(hub)), _by_node(towards, hubs, len(hub))
-    masks = hub, paths.between(graph, hub, before, after)
-    order = _farthest_first(beyond)
-    flat, used = paths.across(messages, graph, order, (beyond, after), masks, so_far)
-    return flat, used
 
 
 def _by_node(near: Near, hubs: NDArray[np.int64], nodes: int) -> Near:

@@ -7,6 +7,7 @@ a what-if on the network scales the links of one resource and touches nothing el
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -84,6 +85,11 @@ class Topology:
         self,
     ) -> dict[tuple[bytes, bytes], tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """What :func:`simulator.routing.routes` found last, by sources and targets."""
+        return {}
+
+    @cached_property
+    def known_graph(self) -> dict[str, Any]:
+        """What :mod:`simulator.routing` found out about the graph, whoever sends."""
         return {}
 
     def link(self, index: int) -> Link:

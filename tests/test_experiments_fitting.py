@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.fitting import FEWEST, Rows, fit, interval
+from experiments.nonnegative import nonnegative
 
 NAMES = ("software", "scale_up.latency", "scale_up.bandwidth")
 multiples = st.floats(0.2, 5)
@@ -56,6 +57,19 @@ def test_nothing_comes_out_negative(seed):
     assert all(
         found.multiple[place] == 1 for place, name in enumerate(NAMES) if name in found.why_not
     )
+
+
+@given(st.integers(1, 12), st.integers(1, 5), seeds)
+def test_no_other_nonnegative_solution_is_nearer(rows_, columns, seed):
+    """The conditions of Karush, Kuhn and Tucker, which decide it for a convex problem."""
+    random = np.random.default_rng(seed)
+    matrix, target = random.normal(size=(rows_, columns)), random.normal(size=rows_)
+    x = nonnegative(matrix, target)
+    gradient = matrix.T @ (target - matrix @ x)
+    size = 1e-9 * np.linalg.norm(matrix, axis=0) * np.linalg.norm(target)
+    assert (x >= 0).all()
+    assert (gradient <= size).all()
+    assert (np.abs(gradient) <= size)[x > 0].all()
 
 
 def test_one_size_tells_only_what_is_nearly_all_of_it():

@@ -41,10 +41,11 @@ class Job:
     notes: tuple[str, ...] = ()
 
 
-def read_job(path: Path, *, sample: bool = False) -> Job:
+def read_job(path: Path, *, sample: bool = False, executions: bool = True) -> Job:
     """Read a rank's file, or the files of a directory, not of its sub-directories.
 
-    ``sample`` says that ranks are missing on purpose.
+    ``sample`` says that ranks are missing on purpose, ``executions`` that Execution Traces beside
+    the files add what they know (:func:`with_execution_traces`).
 
     Raises
     ------
@@ -52,18 +53,36 @@ def read_job(path: Path, *, sample: bool = False) -> Job:
         A file cannot be read or is broken, there is none, or the files are not of one run.
     """
     skipped: tuple[Skipped, ...] = ()
-    attached: tuple[str, ...] = ()
     if path.is_dir():
         ranks, skipped = _directory(path)
-        ranks, skipped, attached = _with_execution_traces(ranks, skipped)
     else:
         ranks = (read_rank(path, alone=True),)
     ranks = tuple(sorted(ranks, key=lambda trace: trace.rank))
     _check_one_run(ranks)
     job_ranks, source = _job_ranks(ranks)
     missing = _missing(path, ranks, job_ranks, sample=sample)
-    notes = (*missing, *_steps(ranks), *_clocks(ranks), *attached)
-    return Job(ranks, job_ranks, source, skipped, notes)
+    notes = (*missing, *_steps(ranks), *_clocks(ranks))
+    job = Job(ranks, job_ranks, source, skipped, notes)
+    return with_execution_traces(job) if executions else job
+
+
+def has_execution_traces(job: Job) -> bool:
+    """Whether Execution Traces lie beside the files that were read, and were not used."""
+    return any(one.reason == EXECUTION_TRACE for one in job.skipped)
+
+
+def with_execution_traces(job: Job) -> Job:
+    """Let Execution Traces beside the profiler's files add to their ranks what they know."""
+    files = [one.file for one in job.skipped if one.reason == EXECUTION_TRACE]
+    if not files:
+        return job
+    found, refused, notes = attach(job.ranks, files)
+    left = tuple(
+        replace(one, reason=refused.get(one.file, one.reason))
+        for one in job.skipped
+        if one.file in refused or one.file not in files
+    )
+    return replace(job, ranks=tuple(found), skipped=left, notes=(*job.notes, *notes))
 
 
 def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
@@ -100,20 +119,6 @@ def _read(file: Path) -> RankTrace | Skipped:
     if isinstance(document, Foreign):
         return Skipped(file, document.reason)
     return rank_trace(document, alone=True)
-
-
-def _with_execution_traces(
-    ranks: Sequence[RankTrace], skipped: Sequence[Skipped]
-) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...], tuple[str, ...]]:
-    """Let Execution Traces beside the profiler's files add to their ranks what they know."""
-    files = [one.file for one in skipped if one.reason == EXECUTION_TRACE]
-    found, refused, notes = attach(ranks, files)
-    left = (
-        replace(one, reason=refused.get(one.file, one.reason))
-        for one in skipped
-        if one.file in refused or one.file not in files
-    )
-    return tuple(found), tuple(left), tuple(notes)
 
 
 def _reasons(skipped: Sequence[Skipped]) -> str:

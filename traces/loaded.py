@@ -14,11 +14,13 @@ class Options:
 
     ``kernels`` is a file of rules that tell kernels which communicate (:mod:`traces.kernels`);
     ``replicate`` gives ranks that were not recorded copies of the programs of those that were
-    (:mod:`traces.replicate`).
+    (:mod:`traces.replicate`); ``executions`` reads Execution Traces beside the files also where
+    these lack nothing.
     """
 
     kernels: Path | None = None
     replicate: bool = False
+    executions: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from simulator.phases import DECODE, PREFILL, Phase
 from traces.events import HostKind, RankTrace
 from traces.window import Window
@@ -29,9 +31,8 @@ def rank_phases(trace: RankTrace, window: Window, shift: float) -> Iterator[Phas
     """Yield the marked ranges of a rank's step; ``shift`` (s) puts them on the job's clock."""
     marks = {index: phase for index, name in enumerate(trace.names) if (phase := phase_of(name))}
     host = trace.host
-    for row in window.host.tolist():
-        if host.kind[row] != HostKind.ANNOTATION or int(host.name[row]) not in marks:
-            continue
+    rows = window.host[host.kind[window.host] == HostKind.ANNOTATION]
+    for row in rows[np.isin(host.name[rows], list(marks))].tolist():
         yield Phase(
             name=marks[int(host.name[row])],
             rank=trace.rank,

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.units import BandwidthText, FlopsText, SecondsText
@@ -51,7 +58,10 @@ class PlannedAccelerator(_Part):
 
 
 class Plan(_Part):
-    """What the file says; a model is the name of a card that ships, or the path of a YAML file."""
+    """What the file says; a model is the name of a card that ships, or the path of a YAML file.
+
+    ``replicas`` is how many of the data-parallel replicas are written down, to stand for all.
+    """
 
     model: str
     parallelism: Parallelism = Field(default_factory=Parallelism)
@@ -59,6 +69,7 @@ class Plan(_Part):
     serving: Serving | None = None
     accelerator: PlannedAccelerator
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
+    replicas: Annotated[StrictInt, Field(gt=0)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +124,14 @@ def load(path: Path, step: str) -> Loaded:
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan, model = read(path)
     try:
-        made = generated(model, plan.parallelism, plan.run, plan.chip, launch=plan.launch)
+        made = generated(
+            model,
+            plan.parallelism,
+            plan.run,
+            plan.chip,
+            launch=plan.launch,
+            replicas=plan.replicas,
+        )
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
     return replace(made, trace=str(path))

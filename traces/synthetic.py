@@ -30,15 +30,19 @@ def generate(
     accelerator: Accelerator,
     *,
     launch: float | None = None,
+    replicas: int | None = None,
 ) -> Workload:
     """Make the workload of one step of a run.
 
-    ``launch`` is the time the host needs for each op (s); None leaves the host out.
+    ``launch`` is the time the host needs for each op (s); None leaves the host out. With
+    ``replicas`` only the ranks of that many data-parallel replicas are written down, groups and
+    all: :func:`traces.replicated.copies` says for whom they stand, :func:`simulator.copies.check`
+    whether they do so on a network.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other.
+        If model, parallelism and run do not fit each other, or there are fewer replicas.
 
     Examples
     --------
@@ -51,10 +55,15 @@ def generate(
     """
     if launch is not None and not (launch >= 0 and math.isfinite(launch)):
         raise WorkloadError(f"launch {launch!r} is not a time")
+    if replicas is not None and not 1 <= replicas <= parallelism.dp:
+        raise WorkloadError(f"{replicas} replicas are not some of {parallelism.dp}")
     programs = _programs(model, parallelism, run, accelerator)
     if launch is not None:
         programs = [with_launches(program, launch) for program in programs]
-    return tile(programs, parallelism, tuple(_notes(model, parallelism, run, accelerator)))
+    notes = _notes(model, parallelism, run, accelerator)
+    if replicas is not None and replicas < parallelism.dp:
+        notes.append(f"{replicas} of {parallelism.dp} replicas stand for all")
+    return tile(programs, parallelism, tuple(notes), replicas)
 
 
 def volumes(
@@ -85,14 +94,14 @@ def generated(
     accelerator: Accelerator,
     *,
     launch: float | None = None,
+    replicas: int | None = None,
 ) -> Loaded:
     """As :func:`generate`, in the form of a trace that has been read; nothing was measured."""
-    workload = generate(model, parallelism, run, accelerator, launch=launch)
-    ranks = tuple(range(parallelism.ranks))
+    workload = generate(model, parallelism, run, accelerator, launch=launch, replicas=replicas)
     coverage = Coverage(
         step="generated",
         steps=(),
-        ranks=ranks,
+        ranks=workload.ranks,
         ranks_in_job=parallelism.ranks,
         kernels=int((workload.what == What.COMPUTE).sum()),
         launches_paired=0 if launch is None else int((workload.what == What.COMPUTE).sum()),

@@ -3,7 +3,8 @@
 Ranks come in order, each with all its ops in a row, so that equal ranks stay easy to recognise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -29,12 +30,24 @@ class _Columns(NamedTuple):
     duration: Floats
 
 
-def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str, ...]) -> Workload:
-    """Give every rank its stage's program; ``programs`` are in the order of the stages."""
-    ops = parallelism.ranks_per_stage * sum(len(program.what) for program in programs)
+def tile(
+    programs: Sequence[Program],
+    parallelism: Parallelism,
+    notes: tuple[str, ...],
+    replicas: int | None = None,
+) -> Workload:
+    """Give every rank its stage's program; ``programs`` are in the order of the stages.
+
+    Only the ranks of the first ``replicas`` replicas are in the workload; None: all of them.
+    """
+    kept = parallelism.ranks_per_stage
+    if replicas is not None:
+        kept = replicas * parallelism.cp * parallelism.tp
+    ops = kept * sum(len(program.what) for program in programs)
     if ops > np.iinfo(np.int32).max:
         raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
-    channels = programs[0].channels.all
+    ranks = [stage_ranks(parallelism, program.stage)[:kept] for program in programs]
+    channels = _joined_by(programs[0].channels.all, np.concatenate(ranks))
     first_call = dict(
         zip(
             channels,
@@ -45,8 +58,8 @@ def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
     stages = [
-        _columns(program, stage_ranks(parallelism, program.stage), first_call, (lanes, names))
-        for program in programs
+        _columns(program, (own, channels), first_call, (lanes, names))
+        for program, own in zip(programs, ranks, strict=True)
     ]
     columns = _Columns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
     calls, groups = _calls(list(channels.values()))
@@ -55,7 +68,7 @@ def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str
         ready=np.zeros(ops),
         measured_start=np.full(ops, np.nan),
         measured_end=np.full(ops, np.nan),
-        edges=_edges(programs, parallelism.ranks_per_stage),
+        edges=_edges(programs, kept),
         calls=calls,
         groups=groups,
         names=tuple(names),
@@ -65,29 +78,43 @@ def tile(programs: Sequence[Program], parallelism: Parallelism, notes: tuple[str
     )
 
 
+def _joined_by(channels: Mapping[Key, Channel], ranks: NDArray[np.int64]) -> dict[Key, Channel]:
+    """Return the channels with only the groups that some of the ranks are in."""
+    return {
+        key: replace(channel, groups=channel.groups[np.isin(channel.groups, ranks).any(axis=1)])
+        for key, channel in channels.items()
+    }
+
+
 def _table(columns: Iterable[list[str]]) -> dict[str, int]:
     return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
 
 
 def _columns(
     program: Program,
-    ranks: NDArray[np.int64],
+    whose: tuple[NDArray[np.int64], Mapping[Key, Channel]],
     first_call: dict[Key, int],
     tables: tuple[dict[str, int], dict[str, int]],
 ) -> _Columns:
     lanes, names = tables
+    ranks, channels = whose
     copies, ops = len(ranks), len(program.what)
     return _Columns(
         what=np.tile(np.array(program.what, dtype=np.uint8), copies),
         rank=np.repeat(ranks.astype(np.int32), ops),
         lane=np.tile(np.array([lanes[one] for one in program.lane], dtype=np.int32), copies),
         name=np.tile(np.array([names[one] for one in program.name], dtype=np.int32), copies),
-        call=_calls_of(program, ranks, first_call),
+        call=_calls_of(program, ranks, first_call, channels),
         duration=np.tile(np.array(program.duration), copies),
     )
 
 
-def _calls_of(program: Program, ranks: NDArray[np.int64], first_call: dict[Key, int]) -> Ints:
+def _calls_of(
+    program: Program,
+    ranks: NDArray[np.int64],
+    first_call: dict[Key, int],
+    channels: Mapping[Key, Channel],
+) -> Ints:
     """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
     call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
     number = np.array(program.number, dtype=np.int64)
@@ -95,7 +122,7 @@ def _calls_of(program: Program, ranks: NDArray[np.int64], first_call: dict[Key, 
     which = {key: index for index, key in enumerate(used)}
     of_op = np.array([-1 if key is None else which[key] for key in program.channel])
     for key, index in which.items():
-        channel = program.channels.all[key]
+        channel = channels[key]
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
         place = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)

@@ -28,7 +28,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(look(trace, step=step), output)
 
 
-@with_settings()
+@with_settings("workers")
 def metrics(
     trace: Trace,
     cluster: ClusterOfTrace = None,
@@ -45,7 +45,7 @@ def metrics(
     show(report, output)
 
 
-@with_settings()
+@with_settings("workers")
 def package(
     trace: Trace,
     directory: Annotated[

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _Degree = Annotated[int, typer.Option(min=1, help="Ranks.")]
 
 
-@with_settings("collective_cost", "step", "kernels", "replicate")
+@with_settings("collective_cost", "step", "kernels", "replicate", "workers")
 def generate(
     model: Annotated[str, typer.Argument(help="llama-3.1-405b, gpt-3-175b, … or a YAML card.")],
     *,
@@ -62,6 +62,9 @@ def generate(
         float | None,
         typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
     ] = None,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Simulate no more replicas than stand for all.")
+    ] = False,
     write: Annotated[
         Path | None,
         typer.Option("--write", "-w", help="Write the plan, a YAML file other commands read."),
@@ -103,6 +106,7 @@ def generate(
         launch=None if launch is None else parse_quantity(launch, "s"),
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
+        fold=fold,
     )
     with watching() as watch:
         report = ask(asked, cluster, settings=settings, watch=watch)

@@ -208,6 +208,9 @@ Kernels = Annotated[
 Replicate = Annotated[
     bool, typer.Option("--replicate", help="Give ranks not recorded copies of those that were.")
 ]
+Workers = Annotated[
+    int, typer.Option(min=1, help="Processes that simulate what-ifs; for large jobs.")
+]
 
 
 def _slope(value: str) -> str:
@@ -242,6 +245,7 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
     "slow_down": (SlowDown, ""),
+    "workers": (Workers, 1),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""
 

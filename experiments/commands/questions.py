@@ -87,7 +87,7 @@ def sweep(
     show(report, output, figure)
 
 
-@with_settings("engine", "what_if")
+@with_settings("engine", "what_if", "workers")
 def curve(
     trace: Trace,
     *,
@@ -161,7 +161,7 @@ def compare(
     show(report, output, figure)
 
 
-@with_settings()
+@with_settings("workers")
 def what_if(
     trace: Trace,
     change: Annotated[
@@ -207,7 +207,7 @@ def what_if(
     show(report, output, figure)
 
 
-@with_settings()
+@with_settings("workers")
 def replay(
     trace: Trace,
     cluster: ClusterOfTrace = None,
@@ -239,7 +239,7 @@ def replay(
     show(report, output)
 
 
-@with_settings()
+@with_settings("workers")
 def explain(
     trace: Trace,
     cluster: ClusterOfTrace = None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from experiments.baseline import Settings
 
 
-@with_settings("collective_cost", "what_if")
+@with_settings("collective_cost", "what_if", "workers")
 def calibrate(
     trace: Trace,
     cluster: ClusterOfTrace = None,

@@ -32,6 +32,7 @@ def print_generation(console: Console, report: GenerationReport) -> None:
         {
             "parameters": f"{parameters(report.model) / 1e9:.4g} billion",
             "ranks": f"{workload.job_ranks:,} ({len(workload):,} ops)",
+            **({"folded": report.folded} if report.folded else {}),
             "simulated with": f"engine {base.timeline.engine}",
             "step": say_time(step),
             "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",

@@ -1,0 +1,28 @@
+"""What worker processes are asked in tests."""
+
+import os
+import signal
+import time
+
+from simulator.errors import DeadlockError
+
+
+def deadlocked(scenario, progress=None):
+    """Fail where compute is twice as fast or more, naming the longest op."""
+    del progress
+    longest = scenario.workload.duration.max()
+    if longest < 5e-4:
+        raise DeadlockError(f"of {longest:.1e}")
+    return 0
+
+
+def killed(scenario, progress=None):
+    """Die as a process does that the system kills."""
+    del scenario, progress
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def asleep(scenario, progress=None):
+    """Take long."""
+    del scenario, progress
+    time.sleep(60)

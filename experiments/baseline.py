@@ -1,7 +1,7 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from collectives.force import parse
@@ -10,6 +10,14 @@ from experiments.changes import changed
 from experiments.changes import parse as parse_change
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
+from experiments.slowdown import (
+    TRACE,
+    SlowDown,
+    given,
+    recorded_steps,
+    slow_down,
+    with_slow_down,
+)
 from simulator.engine import Progress
 from simulator.errors import ClusterError
 from simulator.timeline import Timeline
@@ -37,7 +45,8 @@ class Settings:
     ``workers`` is how many processes simulate the what-ifs; the answers do not depend on it.
     ``what_ifs`` change the step before anything is asked of it, as
     :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
-    ``replicate`` are those of :class:`traces.loaded.Options`.
+    ``replicate`` are those of :class:`traces.loaded.Options`. ``slow_down`` is how much longer
+    kernels take beside a call, as :func:`experiments.slowdown.slow_down` reads it: ``0.15``.
     """
 
     engine: str = "flow"
@@ -49,6 +58,7 @@ class Settings:
     what_ifs: tuple[str, ...] = ()
     kernels: Path | None = None
     replicate: bool = False
+    slow_down: str = ""
 
     @property
     def reading(self) -> Options:
@@ -63,7 +73,7 @@ class Baseline:
     ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
     ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
     settings have what-ifs, of which ``notes`` say what each touched.
-    ``read`` reads other steps of the trace.
+    ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
     """
 
     loaded: Loaded
@@ -74,6 +84,7 @@ class Baseline:
     recorded: Scenario
     replayed_step: float
     notes: tuple[str, ...] = ()
+    slow_down: SlowDown | None = None
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
@@ -99,6 +110,7 @@ class Baseline:
             "cluster": self.scenario.cluster.name,
             "engine": self.settings.engine,
             "collective_cost": self.settings.collective_cost,
+            "slow_down": None if self.slow_down is None else asdict(self.slow_down),
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
@@ -132,6 +144,8 @@ def baseline(
     where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
         parse(rule)
+    if settings.slow_down not in ("", TRACE):
+        given(settings.slow_down)
     for change in settings.what_ifs:
         parse_change(change)
     return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
@@ -142,9 +156,12 @@ def replayed(
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
-    scenario = costed(loaded, cluster, settings)
+    found = slow_down(settings.slow_down, recorded_steps(loaded, read))
+    scenario = with_slow_down(costed(loaded, cluster, settings), found)
     timeline = scenario.run(watch("baseline"))
-    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline.makespan)
+    base = Baseline(
+        loaded, scenario, timeline, settings, read, scenario, timeline.makespan, slow_down=found
+    )
     if not settings.what_ifs:
         return base
     scenario, notes = changed(scenario, map(parse_change, settings.what_ifs))
@@ -152,7 +169,10 @@ def replayed(
 
 
 def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
-    """Make a scenario of a step on the cluster it was recorded on, its collectives costed."""
+    """Make a scenario of a step on the cluster it was recorded on, its collectives costed.
+
+    Its kernels last as long as they were recorded, whatever they run beside.
+    """
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
     return with_costs(scenario, settings.collective_cost)

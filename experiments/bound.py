@@ -27,12 +27,17 @@ def most_utility(
     Raises
     ------
     WhatIfError
-        If a resource is unknown, or the factor cannot be.
+        If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
     """
     asked = tuple(resources) or tuple(RESOURCES)
     check_factor(factor)
     for name in asked:
         check_resource(name)
+    if base.slow_down:
+        raise WhatIfError(
+            "a bound holds for kernels that take as long whatever they run beside: "
+            "ask without --slow-down"
+        )
     graph = contract(base.workload)
     now = points_of(base)
     ways = longest_ways(graph, now)

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.slowdown import SlowDown, measured, recorded_steps
 from simulator.attribution import Part, Stretch, path_parts, rank_parts, stretches
 from simulator.critical_path import Segment, critical_path
+from simulator.errors import CalibrationError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,7 +19,9 @@ class ExplainReport:
     ``parts`` put its critical path down to causes, the largest first; ``ranks`` says what each
     rank did, as :func:`simulator.attribution.rank_parts` defines it, and ``mean`` is the mean over
     ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path in order
-    of time, like segments merged.
+    of time, like segments merged. ``slow_down`` is how much longer kernels took beside calls as the
+    trace shows it, whether it was asked for or not; else ``slow_down_note`` says why it cannot be
+    told.
     """
 
     base: Baseline
@@ -26,6 +30,8 @@ class ExplainReport:
     ranks: dict[int, dict[str, float]]
     path: tuple[Segment, ...]
     stretches: tuple[Stretch, ...]
+    slow_down: SlowDown | None = None
+    slow_down_note: str = ""
 
     def record(self) -> dict[str, object]:
         """Return the JSON answer."""
@@ -36,6 +42,8 @@ class ExplainReport:
             ],
             "mean_rank_s": self.mean,
             "ranks": [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()],
+            "measured_slow_down": None if self.slow_down is None else asdict(self.slow_down),
+            "slow_down_note": self.slow_down_note,
             "path": [asdict(stretch) for stretch in self.stretches],
         }
 
@@ -56,6 +64,7 @@ def explain(
     """
     base = baseline(trace, cluster, settings, watch)
     timeline = base.timeline
+    found, why_not = _slow_down(base)
     path = critical_path(timeline)
     ranks = {rank: rank_parts(timeline, rank) for rank in timeline.workload.ranks}
     names = dict.fromkeys(name for parts in ranks.values() for name in parts)
@@ -69,4 +78,16 @@ def explain(
         ranks=ranks,
         path=tuple(path),
         stretches=tuple(stretches(timeline, path)),
+        slow_down=found,
+        slow_down_note=why_not,
     )
+
+
+def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:
+    """Read the slow-down off the trace, or say why it cannot be told."""
+    if base.slow_down is not None and base.slow_down.compared:
+        return base.slow_down, ""
+    try:
+        return measured(recorded_steps(base.loaded, base.read)), ""
+    except CalibrationError as error:
+        return None, str(error)

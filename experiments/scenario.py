@@ -10,6 +10,7 @@ from collectives.machine import Machine
 from simulator.engine import Costs, Planner, Progress, simulate
 from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
+from simulator.slowing import settled
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
@@ -26,7 +27,8 @@ class Scenario:
 
     ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order.
     ``forced`` are rules that choose an algorithm by kind, size and group; what none of them names
-    is the library's to choose.
+    is the library's to choose. ``slow_down`` is how much longer kernels take beside a call that
+    moves (:mod:`simulator.slowing`): durations are then those of kernels alone.
     """
 
     workload: Workload
@@ -34,6 +36,7 @@ class Scenario:
     engine: str = "flow"
     nodes: int | None = None
     forced: tuple[Rule, ...] = ()
+    slow_down: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -82,7 +85,17 @@ class Scenario:
         return planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``."""
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
+
+        The timeline's workload has the durations that kernels turned out to have.
+        """
+        if self.slow_down:
+            plain = replace(self, slow_down=0.0)
+            return settled(
+                lambda workload: replace(plain, workload=workload).run(progress),
+                self.workload,
+                self.slow_down,
+            )
         if self.engine == AUTO:
             timeline = replace(self, engine="analytic").run(progress)
             matters = self.contention(timeline).matters

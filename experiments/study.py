@@ -64,6 +64,11 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
     DeadlockError
         If the step cannot end.
     """
+    if base.slow_down:
+        raise WhatIfError(
+            "a study passes over all its points at once, where kernels cannot slow down by what "
+            "they run beside: ask without --slow-down, or for a sweep"
+        )
     given = {name: np.asarray(values, dtype=np.float64) for name, values in factors.items()}
     if len({values.shape for values in given.values()}) != 1:
         raise WhatIfError("a study needs resources, and as many factors of one as of the other")
@@ -82,8 +87,8 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
 def steps(scenarios: Sequence[Scenario], workers: int = 1) -> Floats:
     """Step time (s) of each scenario; those that differ in numbers only are passed over together.
 
-    Scenarios of another engine than ``analytic`` are simulated one by one, or by ``workers``
-    processes.
+    Scenarios of another engine than ``analytic``, or whose kernels slow down by what they run
+    beside, are simulated one by one, or by ``workers`` processes.
 
     Raises
     ------
@@ -92,11 +97,13 @@ def steps(scenarios: Sequence[Scenario], workers: int = 1) -> Floats:
     """
     step = np.empty(len(scenarios))
     families: list[_Family] = []
-    timed = [index for index, one in enumerate(scenarios) if one.engine != "analytic"]
+    timed = [
+        index for index, one in enumerate(scenarios) if one.engine != "analytic" or one.slow_down
+    ]
     named = [(f"scenario {index}", scenarios[index]) for index in timed]
     step[timed] = [found.makespan for found in map_scenarios(named, outcome, workers=workers)]
     for index, scenario in enumerate(scenarios):
-        if scenario.engine != "analytic":
+        if scenario.engine != "analytic" or scenario.slow_down:
             continue
         member = _Member(index, scenario.topology(), None)
         for family in families:

@@ -114,6 +114,8 @@ def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> l
 
 
 def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    if base.scenario.slow_down:
+        return list(rows)  # nothing bounds a step whose kernels are as long as they overlap
     asked = [row.resource for row in rows if row.utility_pct is not None]
     bounds = most_utility(base.scenario, factor=factor, resources=asked) if asked else {}
     return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]

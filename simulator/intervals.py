@@ -38,3 +38,28 @@ def joined(one: Intervals, other: Intervals) -> Intervals:
     """Union of two unions."""
     both = np.concatenate([one, other])
     return union(both[:, 0], both[:, 1])
+
+
+def cover(
+    intervals: Intervals, start: NDArray[np.float64], end: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How much of each span from ``start`` to ``end`` disjoint intervals cover (s).
+
+    Examples
+    --------
+    >>> calls = np.array([[0.0, 3.0], [4.0, 5.0]])
+    >>> cover(calls, np.array([2.0, 3.0]), np.array([6.0, 3.5])).tolist()
+    [2.0, 0.0]
+    """
+    return _covered_before(intervals, end) - _covered_before(intervals, start)
+
+
+def _covered_before(intervals: Intervals, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(intervals):
+        return np.zeros(len(time))
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
+    place = np.searchsorted(intervals[:, 0], time, side="right")
+    last = np.maximum(place - 1, 0)
+    inside = np.minimum(time, intervals[last, 1]) - intervals[last, 0]
+    return np.where(place > 0, before[last] + inside, 0.0)

@@ -16,10 +16,10 @@ FAMILIES = ((((0, 1), (2, 3)), "tp"), (((0, 2), (1, 3)), "dp"))
 
 @dataclass(frozen=True)
 class Step:
-    """One op of every rank: a kernel, a collective of a family, a synchronising call, host time.
+    """One op of every rank: a kernel, a collective or message of a family, a wait, host time.
 
     ``waits`` lists the streams whose last op it waits for; the times of a rank are those of a step
-    times ``1 + rank * skew``.
+    times ``1 + rank * skew``. A message goes ``back`` from the second of a group to the first.
     """
 
     what: str
@@ -32,12 +32,32 @@ class Step:
     kind: str = "all_reduce"
     elements: int = 0
     family: int = 0
+    back: bool = False
+
+    def call(self, builder: WorkloadBuilder, ranks: tuple[int, ...], sequence: int) -> int:
+        """Add the call of a group of the family; -1 where there is none."""
+        label = FAMILIES[self.family][1]
+        kind = self.kind
+        if self.what == "message":
+            ranks, label, kind = ranks[:: -1 if self.back else 1], f"pp {label}", "send_receive"
+        elif self.what != "collective":
+            return -1
+        group, size = builder.group(ranks, label), 2.0 * self.elements
+        return builder.call(CallRow(kind, group, sequence, size, dtype="BFloat16"))
+
+    def role(self, first: bool) -> What:
+        """What the op is, for the ``first`` of a group or the other."""
+        if self.what == "message":
+            return What.SEND if first != self.back else What.RECEIVE
+        return {"copy": What.COPY, "collective": What.COLLECTIVE}.get(self.what, What.COMPUTE)
 
 
 durations = st.one_of(st.floats(1, 50), st.floats(50, 2000))
 steps = st.builds(
     Step,
-    what=st.sampled_from(("kernel", "kernel", "copy", "collective", "one", "all", "host")),
+    what=st.sampled_from(
+        ("kernel", "kernel", "copy", "collective", "message", "one", "all", "host")
+    ),
     stream=st.sampled_from(STREAMS[:2]),
     host=st.one_of(st.floats(0.1, 15), st.floats(15, 400)),
     latency=st.floats(0, 12),
@@ -47,6 +67,7 @@ steps = st.builds(
     kind=st.sampled_from(KINDS),
     elements=st.integers(1, 1 << 21).map(lambda n: 4 * n),
     family=st.sampled_from((0, 1)),
+    back=st.booleans(),
 )
 jobs = st.lists(steps, min_size=1, max_size=25)
 starts = st.lists(st.floats(0, 500), min_size=RANKS, max_size=RANKS)
@@ -72,10 +93,9 @@ class _Rank:
         self.thread = op
         return op
 
-    def device(self, step: Step, call: int, lane: str) -> None:
+    def device(self, step: Step, call: int, lane: str, what: What) -> None:
         stretch = 1 + self.rank * step.skew
         host = self.host("aten::op", step.host * stretch * US)
-        what = {"copy": What.COPY, "collective": What.COLLECTIVE}.get(step.what, What.COMPUTE)
         op = self.builder.op(
             what,
             rank=self.rank,
@@ -102,14 +122,8 @@ def build_job(job: list[Step], ready: list[float]) -> Workload:
     builder = WorkloadBuilder(job_ranks=RANKS)
     ranks = [_Rank(builder, r, (late - min(ready)) * US) for r, late in enumerate(ready)]
     for sequence, step in enumerate(job):
-        groups, label = FAMILIES[step.family]
-        for group in groups:
-            call = -1
-            if step.what == "collective":
-                row = CallRow(step.kind, builder.group(group, label), sequence, 2.0 * step.elements)
-                call = builder.call(
-                    CallRow(row.kind, row.group, row.sequence, row.size, dtype="BFloat16")
-                )
+        for group in FAMILIES[step.family][0]:
+            call = step.call(builder, group, sequence)
             for rank in group:
                 if step.what in ("one", "all"):
                     ranks[rank].synchronize(step)
@@ -117,7 +131,7 @@ def build_job(job: list[Step], ready: list[float]) -> Workload:
                     ranks[rank].host("python", step.host * US)
                 else:
                     lane = STREAMS[1 + step.family] if call >= 0 else step.stream
-                    ranks[rank].device(step, call, lane)
+                    ranks[rank].device(step, call, lane, step.role(rank == group[0]))
     for one in ranks:
         one.host("end", 1 * US)
     return builder.build()

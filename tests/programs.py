@@ -2,8 +2,10 @@
 
 Each is what a rank's thread would do: forward and backward of layers that differ in size, under
 tensor parallelism inside a node and data parallelism or sharding across, with expert exchange,
-phases of small kernels that the host cannot feed fast enough, and read-backs. Compute and launches
-jitter, ranks start apart, some are slow.
+phases of small kernels that the host cannot feed fast enough, and read-backs. Some are pipelines,
+inside nodes or across, which send the activations of each micro-batch on and gradients back, in the
+order of GPipe (arXiv 1811.06965) or with one forward and one backward in turn (arXiv 1806.03377).
+Compute and launches jitter, ranks start apart, some are slow.
 """
 
 from collections import defaultdict
@@ -17,7 +19,51 @@ from simulator.builder import WorkloadBuilder
 from simulator.workload import CallRow, What, Workload
 
 COMPUTE, TENSOR, DATA, EXPERT = "stream 7", "stream 20", "stream 24", "stream 28"
-RANKS, NODE = 8, 4
+NORM = "stream 32"
+TO, FROM, BACK_TO, BACK_FROM = "stream 36", "stream 40", "stream 44", "stream 48"
+"""Each way to each neighbour in a pipeline has a stream."""
+RANKS, NODE, REPLICAS = 8, 4, 2
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is drawn of a pipeline; one of a single stage has one batch.
+
+    ``scattered``: the stages share each node, else they are apart. ``early``: what comes next is
+    asked for before it is needed. ``norm``: all ranks reduce a few bytes at the end.
+    """
+
+    stages: int = 1
+    batches: int = 1
+    in_turn: bool = False
+    scattered: bool = False
+    early: bool = False
+    norm: bool = False
+
+    def schedule(self, stage: int) -> list[tuple[str, int]]:
+        """Forward and backward passes of a stage, and the number of each one's batch."""
+        ahead = min(self.batches, self.stages - stage - 1) if self.in_turn else self.batches
+        order = [("forward", batch) for batch in range(ahead)]
+        for batch in range(ahead, self.batches):
+            order += [("forward", batch), ("backward", batch - ahead)]
+        return [
+            *order,
+            *(("backward", batch) for batch in range(self.batches - ahead, self.batches)),
+        ]
+
+
+pipelines = st.one_of(
+    st.just(Pipeline()),
+    st.builds(
+        Pipeline,
+        stages=st.sampled_from((2, 4)),
+        batches=st.integers(2, 6),
+        in_turn=st.booleans(),
+        scattered=st.booleans(),
+        early=st.booleans(),
+        norm=st.booleans(),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +85,7 @@ class Program:
     straggler: float
     jitter: float
     seed: int
+    pipeline: Pipeline = Pipeline()
 
 
 def _power(low: int, high: int) -> st.SearchStrategy[int]:
@@ -62,6 +109,7 @@ programs = st.builds(
     straggler=st.floats(1.0, 1.4),
     jitter=st.floats(0, 0.05),
     seed=st.integers(0, 2**16),
+    pipeline=pipelines,
 )
 
 
@@ -95,23 +143,64 @@ class _Thread:
         program = self.program
         for _ in range(program.small):
             self.kernel(3.0)
-        gathered = self.gather(0) if program.sharded else None
-        for layer in range(program.layers):
-            following = self.gather(layer + 1) if program.sharded else None
-            self.kernel(program.kernel, waits=() if gathered is None else (gathered,))
-            gathered = following
-            self.tensor_parallel(layer)
-            self.exchange(layer)
-        if program.read_back:
-            self.synchronize()
-        gradients = []
-        for layer in range(program.layers):
-            self.kernel(2 * program.kernel)
-            self.tensor_parallel(layer)
-            gradients.append(self.reduce(layer))
+        gradients: list[int] = []
+        order = program.pipeline.schedule(self.stage)
+        awaited: list[int] = []
+        for place, (way, batch) in enumerate(order):
+            arrived = awaited or self.receive(way)
+            awaited = []
+            if program.pipeline.early and place + 1 < len(order):
+                awaited = self.receive(order[place + 1][0])
+            if way == "forward":
+                self.forward(batch, arrived)
+            else:
+                gradients += self.backward(batch, arrived)
+        if program.pipeline.norm:
+            every = range(RANKS)
+            gradients += [self.collective("all_reduce", every, "", 64, NORM, behind=True)]
         for gradient in gradients:
             self.kernel(program.kernel / 8, waits=(gradient,))
         self.synchronize()
+
+    def forward(self, batch: int, arrived: Sequence[int]) -> None:
+        program = self.program
+        sharded = program.sharded and batch == 0
+        gathered = self.gather(0) if sharded else None
+        for layer in range(program.layers):
+            following = self.gather(layer + 1) if sharded else None
+            waits = (*arrived, *(() if gathered is None else (gathered,)))
+            self.kernel(program.kernel, waits=waits)
+            gathered, arrived = following, ()
+            self.tensor_parallel(layer)
+            self.exchange(layer)
+        self.send(1, TO)
+        if program.read_back and batch == program.pipeline.batches - 1:
+            self.synchronize()
+
+    def backward(self, batch: int, arrived: Sequence[int]) -> list[int]:
+        """Return the gradients that are reduced: those of the last batch."""
+        gradients = []
+        for layer in range(self.program.layers):
+            self.kernel(2 * self.program.kernel, waits=arrived)
+            arrived = ()
+            self.tensor_parallel(layer)
+            if batch == self.program.pipeline.batches - 1:
+                gradients.append(self.reduce(layer))
+        self.send(-1, BACK_TO)
+        return gradients
+
+    def receive(self, way: str) -> list[int]:
+        """Receive what a pass begins with: activations from before, or gradients from behind."""
+        step, lane = (-1, FROM) if way == "forward" else (1, BACK_FROM)
+        if not 0 <= self.stage + step < self.program.pipeline.stages:
+            return []
+        ends = (self.neighbour(step), self.rank)
+        return [self.collective("send_receive", ends, "pp", self.program.activation, lane)]
+
+    def send(self, step: int, lane: str) -> None:
+        if 0 <= self.stage + step < self.program.pipeline.stages:
+            ends, size = (self.rank, self.neighbour(step)), self.program.activation
+            self.collective("send_receive", ends, "pp", size, lane, behind=True)
 
     def gather(self, layer: int) -> int:
         return self.collective("all_gather", self.across, "dp", self.size(layer), DATA)
@@ -121,7 +210,7 @@ class _Thread:
         return self.collective(kind, self.across, "dp", self.size(layer), DATA, behind=True)
 
     def tensor_parallel(self, layer: int) -> None:
-        if self.program.tensor:
+        if self.program.tensor and len(self.inside) > 1:
             size = self.program.activation * (1 + layer % 2)
             done = self.collective("all_reduce", self.inside, "tp", size, TENSOR, behind=True)
             self.kernel(self.program.kernel / 4, waits=(done,))
@@ -129,17 +218,40 @@ class _Thread:
     def exchange(self, layer: int) -> None:
         if self.program.expert:
             size = self.program.expert * (1 + layer % 3)
-            done = self.collective("all_to_all", range(RANKS), "ep", size, EXPERT, behind=True)
+            done = self.collective("all_to_all", self.experts, "ep", size, EXPERT, behind=True)
             self.kernel(self.program.kernel / 2, waits=(done,))
 
     @property
+    def _steps(self) -> tuple[int, int]:
+        """How far apart ranks of neighbouring stages are, and those of replicas."""
+        pipeline = self.program.pipeline
+        width = RANKS // REPLICAS // pipeline.stages
+        return (width, NODE) if pipeline.scattered else (REPLICAS * width, width)
+
+    @property
+    def stage(self) -> int:
+        return self.rank // self._steps[0] % self.program.pipeline.stages
+
+    def neighbour(self, step: int) -> int:
+        return self.rank + step * self._steps[0]
+
+    @property
     def inside(self) -> range:
-        first = self.rank // NODE * NODE
-        return range(first, first + NODE)
+        width = RANKS // REPLICAS // self.program.pipeline.stages
+        first = self.rank // width * width
+        return range(first, first + width)
 
     @property
     def across(self) -> range:
-        return range(self.rank % NODE, RANKS, NODE)
+        step = self._steps[1]
+        first = self.rank - self.rank // step % REPLICAS * step
+        return range(first, first + REPLICAS * step, step)
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """All ranks of the stage."""
+        away = [one - self.rank for one in self.across]
+        return tuple(sorted(one + far for one in self.inside for far in away))
 
     def size(self, layer: int) -> int:
         """Layers differ: the last holds the embedding."""
@@ -152,7 +264,14 @@ class _Thread:
         return self.launch((What.COMPUTE, COMPUTE, "gemm", duration), -1, waits)
 
     def collective(
-        self, kind: str, ranks: range, label: str, size: int, lane: str, *, behind: bool = False
+        self,
+        kind: str,
+        ranks: Sequence[int],
+        label: str,
+        size: int,
+        lane: str,
+        *,
+        behind: bool = False,
     ) -> int:
         group = self.builder.group(tuple(ranks), label)
         number = self.joined[group]
@@ -161,7 +280,10 @@ class _Thread:
             row = CallRow(kind, group, number, float(size), dtype="BFloat16")
             self.calls[group, number] = self.builder.call(row)
         waits = (self.last[COMPUTE],) if behind else ()
-        return self.launch((What.COLLECTIVE, lane, kind, 0.0), self.calls[group, number], waits)
+        what = What.COLLECTIVE
+        if kind == "send_receive":
+            what = What.SEND if ranks[0] == self.rank else What.RECEIVE
+        return self.launch((what, lane, kind, 0.0), self.calls[group, number], waits)
 
     def launch(
         self, row: tuple[What, str, str, float], call: int, waits: Sequence[int] = ()

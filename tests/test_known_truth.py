@@ -31,7 +31,7 @@ NODES = 2
 _multiple = st.floats(0.75, 1.25)
 libraries = st.fixed_dictionaries(
     dict.fromkeys(
-        ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive"),
         st.builds(
             lambda overhead, inside, across: Calibrated(
                 overhead=overhead, bandwidth={"scale_up": inside, "scale_out": across}

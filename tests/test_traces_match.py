@@ -8,7 +8,8 @@ import pytest
 
 from link_tapes import Tape, replay
 from simulator.errors import DeadlockError, TraceError
-from traces.clocks import offsets
+from simulator.workload import What
+from traces.clocks import MessageEnds, offsets
 from traces.load import load
 
 EXACT = pytest.approx
@@ -113,6 +114,28 @@ def test_a_rank_that_lacks_a_call_is_refused(tmp_path: Path) -> None:
 def test_ranks_that_lack_different_calls_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"rank0\.json: rank 0 lacks call #3 "):
         load(_numbered(tmp_path, {0: [1, 2, 4], 1: [1, 3, 4]}))
+
+
+def test_messages_are_counted_by_each_end_for_itself(tmp_path: Path) -> None:
+    """The middle of a pipeline counts those to both neighbours; its number 2 is the last's 1."""
+    numbers = {0: [(1, "send", 1)], 1: [(1, "recv", 0), (2, "send", 2)], 2: [(1, "recv", 1)]}
+    for rank, own in numbers.items():
+        tape = Tape(rank, 3, groups=[("0", "pp", range(3))])
+        for turn in range(2):
+            for number, word, other in own:
+                at = 100 * number + 400 * turn
+                peer = {"Dst Rank" if word == "send" else "Src Rank": other}
+                more = {"Collective name": word, "In msg nelems": 1024, **peer}
+                count = number + turn * len(own)
+                tape.collective(at, 24, at + 15, 20, kind="sendrecv", sequence=count, **more)
+        tape.write(tmp_path)
+    workload = load(tmp_path).workload
+    groups = {workload.call_view(call).group.ranks for call in range(len(workload.calls))}
+    assert groups == {(0, 1), (1, 2)}
+    assert sorted(What(what).name for what in workload.what[workload.call >= 0]) == [
+        *["RECEIVE"] * 4,
+        *["SEND"] * 4,
+    ]
 
 
 def test_ranks_that_count_from_different_numbers_are_matched_in_order(tmp_path: Path) -> None:
@@ -250,8 +273,51 @@ def test_hosts_that_share_no_collective_keep_their_clocks() -> None:
     assert offsets(apart).tolist() == EXACT([0, 0, 5e-3, 0, 0])
 
 
-def test_two_collectives_say_nothing_of_a_clock() -> None:
-    assert offsets([np.array([k, k + 5e-3]) for k in range(2)]).tolist() == [0, 0]
+def apart(one: float, other: float, ahead: float) -> tuple[MessageEnds, MessageEnds]:
+    """Messages there and back that take so long; the second clock is ahead."""
+    return MessageEnds(0, 1, 1.0, 1.0 + one + ahead), MessageEnds(1, 0, 2.0 + ahead, 2.0 + other)
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 0), (40e-6, 10e-6), (10e-6, 40e-6)])
+def test_messages_there_and_back_tell_a_clock(one: float, other: float) -> None:
+    found = offsets([], apart(one, other, 4e-3), 2)
+    assert found[1] - found[0] == EXACT(4e-3, abs=max(one, other) / 2 + 1e-9)
+    assert offsets([], apart(one, other, 0.0), 2).tolist() == [0, 0]
+
+
+def test_of_messages_the_shortest_way_counts() -> None:
+    """A sender that was done long before its receiver came says nothing of their clocks."""
+    messages = (*apart(3e-3, 5e-3, 4e-3), *apart(1e-6, 1e-6, 4e-3), *apart(9e-3, 2e-3, 4e-3))
+    assert offsets([], messages, 2).tolist() == EXACT([-2e-3, 2e-3])
+
+
+def test_what_messages_took_at_most_is_what_an_offset_must_exceed() -> None:
+    assert offsets([], apart(3e-3, 4e-3, 2e-3), 2).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(5e-3, 5e-3), (-5e-3, -5e-3), (5e-5, 0.0)])
+def test_messages_one_way_tell_more_than_a_ring_drains(ahead: float, found: float) -> None:
+    message = MessageEnds(0, 1, 1.0, 1.0 + ahead)
+    assert np.diff(offsets([], [message], 2)) == EXACT(found)
+
+
+def test_collectives_tell_clocks_better_than_messages() -> None:
+    ends = [np.array([float(k), k + 5e-3]) for k in range(3)]
+    assert offsets(ends, apart(0, 1e-3, 4e-3), 2).tolist() == EXACT([-2.5e-3, 2.5e-3])
+
+
+def test_messages_join_hosts_that_share_no_collective() -> None:
+    ends = [np.array([k, k, np.nan, np.nan]) + 0.0 for k in range(4)]
+    ends += [np.array([np.nan, np.nan, k, k + 1e-3]) for k in range(4)]
+    messages = [MessageEnds(0, 2, 1.0, 1.004), MessageEnds(2, 0, 2.004, 2.0)]
+    found = offsets(ends, messages, 4)
+    assert found - found[0] == EXACT(np.array([0, 0, 4e-3, 5e-3]), abs=1e-12)
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(5e-3, 2.5e-3), (5e-5, 0.0)])
+def test_few_collectives_tell_more_than_a_ring_drains(ahead: float, found: float) -> None:
+    ends = [np.array([k, k + ahead]) for k in range(2)]
+    assert offsets(ends).tolist() == EXACT([-found, found])
 
 
 def test_communicators_of_the_same_ranks_are_told_apart_by_name(tmp_path: Path) -> None:

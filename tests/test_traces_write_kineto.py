@@ -136,6 +136,37 @@ def test_kernel_and_host_tell_the_same_of_a_collective(folder: Path) -> None:
     assert kernel["args"]["External id"] == record["args"]["External id"]
 
 
+def test_both_ends_tell_the_same_of_a_message(tmp_path: Path) -> None:
+    """In the words of PyTorch: its Rank is the other's within the group, Src and Dst in the job."""
+    message = Step("message", "", 9, 5, 0, 0, elements=8, family=1, back=True)
+    write([run(build_job([message], [0.0] * RANKS))], tmp_path)
+    for rank, name, note, more in (
+        (3, "c10d::send", "nccl:send 0->1", {"Rank": 1, "Dst Rank": 1}),
+        (1, "c10d::recv_", "nccl:recv 1<-0", {"Rank": 0, "Src Rank": 3}),
+    ):
+        found = {event["name"]: event for event in events(tmp_path, rank)}
+        assert {name, note} <= found.keys()
+        kernel = found["ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)"]
+        said = {"In msg nelems": 8, "Out msg nelems": 8, "Group size": 2, "dtype": "BFloat16"}
+        said |= {"Process Group Ranks": "[3, 1]", "Process Group Description": "pp dp"} | more
+        for event in (kernel, found["record_param_comms"]):
+            assert said.items() <= event["args"].items()
+            assert len({"Src Rank", "Dst Rank"} & event["args"].keys()) == 1
+
+
+@given(jobs, starts)
+def test_messages_keep_who_sends_and_who_receives(job: list[Step], ready: list[float]) -> None:
+    workload = build_job(job, ready)
+    read = read_back([run(workload)], "1").workload
+
+    def ends(of: Workload) -> set[tuple[object, ...]]:
+        messages = np.flatnonzero(of.what >= What.SEND).tolist()
+        views = [(of.call_view(int(of.call[op])), of.op(op)) for op in messages]
+        return {(v.group, v.sequence, v.size, op.rank, op.what) for v, op in views}
+
+    assert ends(read) == ends(workload)
+
+
 def test_the_launch_lies_in_all_that_calls_it(folder: Path) -> None:
     (launch,) = named(folder, "cudaLaunchKernelExC")
     for around in ("c10d::allreduce_", "record_param_comms", "nccl:all_reduce"):
@@ -398,18 +429,33 @@ def test_what_ranks_tell_each_other_otherwise_is_refused(tmp_path: Path) -> None
         op = builder.op(What.HOST, rank=1, lane="thread 1", name="host", duration=1 * US)
         builder.edge(ops["kernel 1"], op)
 
-    def message(builder: WorkloadBuilder, ops: dict[str, int]) -> None:
-        group = builder.group((0, 1), "pp")
-        call = builder.call(CallRow("send_receive", group, 0, 8.0, dtype="Float"))
-        for rank, what in enumerate((What.SEND, What.RECEIVE)):
-            name = f"rank {rank}"
-            ops[name] = builder.op(
-                what, rank=rank, lane="stream 7", name=name, duration=0.0, call=call
-            )
+    with pytest.raises(WorkloadError, match=r"'host'.* waits for"):
+        write([run(chain(edge_to_another_rank, ranks=2))], tmp_path)
 
-    for change, reason in ((edge_to_another_rank, "'host'.* waits for"), (message, "message")):
-        with pytest.raises(WorkloadError, match=reason):
-            write([run(chain(change, ranks=2))], tmp_path)
+
+@pytest.mark.parametrize(
+    ("roles", "kind", "message"),
+    [
+        ((What.RECEIVE, What.SEND), "send_receive", "is a receive, not a send"),
+        ((What.SEND, What.SEND), "send_receive", "is a send, not a receive"),
+        ((What.COLLECTIVE, What.RECEIVE), "send_receive", "is a collective, not a send"),
+        ((What.SEND, What.RECEIVE), "all_reduce", "is a send, not a collective"),
+        ((What.SEND, What.RECEIVE, What.RECEIVE), "send_receive", "a message among 3 ranks"),
+    ],
+)
+def test_messages_that_are_none_are_refused(
+    tmp_path: Path, roles: tuple[What, ...], kind: str, message: str
+) -> None:
+    builder = WorkloadBuilder(job_ranks=len(roles))
+    group = builder.group(tuple(range(len(roles))), "pp")
+    call = builder.call(CallRow(kind, group, 0, 8.0, dtype="Float"))
+    for rank, what in enumerate(roles):
+        host = builder.op(What.HOST, rank=rank, lane="thread 1", name="launch", duration=8 * US)
+        op = builder.op(what, rank=rank, lane="stream 7", name="p2p", duration=0.0, call=call)
+        builder.edge(host, op)
+    timeline = run(build_job([], [0.0] * RANKS))
+    with pytest.raises(WorkloadError, match=message):
+        write([replace(timeline, workload=builder.build())], tmp_path)
 
 
 def test_changed_calls_and_missing_ranks_are_refused(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
-from traces.clocks import offsets
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
+from traces.clocks import MessageEnds, offsets
 from traces.garbage import uncollected
 from traces.graph import RankGraph
 from traces.match import MatchedCall
@@ -40,10 +40,27 @@ def align(
             row[place] = graphs[place].ops[op].end + shift[place]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
-    ahead = offsets(ends) if ends else np.zeros(len(graphs))
+    ahead = offsets(ends, _messages(graphs, shift, calls), len(graphs))
     shift -= ahead
     shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
     return Clock(shift=shift, offset=ahead)
+
+
+def _messages(
+    graphs: Sequence[RankGraph], shift: NDArray[np.float64], calls: Sequence[MatchedCall]
+) -> list[MessageEnds]:
+    """Messages of which both ends were recorded."""
+    found = []
+    for call in calls:
+        own = {graphs[place].ops[op].what: place for place, op in call.ops.items()}
+        if own.keys() == {What.SEND, What.RECEIVE}:
+            sender, receiver = own[What.SEND], own[What.RECEIVE]
+            sent, received = (
+                graphs[place].ops[call.ops[place]].end + float(shift[place])
+                for place in (sender, receiver)
+            )
+            found.append(MessageEnds(sender, receiver, sent, received))
+    return found
 
 
 @uncollected()

@@ -1,86 +1,141 @@
-"""Put the clocks of several hosts on one: a collective ends everywhere at the same time."""
+"""Put the clocks of several hosts on one: a collective ends everywhere at the same time.
 
-from collections.abc import Sequence
+Of ranks that no collective joins, messages tell: one is received when it has been sent, and what it
+needs for that is as long on the way back (as NTP takes it, RFC 5905 section 8).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 _ENOUGH = 3
-"""Fewer common collectives than this say nothing about two clocks."""
+"""Fewer common collectives than this do not say by themselves how far to trust them."""
 _STAMP = 1e-9
 """No offset is less than this (s): profilers stamp whole nanoseconds."""
 _SPREAD = 3.0
 """An offset counts when it exceeds this many median deviations of the ends it is read from."""
+_DRAINS = 1e-4
+"""No ring drains for longer (s): what few ends, or messages one way, differ by beyond it is clocks.
+
+Between two GPUs the ends of a call of NCCL differ by a few microseconds to some tens."""
 
 
-def offsets(ends: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+@dataclass(frozen=True, slots=True)
+class MessageEnds:
+    """When a message ended, each end by its own clock (s); ranks by their place."""
+
+    sender: int
+    receiver: int
+    sent: float
+    received: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """How far the clock of the second rank is ahead of the first's, and what it must exceed (s)."""
+
+    first: int
+    second: int
+    ahead: float
+    doubt: float
+
+
+def offsets(
+    ends: Sequence[NDArray[np.float64]], messages: Sequence[MessageEnds] = (), ranks: int = 0
+) -> NDArray[np.float64]:
     """How far each rank's clock is ahead of the ranks' median clock (s), shape ``(ranks,)``.
 
     ``ends[k]`` has one entry per rank: when collective ``k`` ended by that rank's clock, NaN for a
-    rank that is not in it. The ends of one collective differ by how the ring drains, a few
-    microseconds; an offset within that spread is left alone.
+    rank that is not in it; where there are none, ``ranks`` says how many. The ends differ by how
+    the ring drains, a few microseconds; an offset within that spread is left alone.
 
     Two ranks of a collective compare their clocks directly, and through others where they share
     none (tensor-parallel on a host, data-parallel across): the offsets are those that fit all
-    comparisons best. Ranks that nothing connects are compared with their own side only.
+    comparisons best. Fewer than three common collectives, and after those messages, count only
+    between ranks that nothing better connects. Ranks that nothing connects are compared with their
+    own side only.
     """
-    table = np.array(ends, dtype=np.float64)
-    if not table.size:
-        return np.zeros(0)
-    first, second, ahead, spread = _comparisons(table)
+    table = np.array(ends, dtype=np.float64) if len(ends) else np.empty((0, ranks))
     ranks = table.shape[1]
-    if not len(first):
+    sides = np.arange(ranks)
+    used: list[_Comparison] = []
+    for found in (*_by_collectives(table), _by_messages(messages)):
+        new = [one for one in found if sides[one.first] != sides[one.second]]
+        used += new
+        sides = _joined(sides, new)
+    if not used:
         return np.zeros(ranks)
-    rows = np.arange(len(first))
-    signs = np.zeros((len(first), ranks))
-    signs[rows, second], signs[rows, first] = 1.0, -1.0
+    signs = np.zeros((len(used), ranks))
+    rows = np.arange(len(used))
+    signs[rows, [one.second for one in used]] = 1.0
+    signs[rows, [one.first for one in used]] = -1.0
+    ahead = np.array([one.ahead for one in used])
     fit = np.asarray(np.linalg.lstsq(signs, ahead, rcond=None)[0], dtype=np.float64)
-    doubt = np.zeros(ranks)
-    np.maximum.at(doubt, second, spread)
-    return _centred(fit, doubt, first, second)
+    return _centred(fit, used, sides)
 
 
-def _comparisons(
+def _by_collectives(
     table: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Pairs of ranks, how far the second is ahead of the first, and the spread of that (s).
-
-    Every member of a collective is compared with its first member.
-    """
+) -> tuple[list[_Comparison], list[_Comparison]]:
+    """Compare every member of a collective with its first: on many collectives, and on few."""
     known = ~np.isnan(table)
-    lead = known.argmax(axis=1)
+    lead = known.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
     relative = table - table[np.arange(len(table)), lead][:, None]
-    pairs = []
+    many, few = [], []
     for first in np.unique(lead).tolist():
         own = lead == first
         for second in np.flatnonzero(known[own].any(axis=0)).tolist():
             seen = relative[own & known[:, second], second]
-            if second != first and len(seen) >= _ENOUGH:
-                middle = float(np.median(seen))
-                pairs.append((first, second, middle, float(np.median(np.abs(seen - middle)))))
-    columns = np.array(pairs, dtype=np.float64).reshape(-1, 4).T
-    return columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2], columns[3]
+            if second == first:
+                continue
+            middle = float(np.median(seen))
+            if len(seen) >= _ENOUGH:
+                doubt = _SPREAD * float(np.median(np.abs(seen - middle)))
+                many.append(_Comparison(first, second, middle, doubt))
+            else:
+                few.append(_Comparison(first, second, middle, _DRAINS))
+    return many, few
+
+
+def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
+    """Compare the two ends of messages.
+
+    A sender may be done long before its receiver arrives, so the shortest way counts. There and
+    back, the offset is off by at most half of what both took; one way tells no more than one end.
+    """
+    shortest: dict[tuple[int, int], float] = {}
+    for one in messages:
+        way, took = (one.sender, one.receiver), one.received - one.sent
+        shortest[way] = min(shortest.get(way, np.inf), took)
+    found = []
+    for (first, second), there in shortest.items():
+        back = shortest.get((second, first))
+        if back is None:
+            found.append(_Comparison(first, second, there, _DRAINS))
+        elif first < second:
+            both = abs(there + back) / 2
+            found.append(_Comparison(first, second, (there - back) / 2, both))
+    return found
+
+
+def _joined(sides: NDArray[np.int64], found: Sequence[_Comparison]) -> NDArray[np.int64]:
+    """Give ranks that comparisons connect one number."""
+    sides = sides.copy()
+    for one in found:
+        sides[sides == sides[one.second]] = sides[one.first]
+    return sides
 
 
 def _centred(
-    fit: NDArray[np.float64],
-    doubt: NDArray[np.float64],
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
+    fit: NDArray[np.float64], used: Sequence[_Comparison], sides: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Offsets from the median clock of all that were compared with one another."""
-    side = np.arange(len(fit))
-    for _ in side:
-        joined = side.copy()
-        np.minimum.at(joined, first, side[second])
-        np.minimum.at(joined, second, side[first])
-        if np.array_equal(joined, side):
-            break
-        side = joined
     result = np.zeros(len(fit))
-    for one in np.unique(side[np.concatenate([first, second])]).tolist():
-        own = side == one
+    for side in {int(sides[one.first]) for one in used}:
+        own = sides == side
         result[own] = fit[own] - np.median(fit[own])
-        least = max(_SPREAD * float(doubt[own].max()), _STAMP)
-        result[own & (np.abs(result) <= least)] = 0.0
+        doubt = max(one.doubt for one in used if sides[one.first] == side)
+        result[own & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
     return result

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
-from simulator.workload import UNKNOWN
+from simulator.workload import UNKNOWN, What
 from traces.events import CommRecord, ProcessGroup, RankTrace
 from traces.kernels import BY_NAME, KERNELS, Rule
 
@@ -35,6 +35,7 @@ _KINDS = tuple(
 
 _FIELDS = tuple(column.name for column in fields(CommRecord))
 
+_ENDS = {"send": What.SEND, "receive": What.RECEIVE}
 UNKNOWN_GROUP = "unknown group"
 """Label of a call of one of several groups, the trace not telling which: nobody joins this rank,
 and the call costs what was measured."""
@@ -60,6 +61,12 @@ class LocalCall:
     peer: int | None
     where: str
     direction: str = ""
+
+    @property
+    def what(self) -> What:
+        """What the op of a rank is that takes part: of a message, whether it sends or receives."""
+        known = self.kind == "send_receive" and self.peer is not None
+        return _ENDS.get(self.direction, What.COLLECTIVE) if known else What.COLLECTIVE
 
 
 def is_collective(kernel: str) -> bool:

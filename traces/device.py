@@ -120,6 +120,7 @@ def add_device_ops(
             found = _records(trace, row, launch, enclosing, parts)
             calls = [local_call(trace, records, name, where, rules[number]) for records in found]
             graph.collectives[op], *others = joined(calls)
+            graph.ops[op].what = graph.collectives[op].what
             if others:
                 graph.together[op] = others
         ops.op_of[row] = op

@@ -76,16 +76,17 @@ def _named(
     return np.asarray(rows[np.isin(host.name[rows], matching)])
 
 
-def _add(trace: RankTrace, graph: RankGraph, row: int, call: int | None) -> HostCollective:
+def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> HostCollective:
     host = trace.host
     name = trace.names[host.name[row]]
     start, end = float(host.start[row]), float(host.end[row])
     lane = trace.threads[host.thread[row]]
     op = graph.add(LocalOp(What.COLLECTIVE, lane, name, start, end))
-    records = [trace.comms[host.comm[one]] for one in (row, call) if one is not None]
+    records = [trace.comms[host.comm[one]] for one in (row, issued) if one is not None]
     where = f"{trace.file}: {name!r} at {start:.6f} s"
-    graph.collectives[op] = local_call(trace, records, name, where)
-    return HostCollective(op, row, call)
+    graph.collectives[op] = call = local_call(trace, records, name, where)
+    graph.ops[op].what = call.what
+    return HostCollective(op, row, issued)
 
 
 def add_queue_edges(

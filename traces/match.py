@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.errors import TraceError
+from simulator.workload import What
 from traces.comms import LocalCall
 from traces.graph import RankGraph
 
@@ -132,7 +133,7 @@ def _match_group(
     ranks: tuple[int, ...],
     label: str,
 ) -> list[MatchedCall]:
-    if all(_numbered(calls) for calls in members.values()):
+    if all(_numbered(calls) for calls in members.values()) and not _counted_apart(members):
         for calls in members.values():
             calls.sort(key=lambda one: one[1].sequence or 0)
         _check_numbers(graphs, members, (ranks, label))
@@ -146,6 +147,18 @@ def _match_group(
 def _numbered(calls: Calls) -> bool:
     numbers = [call.sequence for _, call in calls]
     return None not in numbers and len(set(numbers)) == len(numbers)
+
+
+def _counted_apart(members: dict[int, Calls]) -> bool:
+    """Whether the numbers are of messages, and each end has its own.
+
+    ``ProcessGroupNCCL`` counts a rank's messages to and from all others together: those between
+    two ranks are the n-th of either, whatever else each of them sent.
+    """
+    calls = [call for own in members.values() for _, call in own]
+    if any(call.what == What.COLLECTIVE for call in calls):
+        return False
+    return len({frozenset(call.sequence for _, call in own) for own in members.values()}) > 1
 
 
 def _check_numbers(

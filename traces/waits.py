@@ -264,7 +264,7 @@ class _Scan:
         if call.around is not None:
             self._launched_in.add(call.around)
         ops = self._ops.graph.ops
-        collectives = [op for op in call.launched if ops[op].what == What.COLLECTIVE]
+        collectives = [op for op in call.launched if ops[op].what >= What.COLLECTIVE]
         self._pending.extend(collectives)
         launched = {self._ops.stream[op]: op for op in collectives}
         self._newest = self._newest | launched  # waits keep the one they saw

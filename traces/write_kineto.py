@@ -20,7 +20,7 @@ import msgspec
 from simulator.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Group, Workload
-from traces.write_kineto_comm import Args, Comm, comm
+from traces.write_kineto_comm import Args, Comm, ends
 from traces.write_kineto_events import RankEvents
 from traces.write_kineto_structure import lane_number, programs
 from traces.write_kineto_times import in_sequence
@@ -104,8 +104,10 @@ def _documents(timelines: Sequence[Timeline], accelerator: str, first: int) -> I
         yield _document(_header((rank, job_ranks), groups, accelerator), events.events)
 
 
-def _comms(workloads: Sequence[Workload], groups: dict[Group, int]) -> list[tuple[Comm, ...]]:
-    """Describe the calls of every step; sequence numbers go on from step to step."""
+def _comms(
+    workloads: Sequence[Workload], groups: dict[Group, int]
+) -> list[tuple[dict[int, Comm], ...]]:
+    """Describe the calls of every step to each rank; sequence numbers go on from step to step."""
     described = []
     used: dict[int, int] = defaultdict(int)
     for workload in workloads:
@@ -118,7 +120,8 @@ def _comms(workloads: Sequence[Workload], groups: dict[Group, int]) -> list[tupl
             group = groups[call.group]
             sequence = before.get(group, 0) + call.sequence
             used[group] = max(used[group], sequence + 1)
-            step.append(comm(call, group, sequence))
+            seen = ends(call, group, sequence)
+            step.append(dict(zip(call.group.ranks, seen, strict=True)))
         described.append(tuple(step))
     return described
 

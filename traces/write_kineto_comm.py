@@ -34,6 +34,9 @@ _WORDS = {
     "broadcast": Words("broadcast", "c10d::broadcast_", "nccl:broadcast", "Broadcast"),
     "reduce": Words("reduce", "c10d::reduce_", "nccl:reduce", "Reduce_Sum_"),
 }
+_SEND = Words("send", "c10d::send", "nccl:send 0->1", "SendRecv")
+_RECEIVE = Words("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
+"""Both ends of a message; the ranks in the annotation are those within the group."""
 _NCCL_TYPES = {
     "i8": "char int8 i8",
     "u8": "byte uint8 u8",
@@ -64,7 +67,7 @@ def comm(call: Call, group: int, sequence: int) -> Comm:
     WorkloadError
         If the kind or the dtype has no NCCL kernel, or the size is no whole number of elements.
     """
-    words = _WORDS.get(call.kind)
+    words = _RECEIVE if call.kind == "send_receive" else _WORDS.get(call.kind)
     type_ = _NCCL_TYPE.get(call.dtype.lower())
     if words is None or type_ is None:
         what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
@@ -87,6 +90,25 @@ def comm(call: Call, group: int, sequence: int) -> Comm:
         "Seq": sequence,
     }
     return Comm(words, f"{name}(ncclDevComm*, unsigned long, ncclWork*)", args)
+
+
+def ends(call: Call, group: int, sequence: int) -> tuple[Comm, ...]:
+    """Describe a message as each member of its group sees it; a collective is the same to all.
+
+    Raises
+    ------
+    WorkloadError
+        As :func:`comm` does.
+    """
+    one = comm(call, group, sequence)
+    if call.kind != "send_receive":
+        return (one,) * len(call.group.ranks)
+    sender, receiver = call.group.ranks
+    to, by = {"Rank": 1, "Dst Rank": receiver}, {"Rank": 0, "Src Rank": sender}
+    return (
+        Comm(_SEND, one.kernel, one.args | {"Collective name": _SEND.collective} | to),
+        Comm(_RECEIVE, one.kernel, one.args | by),
+    )
 
 
 def _elements(call: Call) -> tuple[int, int]:

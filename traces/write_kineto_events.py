@@ -1,6 +1,6 @@
 """The events of one rank's Kineto file, in the order in which its thread made them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Raw
@@ -12,6 +12,8 @@ from traces.write_kineto_structure import HostOp, Program, lane_number
 from traces.write_kineto_times import StepTimes
 
 Fields = Mapping[str, object]
+Comms = Sequence[Mapping[int, Comm]]
+"""Each call as each member of its group sees it, by rank."""
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -45,7 +47,7 @@ class RankEvents:
         for stream in sorted(streams):
             self._name("thread_name", 0, stream, f"stream {stream}")
 
-    def add_step(self, step: StepTimes, program: Program, comms: tuple[Comm, ...]) -> None:
+    def add_step(self, step: StepTimes, program: Program, comms: Comms) -> None:
         """Add one step of the rank."""
         self._thread = program.thread
         self.recorded.clear()
@@ -173,7 +175,7 @@ class _Making:
 
     step: StepTimes
     program: Program
-    comms: tuple[Comm, ...]
+    comms: Comms
     host: HostOp
     own: Calls
     after: Calls
@@ -198,7 +200,7 @@ class _Making:
 
     def comm(self) -> Comm | None:
         call = int(self.step.workload.call[self.launched])
-        return None if call < 0 else self.comms[call]
+        return None if call < 0 else self.comms[call][self.program.rank]
 
     def kernel(self, comm: Comm | None) -> tuple[str, str, str]:
         """Name of what is launched, its category, and the call that launches it."""

@@ -7,7 +7,9 @@ A profiler sees one thread per rank here, which launches what runs on streams:
   exactly one, and a host op launches at most one;
 * an edge from a stream to the host is a synchronising call, which waits for the last op launched
   to one stream, or to all of them;
-* an edge between streams is an event recorded on one and waited for on the other.
+* an edge between streams is an event recorded on one and waited for on the other;
+* a message is sent by the first rank of its group and received by the second, on a communicator
+  of the two.
 
 What a stream was launched runs in that order and one at a time. Anything else (an edge to another
 rank, several threads, a collective that drains) would read back as another workload.
@@ -22,10 +24,13 @@ import numpy as np
 
 from simulator.errors import WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import What, Workload
+from simulator.workload import KINDS, What, Workload
 
 _MEANT = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl|Pageable", re.IGNORECASE)
 """Names with a meaning: a step, a collective, a copy for which its caller waits."""
+
+
+_MESSAGE = KINDS.index("send_receive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,7 @@ def _refused(reason: str) -> WorkloadError:
 def _check_job(workload: Workload) -> None:
     if workload.ranks != tuple(range(workload.job_ranks)):
         raise _refused(f"it holds {len(workload.ranks)} of the job's {workload.job_ranks} ranks")
-    for op in np.flatnonzero(workload.what >= What.SEND).tolist():
-        raise _refused(f"{workload.op(op)} is a message; only collectives are written")
+    _check_messages(workload)
     calls = workload.calls
     sizes = np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
     changed = (calls.factor != 1) | (calls.late != 0) | (workload.members != sizes[calls.group])
@@ -101,6 +105,23 @@ def _check_job(workload: Workload) -> None:
     for op in np.flatnonzero(workload.call < 0).tolist():
         if meant and workload.op(op).name in meant:
             raise _refused(f"{workload.op(op)} has a name that a reader takes for something else")
+
+
+def _check_messages(workload: Workload) -> None:
+    """Refuse messages that do not go from the first rank of a group of two to the second."""
+    for index, known in enumerate(workload.groups):
+        own = workload.calls.group == index
+        if len(known.ranks) != 2 and bool(np.any(workload.calls.kind[own] == _MESSAGE)):
+            raise _refused(f"a message among {len(known.ranks)} ranks ({known})")
+    for op in np.flatnonzero(workload.what >= What.COLLECTIVE).tolist():
+        call = workload.call_view(int(workload.call[op]))
+        sends = call.group.ranks[0] == workload.rank[op]
+        own = What.COLLECTIVE
+        if call.kind == "send_receive":
+            own = What.SEND if sends else What.RECEIVE
+        if workload.what[op] != own:
+            what = What(workload.what[op]).name.lower()
+            raise _refused(f"{workload.op(op)} of {call} is a {what}, not a {own.name.lower()}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +228,7 @@ class _Walk:
     def _launch(self, host: int, launched: int) -> tuple[int, ...]:
         waits = tuple(self._latest(launched, host).values())
         behind = {one for one in waits if one not in self._last.values()}
-        if self._workload.what[launched] == What.COLLECTIVE:
+        if self._workload.what[launched] >= What.COLLECTIVE:
             behind.add(launched)
         self.recorded |= behind
         self._last[lane_number(self._workload, launched)] = launched

@@ -222,6 +222,29 @@ Workers = Annotated[
     int, typer.Option(min=1, help="Processes that simulate what-ifs; for large jobs.")
 ]
 
+
+def _slope(value: str) -> str:
+    from experiments.slowdown import TRACE, given
+    from simulator.errors import CalibrationError
+
+    try:
+        if value not in ("", TRACE):
+            given(value)
+    except CalibrationError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+SlowDown = Annotated[
+    str,
+    typer.Option(
+        "--slow-down",
+        callback=_slope,
+        help="How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
+        show_default="not at all",
+    ),
+]
+
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
     "collective_cost": (Cost, "model"),
@@ -231,6 +254,7 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
     "what_if": (WhatIfs, None),
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
+    "slow_down": (SlowDown, ""),
     "workers": (Workers, 1),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""

@@ -40,8 +40,22 @@ def print_explain(console: Console, report: ExplainReport) -> None:
         "critical path, mean rank: each adds up to the simulated step; exposed: communication "
         "while nothing computes",
     )
+    print_foot(console, _say_slow_down(report))
     console.print()
     _print_path(console, report.stretches)
+
+
+def _say_slow_down(report: ExplainReport) -> str:
+    """Say how much longer kernels take beside calls, as the trace shows it."""
+    found = report.slow_down
+    if found is None:
+        return report.slow_down_note
+    bounds = f"{100 * found.low:+.0f} to {100 * found.high:+.0f} %"
+    sure = "" if found.low > 0 or found.high < 0 else ": nothing that could be told from none"
+    return (
+        f"slow-down by overlap: kernels took {100 * found.slope:+.0f} % beside a call ({bounds}), "
+        f"by {found.compared:,} kernels that overlap differently on ranks or in steps{sure}"
+    )
 
 
 def _named(parts: Sequence[Part]) -> dict[str, float]:

@@ -33,6 +33,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
         "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
+        "slow-down": say_slow_down(base),
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
@@ -42,6 +43,17 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     }
     print_facts(console, {name: fact for name, fact in facts.items() if fact})
     console.print()
+
+
+def say_slow_down(base: Baseline) -> str:
+    """Say how much longer kernels take beside a call, and who says so; "" if they do not."""
+    found = base.slow_down
+    if found is None:
+        return ""
+    source = "as given"
+    if found.compared:
+        source = f"from the trace, {100 * found.low:.0f} to {100 * found.high:.0f} %"
+    return f"kernels take {100 * max(0.0, found.slope):.1f} % longer beside a call ({source})"
 
 
 def _say_what_ifs(base: Baseline) -> list[str]:

@@ -302,6 +302,11 @@ class _RankWriter:
                 self.out.range(start - 400 + peer, start - 400 + peer, tid, "ncclRecv", told)
             self.out.range(start, end, tid, "ncclGroupEnd", None)
             return
+        if kind == "send_receive":
+            told = payload("message", _id(ranks), max(sent, got), 1 - ranks.index(self.trace.rank))
+            word = "ncclSend" if "send" in record.collective else "ncclRecv"
+            self.out.range(start, end, tid, word, told)
+            return
         size = {
             "all_gather": sent or got // len(ranks),
             "reduce_scatter": got or sent // len(ranks),

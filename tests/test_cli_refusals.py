@@ -299,7 +299,7 @@ def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("experiments.inspection.load", fail)
+    monkeypatch.setattr("experiments.inspection.reader", fail)
     answer = invoke("inspect", SAMPLE)
     assert answer.exit_code == 1
     (line,) = answer.stderr.splitlines()

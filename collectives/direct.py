@@ -71,6 +71,24 @@ def scatter(n: int) -> Schedule:
     return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
+def broadcast(n: int) -> Schedule:
+    """Scatter, then all-gather: two steps of S/n on a link (doi 10.1002/cpe.1206, long vectors).
+
+    Where every two ranks have a link of their own all of them work, not one chain's alone.
+    """
+    source, target = _pairs(n)
+    others = target != 0
+    spread = _one_step(source[others], target[others], source[others], reduce=False)
+    steps = scatter(n).steps + spread
+    return Schedule("broadcast", "scatter_gather", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def reduce(n: int) -> Schedule:
+    """Reduce-scatter, then gather: the broadcast backwards."""
+    steps = reduce_scatter(n).steps + gather(n).steps
+    return Schedule("reduce", "scatter_gather", ranks=n, chunks=n, parts=n, steps=steps)
+
+
 def send_receive(n: int = 2) -> Schedule:
     """One message, from rank 0 to rank 1; a rank alone has nobody to send to.
 

@@ -58,8 +58,12 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
         "bruck": logarithmic.bruck_all_to_all,
         "ring": ring.all_to_all,
     },
-    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
-    "reduce": {"ring": ring.reduce, "tree": tree.reduce},
+    "broadcast": {
+        "ring": ring.broadcast,
+        "tree": tree.broadcast,
+        "scatter_gather": direct.broadcast,
+    },
+    "reduce": {"ring": ring.reduce, "tree": tree.reduce, "scatter_gather": direct.reduce},
     "gather": {"direct": direct.gather},
     "scatter": {"direct": direct.scatter},
     "barrier": {"dissemination": recursive.barrier},
@@ -121,7 +125,13 @@ _NESTED, _GRID = "by domain", "by grid"
 _SEVERAL = (_NESTED, _GRID)
 _UNEVEN = "uneven rings"
 """Stands for a ring per place of the smallest of unequal domains."""
-ON_A_MESH = {"all_reduce": "two_shot", "all_gather": "direct", "reduce_scatter": "direct"}
+ON_A_MESH = {
+    "all_reduce": "two_shot",
+    "all_gather": "direct",
+    "reduce_scatter": "direct",
+    "broadcast": "scatter_gather",
+    "reduce": "scatter_gather",
+}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CHAINS = {"broadcast": ring.broadcast, "reduce": ring.reduce}
 
@@ -148,14 +158,16 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     The default inside one domain, and with one rank per domain, is the ring (the fewest bytes,
     neighbours only), direct for all-to-all, gather and scatter. Where every two members have a
     link of their own a single ring would leave all but one of them idle, so there it is direct
-    for all-gather and reduce-scatter, and both in turn (``two_shot``) for all-reduce. Across
-    domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over all
-    NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other, in
-    2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
+    for all-gather and reduce-scatter, both in turn (``two_shot``) for all-reduce, and
+    ``scatter_gather`` for broadcast and reduce.
+
+    Across domains of equally many ranks it is ``rings`` (one ring per channel, node by node, over
+    all NICs: both fabrics at once, 2(n-1) steps) or ``hierarchical`` (one fabric after the other,
+    in 2(L-1) + 2(D-1) steps), whichever takes less time on an idle network: the tuner of a library
     decides by a model of this kind. Domains of unequal size get as many rings (``multi_ring``) as
-    the smallest has ranks. Where the whole network
-    is a torus of two or more dimensions, rings run along these, one dimension after the other
-    (``torus``) or all at once (``torus_rotating``), whichever takes less time.
+    the smallest has ranks. Where the whole network is a torus of two or more dimensions, rings run
+    along these, one dimension after the other (``torus``) or all at once (``torus_rotating``),
+    whichever takes less time.
 
     Raises
     ------

@@ -20,6 +20,7 @@ STEPS = {
     "direct": lambda n: min(1, n - 1),
     "one_shot": lambda n: min(1, n - 1),
     "two_shot": lambda n: 2 * min(1, n - 1),
+    "scatter_gather": lambda n: 2 * min(1, n - 1),
     "pairwise": lambda n: n - 1,
     "tree": lambda n: ceil(log2(n)),
     "dissemination": lambda n: ceil(log2(n)),

@@ -3,19 +3,22 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from experiments.baseline import baseline
+from experiments.baseline import Settings, baseline
 from experiments.cli import app
 from experiments.convert import FORMS, convert
 from experiments.generation import Asked, generate, write_plan
 from experiments.utility import utility
 from experiments.validate import validate
 from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
+from simulator.workload import What
+from topologies import load_cluster
 from traces.load import FORMATS, load, recognised
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
@@ -260,3 +263,28 @@ def test_wrong_words_of_the_command_are_told():
 def test_what_does_not_fit_is_the_workloads_error():
     with pytest.raises(WorkloadError):
         generate(replace(ASKED, parallelism=Parallelism(tp=3)), CLUSTER)
+
+
+def test_work_of_the_ops_adds_up_to_that_of_the_step(report):
+    workload = report.base.loaded.workload
+    assert np.nansum(workload.flops) == pytest.approx(report.volumes.flops)
+    kernels = workload.what == What.COMPUTE
+    assert (np.isnan(workload.flops) == ~kernels).all()
+    assert (np.isnan(workload.traffic) == ~kernels).all()
+
+
+def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
+    """An op of several kernels is taken as one, so that the answer is near the regenerated step."""
+    asked = baseline(plan, CLUSTER, Settings(what_ifs=("accelerator dgx-a100",)))
+    cluster = load_cluster(CLUSTER)
+    slower = load_cluster("dgx-a100").accelerator
+    other = cluster.model_copy(
+        update={
+            "accelerator": cluster.accelerator.model_copy(
+                update={"peak": slower.peak, "memory_bandwidth": slower.memory_bandwidth}
+            )
+        }
+    )
+    again = generate(ASKED, other).base.timeline.makespan
+    assert asked.timeline.makespan > 1.3 * report.base.timeline.makespan
+    assert asked.timeline.makespan == pytest.approx(again, rel=0.05)

@@ -4,6 +4,7 @@ Ranks of a stage differ only in which groups they belong to. So an op names a *c
 group per rank, and the number of a call on it; :mod:`traces.tile` turns both into calls.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -68,12 +69,17 @@ class Channels:
         return key
 
 
+UNKNOWN_WORK = Work(math.nan, math.nan)
+"""Of an op that is no kernel."""
+
+
 @dataclass(slots=True)
 class Program:
     """Ops of a rank of one stage, numbered from 0; ops of a lane follow each other.
 
     ``waits`` are what the next kernel or exchange waits for besides its lane, ``weights`` what the
-    next kernel alone waits for. ``flops`` adds up what the kernels do.
+    next kernel alone waits for. ``work`` is what an op's kernels do together, ``UNKNOWN_WORK`` for
+    one without; ``flops`` adds it up.
     """
 
     stage: int
@@ -84,6 +90,7 @@ class Program:
     lane: list[str] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     duration: list[float] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
     channel: list[tuple[str, int, int] | None] = field(default_factory=list)
     number: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
@@ -99,9 +106,11 @@ class Program:
     def compute(self, name: str, works: Iterable[Work]) -> int:
         """Add kernels as one op, which waits for what is to be waited for."""
         works = tuple(works)
-        self.flops += sum(work.flops for work in works)
+        done = Work(sum(work.flops for work in works), sum(work.traffic for work in works))
+        self.flops += done.flops
         time = sum(duration(work, self.accelerator) for work in works)
         op = self._op(What.COMPUTE, COMPUTE, name, time)
+        self.work[op] = done
         self._after(op, [*self.waits, *self.weights])
         self.waits, self.weights = [], []
         return op
@@ -144,6 +153,7 @@ class Program:
         self.lane.append(lane)
         self.name.append(name)
         self.duration.append(time)
+        self.work.append(UNKNOWN_WORK)
         self.channel.append(None)
         self.number.append(-1)
         self._after(op, self.last(lane))
@@ -182,6 +192,7 @@ def with_launches(program: Program, launch: float) -> Program:
         lane=[HOST] * ops + program.lane,
         name=["launch"] * ops + program.name,
         duration=[launch] * ops + program.duration,
+        work=[UNKNOWN_WORK] * ops + program.work,
         channel=[*[None] * ops, *program.channel],
         number=[-1] * ops + program.number,
         edges=[

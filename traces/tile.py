@@ -28,6 +28,8 @@ class _Columns(NamedTuple):
     name: Ints
     call: Ints
     duration: Floats
+    flops: Floats
+    traffic: Floats
 
 
 def tile(
@@ -99,6 +101,7 @@ def _columns(
     lanes, names = tables
     ranks, channels = whose
     copies, ops = len(ranks), len(program.what)
+    work = np.array(program.work, dtype=np.float64).reshape(-1, 2)
     return _Columns(
         what=np.tile(np.array(program.what, dtype=np.uint8), copies),
         rank=np.repeat(ranks.astype(np.int32), ops),
@@ -106,6 +109,8 @@ def _columns(
         name=np.tile(np.array([names[one] for one in program.name], dtype=np.int32), copies),
         call=_calls_of(program, ranks, first_call, channels),
         duration=np.tile(np.array(program.duration), copies),
+        flops=np.tile(work[:, 0], copies),
+        traffic=np.tile(work[:, 1], copies),
     )
 
 

@@ -1,5 +1,6 @@
 """The metrics of a workload card, on what was measured and on what was simulated, side by side."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from traces.loaded import Loaded
 from traces.package import Package, find_package
 from traces.package import load as load_any
 
-NO_SM_COVERAGE = "SM coverage is not given: the readers do not keep the kernels' blocks per SM"
+NO_SM_COVERAGE = "SM coverage is not given: the trace does not tell the kernels' blocks per SM"
 Value = float | str | None
 Values = dict[tuple[str, str], Value]
 
@@ -111,7 +112,8 @@ def _report(
         notes.append("measured communication includes waiting for ranks that were not recorded")
     notes += _left_out(card, base) if package is not None else []
     notes += _unmarked(card, loaded)
-    notes.append(NO_SM_COVERAGE)
+    if math.isnan(loaded.sm_coverage):
+        notes.append(NO_SM_COVERAGE)
     known = {} if run is None else _values(run, loaded, base, card)
     simulated = {} if base is None else _values(base.timeline, loaded, base, card)
     rows = [
@@ -140,6 +142,7 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Valu
         ("straggler_rank", ""): None
         if straggler is None or straggler.rank is None
         else str(straggler.rank),
+        ("sm_coverage", ""): None if math.isnan(loaded.sm_coverage) else loaded.sm_coverage,
         ("dominant_kernel_share", ""): dominant.share if dominant else None,
         ("dominant_kernel", ""): dominant.name if dominant else None,
     }
@@ -207,6 +210,7 @@ UNITS = {
     "load_imbalance": "1",
     "straggler_index": "1",
     "straggler_rank": "",
+    "sm_coverage": "1",
     "dominant_kernel_share": "1",
     "dominant_kernel": "",
     "collective_size": "B",

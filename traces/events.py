@@ -56,6 +56,7 @@ class DeviceEvents:
 
     ``stream`` is an index into ``RankTrace.streams``. ``copy`` tells memcpy and memset from
     kernels. ``comm`` is an index into ``RankTrace.comms`` (metadata on the kernel itself) or -1.
+    ``blocks`` is a kernel's thread blocks per multiprocessor, NaN where it is not recorded.
     """
 
     copy: NDArray[np.bool_]
@@ -66,6 +67,7 @@ class DeviceEvents:
     correlation: Longs
     external: Longs
     comm: Ints
+    blocks: Floats
 
     def __len__(self) -> int:
         return len(self.copy)

@@ -41,12 +41,13 @@ class Rows:
         self.correlation = array("q")
         self.external = array("q")
         self.comm = array("i")
+        self.blocks = array("d")
 
     def __len__(self) -> int:
         return len(self.code)
 
-    def extend(self, **columns: Sequence[int] | Longs) -> None:
-        """Add as many rows as each column has values, in whole nanoseconds."""
+    def extend(self, **columns: Sequence[int] | Sequence[float] | Longs) -> None:
+        """Add as many rows as each column has values, times in whole nanoseconds."""
         for name, values in columns.items():
             column = getattr(self, name)
             column.frombytes(np.array(values, dtype=column.typecode).tobytes())
@@ -79,6 +80,7 @@ class Rows:
             correlation=self._longs(self.correlation, order),
             external=self._longs(self.external, order),
             comm=self._ints(self.comm, order),
+            blocks=_column(self.blocks, np.float64)[order],
         )
 
     def _seconds(self, first: int) -> tuple[Floats, Floats]:
@@ -94,7 +96,7 @@ class Rows:
         return np.asarray(_column(column, np.int64)[order], dtype=np.int64)
 
 
-def _column(values: "array[int]", dtype: Any) -> NDArray[Any]:
+def _column(values: "array[int] | array[float]", dtype: Any) -> NDArray[Any]:
     return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
 
 

@@ -8,6 +8,7 @@ name and field; one of another category is counted.
 import re
 from collections import Counter
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import NoReturn
 
@@ -191,6 +192,10 @@ class Reading:
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
+        told = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        self.device.extend(
+            blocks=[one if isinstance(one, (int, float)) and one >= 0 else nan for one in told]
+        )
 
     def _add_rows(self, rows: Rows, picked: Picked, lanes: list[int], comms: list[int]) -> None:
         events, raws, uses = zip(*picked, strict=True) if picked else ((), (), ())

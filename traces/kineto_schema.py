@@ -33,6 +33,7 @@ class Args(Struct, gc=False):
     stream: Number = None
     device: Number = None
     collective: Number = field(name="Collective name", default=None)
+    blocks: Number = field(name="blocks per SM", default=None)
 
 
 class Event(Struct, gc=False):

@@ -58,12 +58,25 @@ def linked(
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
+        sm_coverage=_sm_coverage(job, windows),
         phases=tuple(
             phase
             for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
             for phase in rank_phases(rank, window, float(shift))
         ),
     )
+
+
+def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
+    """Mean of ``min(1, blocks per multiprocessor)`` over the time of kernels that tell it."""
+    busy = covered = 0.0
+    for rank, window in zip(job.ranks, windows, strict=True):
+        device, rows = rank.device, window.device
+        told = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+        time = device.end[told] - device.start[told]
+        busy += float(time.sum())
+        covered += float((time * np.minimum(1.0, device.blocks[told])).sum())
+    return covered / busy if busy else float("nan")
 
 
 def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:

@@ -1,5 +1,6 @@
 """What every format's reader returns: a step as a workload, and what of the file it covers."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class Loaded:
     ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
     any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
     end, ``measured_begin`` its start. ``phases`` are the ranges that mark prefill and decode.
+    ``sm_coverage`` is the mean part of the multiprocessors that have a thread block while a kernel
+    runs, over the time of kernels; NaN where blocks are not recorded.
     """
 
     trace: str
@@ -40,3 +43,4 @@ class Loaded:
     measured_end: dict[int, float]
     accelerator: str = ""
     phases: tuple[Phase, ...] = ()
+    sm_coverage: float = math.nan

@@ -89,6 +89,7 @@ def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicato
             correlation=device["correlationId"],
             external=np.full(len(device), -1, dtype=np.int64),
             comm=comm_of_device,
+            blocks=np.full(len(device), np.nan),
         ),
         syncs=syncs,
         comms=tuple(comms),

@@ -234,6 +234,8 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
         **chosen,
         measured_start=workload.measured_start[ops],
         measured_end=workload.measured_end[ops],
+        flops=None if workload.flops is None else workload.flops[ops],
+        traffic=None if workload.traffic is None else workload.traffic[ops],
         call=new_call[workload.call[ops]],
         edges=Edges(
             offset=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),

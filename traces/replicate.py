@@ -219,6 +219,8 @@ def _assembled(
         call=np.concatenate([workload.call, *joined]).astype(np.int32),
         measured_start=np.concatenate([workload.measured_start, unmeasured]),
         measured_end=np.concatenate([workload.measured_end, unmeasured]),
+        flops=None if workload.flops is None else workload.flops[rows],
+        traffic=None if workload.traffic is None else workload.traffic[rows],
         edges=Edges.of(len(rows), *(np.concatenate(one) for one in (sources, targets, lags))),
         calls=calls,
         groups=groups,

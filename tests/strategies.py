@@ -156,11 +156,17 @@ def _call(draw, builder, ranks, what):
 
 
 def _dressed(draw, workload):
-    """Give some calls a factor and absent members."""
+    """Give some calls a factor and absent members, and some kernels work that is known."""
     calls = len(workload.calls)
     factor = draw(st.lists(st.sampled_from([1.0, 1.0, 0.5, 3.0]), min_size=calls, max_size=calls))
     late = draw(st.lists(st.sampled_from([0.0, 0.0, 4e-6]), min_size=calls, max_size=calls))
-    return workload.with_calls(factor=np.array(factor), late=np.array(late))
+    known = (workload.what == What.COMPUTE) & draw(st.booleans())
+    flops = np.where(known, 1e9 * np.arange(len(workload)), np.nan) if known.any() else None
+    return replace(
+        workload.with_calls(factor=np.array(factor), late=np.array(late)),
+        flops=flops,
+        traffic=None if flops is None else flops / 100,
+    )
 
 
 @st.composite

@@ -109,6 +109,8 @@ def _workload(files: Files) -> Workload:
         lanes=tuple(lanes),
         job_ranks=_number(shared["job_ranks"]),
         notes=tuple(_texts(shared["notes"])),
+        flops=_known(rows, "flops"),
+        traffic=_known(rows, "traffic"),
     )
 
 
@@ -155,6 +157,12 @@ def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> N
     if usual is _NOT_GIVEN:
         return np.array([one[key] for one in rows.values], dtype=dtype)
     return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
+
+
+def _known(rows: _Rows, name: str) -> NDArray[np.float64] | None:
+    """Collect an attribute that is known of some ops; None if of none."""
+    found = _column(rows, name, np.float64, math.nan)
+    return None if np.isnan(found).all() else found
 
 
 def _indexed(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:

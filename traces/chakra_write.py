@@ -158,6 +158,7 @@ def _node(context: _Context, op: int) -> Node:
     _set(message, "lane", "string", view.lane)
     _set(message, "duration", "double", view.duration)
     _add_times(workload, message, op)
+    _add_work(workload, message, op)
     _add_waits(context, message, op)
     found: Node = message
     return found
@@ -187,6 +188,17 @@ def _add_times(workload: Workload, message: Any, op: int) -> None:
         _set(message, "start", "double", start)
     if not math.isnan(end):
         _set(message, "end", "double", end)
+
+
+def _add_work(workload: Workload, message: Any, op: int) -> None:
+    """Tell FLOPs and bytes, as whole numbers by the names from which ASTRA-sim has its roofline."""
+    for name, column, theirs in (
+        ("flops", workload.flops, "num_ops"),
+        ("traffic", workload.traffic, "tensor_size"),
+    ):
+        if column is not None and not math.isnan(column[op]):
+            _set(message, name, "double", float(column[op]))
+            _set(message, theirs, "int64", round(float(column[op])), own=False)
 
 
 def _add_waits(context: _Context, message: Any, op: int) -> None:

@@ -8,41 +8,21 @@ Edges are columns ``source``, ``target`` and ``weight`` of shape ``(edges, parts
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from simulator.order import topological as order_of
+from simulator.workload import Floats, Ints
 
 _COMPARED = 32
 """Edges an edge is compared with at most, so that the work stays linear."""
 
 
-@njit(cache=True)
-def topological(points, source, target):
-    """Points in an order along the edges (Kahn 1962); fewer than all if there is a circle."""
-    waits = np.zeros(points, dtype=np.int32)
+def topological(points: int, source: Ints, target: Ints) -> Ints:
+    """Points in an order along the edges; fewer than all if there is a circle."""
     begin = np.zeros(points + 1, dtype=np.int64)
-    for edge in range(len(source)):
-        waits[target[edge]] += 1
-        begin[source[edge] + 1] += 1
-    begin = np.cumsum(begin)
-    place = begin[:-1].copy()
-    row = np.empty(len(source), dtype=np.int32)
-    for edge in range(len(source)):
-        row[place[source[edge]]] = target[edge]
-        place[source[edge]] += 1
-    order = np.empty(points, dtype=np.int32)
-    found = 0
-    for point in range(points):
-        if waits[point] == 0:
-            order[found] = point
-            found += 1
-    head = 0
-    while head < found:
-        point = order[head]
-        head += 1
-        for at in range(begin[point], begin[point + 1]):
-            waits[row[at]] -= 1
-            if waits[row[at]] == 0:
-                order[found] = row[at]
-                found += 1
-    return order[:found]
+    np.cumsum(np.bincount(source, minlength=points), out=begin[1:])
+    order: Ints = order_of(begin, target[np.argsort(source, kind="stable")])
+    return order
 
 
 @njit(cache=True)
@@ -71,30 +51,13 @@ def forwards(order, fixed, source, target, weight):
     return source[:kept], target[:kept], weight[:kept]
 
 
-@njit(cache=True)
-def backwards(order, fixed, source, target, weight):
+def backwards(
+    order: Ints, fixed: NDArray[np.bool_], source: Ints, target: Ints, weight: Floats
+) -> tuple[Ints, Ints, Floats]:
     """Replace points that one other only waits for by that one, and earlier."""
-    points, parts = len(order), weight.shape[1]
-    awaited = np.zeros(points, dtype=np.int32)
-    edge_of = np.zeros(points, dtype=np.int64)
-    for edge in range(len(source)):
-        awaited[source[edge]] += 1
-        edge_of[source[edge]] = edge
-    stands_for = np.arange(points).astype(np.int32)
-    earlier = np.zeros((points, parts))
-    for point in order[::-1]:
-        if awaited[point] == 1 and not fixed[point]:
-            edge = edge_of[point]
-            stands_for[point] = stands_for[target[edge]]
-            earlier[point] = earlier[target[edge]] + weight[edge]
-    kept = 0
-    for edge in range(len(source)):
-        if stands_for[source[edge]] == source[edge]:
-            weight[kept] = weight[edge] + earlier[target[edge]]
-            target[kept] = stands_for[target[edge]]
-            source[kept] = source[edge]
-            kept += 1
-    return source[:kept], target[:kept], weight[:kept]
+    turned = np.ascontiguousarray(order[::-1])
+    target, source, weight = forwards(turned, fixed, target, source, weight)
+    return source, target, weight
 
 
 @njit(cache=True)

@@ -1,7 +1,7 @@
 """A step before there is a trace."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -9,7 +9,6 @@ from experiments.commands.options import (
     ClusterOption,
     Output,
     OutputOption,
-    check_phase,
     fraction,
     seconds,
     with_settings,
@@ -21,7 +20,10 @@ if TYPE_CHECKING:
     from experiments.baseline import Settings
     from traces.phases import Serving, Training
 
-_Degree = Annotated[int, typer.Option(min=1, help="Ranks.")]
+Phase = Literal["training", "prefill", "decode"]
+Recompute = Literal["none", "selective", "full"]
+Batch = tuple[int, int, int]
+"""Sequences at once, in the step of all replicas, and tokens of each."""
 
 
 @with_settings("collective_cost", "step", "kernels", "replicate", "workers")
@@ -39,9 +41,7 @@ def generate(
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Cut norms along the sequence.")
     ] = False,
-    phase: Annotated[
-        str, typer.Option(callback=check_phase, help="training, prefill or decode.")
-    ] = "training",
+    phase: Annotated[Phase, typer.Option(help="What is asked of the model.")] = "training",
     micro_batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 1,
     global_batch: Annotated[
         int | None,
@@ -55,7 +55,7 @@ def generate(
         int, typer.Option("--sequence", "--context", min=1, help="Tokens of a sequence.")
     ] = 4096,
     precision: Annotated[str, typer.Option(help="Of weights and activations.")] = "bf16",
-    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
+    recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
     schedule: Annotated[
         str | None,
         typer.Option(show_default="1f1b or interleaved", help="gpipe, 1f1b, interleaved, zb-h1."),
@@ -131,10 +131,8 @@ def generate(
     show(report, output)
 
 
-def _training(
-    batch: tuple[int, int, int], precision: str, *, recompute: str, schedule: str
-) -> "Training":
-    """Make a training step; ``batch`` is sequences at once, in the step, and tokens of each."""
+def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: str) -> "Training":
+    """Make a training step."""
     from traces.phases import Training
 
     at_once, sequences, length = batch
@@ -143,13 +141,15 @@ def _training(
         global_batch=sequences,
         sequence=length,
         precision=precision,
-        recompute=recompute,  # type: ignore[arg-type]
+        recompute=recompute,
         schedule=schedule,
     )
 
 
-def _serving(phase: str, batch: tuple[int, int, int], precision: str, *, dp: int) -> "Serving":
-    """Make a pass of every replica; ``batch`` as :func:`_training`, the step's for all replicas."""
+def _serving(
+    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int
+) -> "Serving":
+    """Make a pass of every replica."""
     from traces.phases import Serving
 
     at_once, sequences, length = batch
@@ -158,7 +158,7 @@ def _serving(phase: str, batch: tuple[int, int, int], precision: str, *, dp: int
             f"global_batch {sequences} is not a multiple of micro_batch x dp = {at_once} x {dp}"
         )
     return Serving(
-        phase=phase,  # type: ignore[arg-type]
+        phase=phase,
         batch=sequences // dp,
         context=length,
         precision=precision,

@@ -123,13 +123,6 @@ def seconds(text: str | None) -> str | None:
     return text
 
 
-def check_phase(value: str) -> str:
-    """Refuse what is no phase of a model."""
-    if value not in _PHASES:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(_PHASES)}.")
-    return value
-
-
 _PHASES = ("training", "prefill", "decode")
 
 Trace = Annotated[

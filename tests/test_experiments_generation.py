@@ -201,7 +201,7 @@ def test_replicas_share_out_what_a_job_decodes(options, tokens):
 @pytest.mark.parametrize(
     ("options", "status", "told"),
     [
-        (("--phase", "serving"), 2, "is not one of 'training'"),
+        (("--phase", "serving"), 2, "'decode'"),
         (("--phase", "decode", "--schedule", "gpipe"), 1, "for training"),
         (("--phase", "prefill", "--recompute", "full"), 1, "for training"),
         (("--phase", "decode", "--dp", "4", "--global-batch", "6"), 1, "not a multiple"),

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.load import Load, cost, lay, unknown
 from simulator.schedule import Plan
 from simulator.symmetry import Ints, Symmetry, symmetry
 from simulator.topology import Topology
-from simulator.workload import Call
+from simulator.workload import Call, Workload
 
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
@@ -76,6 +77,31 @@ class Costs:
         if ranks not in self._patterns:
             self._patterns[ranks] = found.pattern(np.array(ranks))
         return self._patterns[ranks]
+
+
+def distinct(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
+    """Find calls that cost the same on any network: the first of each, and which every call is.
+
+    A call that nobody takes part in is none of them (-1).
+    """
+    calls = workload.calls
+    dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
+    known = ~np.isnan(calls.size)
+    columns = np.stack(
+        [
+            calls.kind,
+            calls.group,
+            [dtypes[dtype] for dtype in calls.dtype],
+            np.where(known, calls.size, -1.0),
+            np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
+        ],
+        axis=1,
+    )
+    joined = np.flatnonzero(workload.members)
+    _, first, which = np.unique(columns[joined], axis=0, return_index=True, return_inverse=True)
+    row = np.full(len(calls), -1, dtype=np.intp)
+    row[joined] = which.ravel()
+    return joined[first].tolist(), row
 
 
 def _moved(load: Load, found: Symmetry, source: Ints, target: Ints) -> Load:

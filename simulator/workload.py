@@ -23,6 +23,7 @@ from simulator.order import find_circle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 KINDS = (
     "all_reduce",

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.render import Rows
 from simulator.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.metrics import RankTime, exposed_communication, rank_times
 
@@ -47,6 +48,10 @@ class ReplayReport:
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return RankReplay, self.ranks
 
 
 def replay(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,18 @@ class Costs:
             self._known[key] = self._found(sort, call)
         return self._known[key]
 
+    def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
+        """Return a function from a call of the workload, by its index, to its loads."""
+        row: list[int] = distinct(workload)[1].tolist()
+        known: dict[int, tuple[Load, ...]] = {}
+
+        def loads(call: int) -> tuple[Load, ...]:
+            if row[call] not in known:
+                known[row[call]] = self.loads(workload.call_view(call))
+            return known[row[call]]
+
+        return loads
+
     def idle_time(self, call: Call) -> float:
         """Time of the call on an idle network (s)."""
         return cost(self.loads(call))
@@ -87,20 +100,21 @@ def distinct(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     calls = workload.calls
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
     known = ~np.isnan(calls.size)
-    columns = np.stack(
-        [
-            calls.kind,
-            calls.group,
-            [dtypes[dtype] for dtype in calls.dtype],
-            np.where(known, calls.size, -1.0),
-            np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
-        ],
-        axis=1,
+    columns: tuple[NDArray[Any], ...] = (
+        calls.kind,
+        calls.group,
+        np.array([dtypes[dtype] for dtype in calls.dtype]),
+        np.where(known, calls.size, -1.0),
+        np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
     )
+    sort = np.zeros(len(calls), dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        sort = np.unique(sort * len(values) + which, return_inverse=True)[1]
     joined = np.flatnonzero(workload.members)
-    _, first, which = np.unique(columns[joined], axis=0, return_index=True, return_inverse=True)
+    _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
     row = np.full(len(calls), -1, dtype=np.intp)
-    row[joined] = which.ravel()
+    row[joined] = which
     return joined[first].tolist(), row
 
 

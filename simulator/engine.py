@@ -133,11 +133,11 @@ def _flow(run: _Run) -> None:
     """Contention: loads that use the same links at the same time share them."""
     network = Network(run.env, run.topology)
     run.link_bytes = network.link_bytes
-    factor = run.workload.calls.factor
+    factor = run.workload.calls.factor.tolist()
+    loads = run.costs.of(run.workload)
 
     def begin(call: int, done: Callable[[], None]) -> None:
-        loads = run.costs.loads(run.workload.call_view(call))
-        traffic = network.start(loads, float(factor[call]), done)
+        traffic = network.start(loads(call), factor[call], done)
         run.spent[call] = traffic.spent
         traffic.spent = run.spent[call]
 

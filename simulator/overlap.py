@@ -90,8 +90,9 @@ def _holds(workload: Workload, costs: Costs, timeline: Timeline) -> tuple[NDArra
     kinds: dict[int, int] = {}
     loads: list[tuple[Load, ...]] = []
     row = np.zeros(len(workload.calls), dtype=np.intp)
-    for call in range(len(workload.calls)):
-        laid = costs.loads(workload.call_view(call))
+    of = costs.of(workload)
+    for call in np.flatnonzero(workload.members).tolist():
+        laid = of(call)
         silent = not any(len(load.link) for load in laid)
         row[call] = kinds.setdefault(_SILENT if silent else id(laid), len(kinds))
         if row[call] == len(loads):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import Any
 
 from simulator.compiled import Pass
 
@@ -21,7 +22,7 @@ def warm(packages: Iterable[str]) -> int:
     >>> warm(["simulator"]) > 10
     True
     """
-    passes = {}
+    passes: dict[int, Pass[..., Any]] = {}
     for package in packages:
         for found in walk_packages(import_module(package).__path__, f"{package}."):
             module = import_module(found.name)

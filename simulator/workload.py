@@ -270,6 +270,15 @@ class Workload:
         """Ranks that have ops, ascending."""
         return tuple(int(rank) for rank in np.unique(self.rank))
 
+    def ops_of(self, rank: int) -> NDArray[np.intp]:
+        """Return the ops of one rank that has some, ascending."""
+        return self._of_ranks[self.ranks.index(rank)]
+
+    @cached_property
+    def _of_ranks(self) -> list[NDArray[np.intp]]:
+        order = np.argsort(self.rank, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.rank[order])) + 1)
+
     @cached_property
     def predecessors(self) -> Ints:
         """How many ops each op waits for, shape ``(ops,)``."""

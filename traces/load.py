@@ -20,8 +20,7 @@ from traces.beginnings import (
     is_zip,
 )
 from traces.content import head_of
-from traces.loaded import Loaded, Options
-from traces.window import MEDIAN
+from traces.loaded import MEDIAN, Loaded, Options
 
 
 @dataclass(frozen=True, slots=True)

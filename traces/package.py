@@ -14,8 +14,7 @@ from simulator.errors import TraceError
 from traces.card_groups import labelled
 from traces.load import Reader, format_of
 from traces.load import reader as trace_reader
-from traces.loaded import Loaded, Options
-from traces.window import MEDIAN
+from traces.loaded import MEDIAN, Loaded, Options
 
 if TYPE_CHECKING:
     from traces.card import Card

@@ -28,13 +28,12 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.units import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import UniqueKeyLoader
 from traces.content import unpack
-from traces.loaded import Loaded
+from traces.loaded import ALL, MEDIAN, Loaded
 from traces.model_card import Model, load_model
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
 from traces.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
 from traces.synthetic import GENERATED, generated
-from traces.window import ALL, MEDIAN
 
 _LONGEST = 1 << 16
 

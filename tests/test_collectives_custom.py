@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, check
 from collectives import ring as rings_of
+from collectives.custom import load_schedule, to_json
 from collectives.msccl import read as read_xml
-from collectives.schedule_json import load_schedule, to_json
 from collectives.schedule_json import read as read_json
 from simulator.errors import ScheduleError
 

@@ -11,6 +11,7 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.calibration import calibrated_cluster, fit_kinds
 from experiments.fitting import Fit, interval
 from experiments.output import writing
+from experiments.render import Rows
 from topologies import Cluster
 from topologies.cluster import Calibrated
 from topologies.what_if import resource_values
@@ -66,6 +67,10 @@ class CalibrationReport:
             "residuals": [asdict(one) for one in self.residuals],
             "cluster": self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True),
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Parameter, self.parameters
 
 
 def calibrate(

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from experiments.compare import describe
+from experiments.render import Rows
 from simulator.units import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
 
@@ -51,6 +52,12 @@ class ClustersReport:
             rows = [asdict(quantity) for quantity in self.quantities]
             return asdict(self.clusters[0]) | {"quantities": rows}
         return [asdict(cluster) for cluster in self.clusters]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        if self.quantities:
+            return Quantity, self.quantities
+        return ClusterRow, self.clusters
 
 
 def clusters(name: str | None = None) -> ClustersReport:

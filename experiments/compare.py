@@ -7,6 +7,7 @@ from pathlib import Path
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
 from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
@@ -39,6 +40,10 @@ class CompareReport:
     def record(self) -> list[dict[str, object]]:
         """Return the JSON answer: a list of rows."""
         return [asdict(point) for point in self.points]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return ComparePoint, self.points
 
 
 def compare(

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from experiments.baseline import coverage_record
+from experiments.render import Rows
 from simulator.workload import What
 from traces.coverage import Coverage
 from traces.load import format_of, recognised
 from traces.loaded import Loaded, Options
 from traces.package import find_package, reader
 from traces.pytorch_et import read
-from traces.pytorch_et_summary import EtSummary, summary
+from traces.pytorch_et_summary import EtCalls, EtSummary, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class InspectReport:
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CallSummary, self.calls
 
 
 def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
@@ -122,6 +127,10 @@ class ProgramReport:
         for call in told["calls"]:
             call["size"] = _known(call["size"])
         return told
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return EtCalls, self.summary.calls
 
 
 def look(trace: Path | str, *, step: str = "median") -> "InspectReport | ProgramReport":

@@ -10,6 +10,7 @@ from experiments.card_check import check_card
 from experiments.card_cluster import CardCluster, card_cluster
 from experiments.card_flops import peak_of, step_flops
 from experiments.ports import ports
+from experiments.render import Rows
 from simulator import metrics as of
 from simulator.errors import ClusterError
 from simulator.measured import Run, measured
@@ -67,6 +68,10 @@ class MetricsReport:
             "card_findings": list(self.findings),
             "notes": list(self.notes),
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Metric, self.metrics
 
 
 def metrics(

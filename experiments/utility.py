@@ -10,6 +10,7 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.bound import most_utility
 from experiments.interval import half_widths
 from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.what_if import (
     RESOURCES,
@@ -61,6 +62,10 @@ class UtilityReport:
         """Return the JSON answer."""
         rows = [asdict(utility) for utility in self.utilities]
         return self.base.record() | {"factor": self.factor, "utilities": rows}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Utility, self.utilities
 
 
 def utility(

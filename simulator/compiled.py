@@ -35,6 +35,10 @@ _IN_C = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, None:
 """Parameters that are no arrays, and results, as C has them."""
 
 
+_DIGEST = 16
+"""Bytes of a digest."""
+
+
 class Parameter(NamedTuple):
     """An array of ``ndim`` dimensions, a number, or a named tuple of ``parts``: a ``kind``."""
 
@@ -73,12 +77,12 @@ class Pass(Generic[P, R]):
 
     def __call__(self, *args: P.args, **_: P.kwargs) -> R:
         """Call the machine code; arguments have no keywords there."""
-        native = self._native or self._load()
+        native = self._native or self.load()
         return native(*_flat(self.parameters, args))
 
     def bound(self, *args: object) -> Callable[..., R]:
         """Return the pass with its first arguments given: arrays that outlive what is returned."""
-        native = self._native or self._load()
+        native = self._native or self.load()
         first = tuple(_flat(self.parameters[: len(args)], args))
         return lambda *rest: native(*first, *rest)
 
@@ -93,7 +97,8 @@ class Pass(Generic[P, R]):
         called = {name: known.get(name) for name in self.function.__code__.co_names}
         return {name: one for name, one in called.items() if isinstance(one, Pass)}
 
-    def _load(self) -> Callable[..., R]:
+    def load(self) -> Callable[..., R]:
+        """Load, or compile, the machine code."""
         annotations = self.function.__annotations__.items()
         told = [(name, kind) for name, kind in annotations if name != "return"]
         self.parameters = tuple(_parameter(name, kind) for name, kind in told)
@@ -181,25 +186,29 @@ def _object(one: Pass[..., Any]) -> bytes:
     """Return the name of a pass's entry, a zero, and its object file: as kept, or made anew.
 
     It is kept beside the source, or in the user's cache directory where that cannot be written,
-    behind a digest of all that it was made of.
+    behind digests of all that it was made of and of itself. What was typed by hand is not kept.
     """
-    digest = _digest(one)
     places = _places(one)
+    try:
+        key = _key(one)
+    except OSError:
+        key, places = b"", ()
     for place in places:
         try:
             kept = place.read_bytes()
         except OSError:
             continue
-        if kept.startswith(digest):
-            return kept[len(digest) :]
+        code = kept[2 * _DIGEST :]
+        if kept[: 2 * _DIGEST] == key + _digest(code):
+            return code
     from simulator.compiling import compile_pass  # it imports Numba, which is slow
 
     code = compile_pass(one)
-    any(_keep(place, digest + code) for place in places)
+    any(_keep(place, key + _digest(code) + code) for place in places)
     return code
 
 
-def _digest(one: Pass[..., Any]) -> bytes:
+def _key(one: Pass[..., Any]) -> bytes:
     """Digest sources, imported constants, types, compiler and processor."""
     passes = [one]
     for caller in passes:
@@ -208,15 +217,19 @@ def _digest(one: Pass[..., Any]) -> bytes:
     for function in (each.function for each in passes):
         names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
         told += [f"{name} {value}" for name, value in names.items() if isinstance(value, int)]
-    digest = blake2b("\n".join(told).encode(), digest_size=16)
-    for path in sorted({each.function.__code__.co_filename for each in passes} | {__file__}):
-        digest.update(Path(path).read_bytes())
-    return digest.digest()
+    sources = sorted({each.function.__code__.co_filename for each in passes} | {__file__})
+    return _digest(
+        b"".join(["\n".join(told).encode(), *(Path(path).read_bytes() for path in sources)])
+    )
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST).digest()
 
 
 def _places(one: Pass[..., Any]) -> tuple[Path, ...]:
     """Where an object file may be kept; processors that share a place have files of their own."""
-    kind = blake2b("\n".join(_processor()).encode(), digest_size=4).hexdigest()
+    kind = _digest("\n".join(_processor()).encode()).hex()[:8]
     source = Path(one.function.__code__.co_filename)
     name = f"{source.stem}.{one.function.__name__}.{kind}.o"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import binding
 from numba import carray, cfunc, from_dtype, njit, types  # type: ignore[attr-defined]
+from numba.core.errors import NumbaError
 
 from simulator.compiled import Parameter, Pass, machine
 
@@ -27,16 +28,17 @@ def compile_pass(one: Pass[..., Any]) -> bytes:
     Raises
     ------
     TypeError
-        If it calls what is in no object file.
-    numba.core.errors.NumbaError
-        If it is nothing Numba compiles without allocating.
+        If it is nothing Numba compiles without allocating, or calls what is in no object file.
     """
-    entry = cfunc(_signature(one), error_model="numpy")(_entry(one))
+    name = one.function.__qualname__
+    try:
+        entry = cfunc(_signature(one), error_model="numpy")(_entry(one))
+    except NumbaError as error:
+        raise TypeError(f"{name}: it allocates, or Numba cannot compile it: {error}") from error
     module = binding.parse_assembly(entry.inspect_llvm())
     _complete(module, entry.native_name)
     called = {each.name for each in module.functions if each.is_declaration}
     if missing := sorted(name for name in called - _OF_C if not name.startswith("llvm.")):
-        name = one.function.__qualname__
         raise TypeError(f"{name}: a pass must not allocate or raise, this calls {missing}")
     code: bytes = machine().emit_object(module)
     return str(entry.native_name).encode() + b"\0" + code

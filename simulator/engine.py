@@ -8,17 +8,18 @@ what-if is a function on its inputs.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simulator.costs import Costs, Planner
+from simulator.costs import Costs, Planner, distinct
 from simulator.deadlock import explain
 from simulator.errors import DeadlockError, TopologyError, WorkloadError
 from simulator.load import cost
 from simulator.network import Network
-from simulator.propagate import NOBODY, LocalTimes
+from simulator.propagate import LocalTimes
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.transfers import carry_out, lay_transfers
@@ -56,7 +57,8 @@ def simulate(
             f"the job has {workload.job_ranks} ranks, {topology.name} has {topology.ranks}"
         )
     run = _Run(workload, topology, Costs(topology, planner), progress)
-    return run.simulate(ENGINES[engine](run), engine)
+    ENGINES[engine](run)
+    return run.timeline(engine)
 
 
 Begin = Callable[[int, Callable[[], None]], None]
@@ -73,119 +75,99 @@ class _Run:
     progress: Progress | None
     env: simpy.Environment = field(default_factory=simpy.Environment)
     local: LocalTimes = field(init=False)
-    missing: list[int] = field(init=False)
-    last_arrival: list[float] = field(init=False)
-    last_member: list[int] = field(init=False)
-    call_start: NDArray[np.float64] = field(init=False)
-    call_end: NDArray[np.float64] = field(init=False)
     spent: NDArray[np.float64] = field(init=False)
     link_bytes: NDArray[np.float64] = field(init=False)
-    members: list[NDArray[np.int32]] = field(init=False)
     finished: int = 0
 
     def __post_init__(self) -> None:
-        calls = len(self.workload.calls)
         self.local = LocalTimes.of(self.workload)
-        self.missing = self.workload.members.tolist()
-        self.last_arrival = [0.0] * calls
-        self.last_member = [NOBODY] * calls
-        self.call_start = np.full(calls, np.nan)
-        self.call_end = np.full(calls, np.nan)
-        self.spent = np.zeros((calls, len(self.topology.resources) + 1))
+        self.spent = np.zeros((len(self.workload.calls), len(self.topology.resources) + 1))
         self.link_bytes = np.zeros(len(self.topology))
-        joined = np.flatnonzero(self.workload.call >= 0).astype(np.int32)
-        by_call = joined[np.argsort(self.workload.call[joined], kind="stable")]
-        self.members = np.split(by_call, np.cumsum(self.workload.members)[:-1])
 
-    def simulate(self, begin: Begin, engine: str) -> Timeline:
-        self._arrive(self.local.begin(), begin)
+    def by_the_clock(self, begin: Begin) -> None:
+        """Begin calls when they can start, until nothing happens any more."""
+        self._schedule(self.local.begin(), begin)
         self.env.run()
-        pending = int(np.isnan(self.local.end).sum())
-        if pending:
-            missing = np.array(self.missing, dtype=np.int32)
-            raise DeadlockError(explain(self.workload, self.local, missing, self.env.now))
+
+    def timeline(self, engine: str) -> Timeline:
+        """Return what happened.
+
+        Raises
+        ------
+        DeadlockError
+            If not everything that there is to do has.
+        """
+        ops, calls = self.local.ops, self.local.calls
+        if np.isnan(ops.end).any():
+            raise DeadlockError(explain(self.workload, self.local))
         return Timeline(
             workload=self.workload,
             topology=self.topology,
             engine=engine,
-            start=self.local.start,
-            end=self.local.end,
-            released_by=self.local.released_by,
-            call_start=self.call_start,
-            call_end=self.call_end,
-            call_released_by=np.array(self.last_member, dtype=np.int32),
+            start=ops.start,
+            end=ops.end,
+            released_by=ops.released_by,
+            call_start=calls.start,
+            call_end=calls.end,
+            call_released_by=calls.last_member,
             call_spent=self.spent,
             link_bytes=self.link_bytes,
         )
 
-    def _arrive(self, ops: NDArray[np.int32], begin: Begin) -> None:
-        """Count members in; the last one starts the call, at the latest of their arrivals."""
-        calls, arrivals = self.workload.call[ops].tolist(), self.local.start[ops].tolist()
-        for op, call, arrival in zip(ops.tolist(), calls, arrivals, strict=True):
-            member = self.last_member[call]
-            if (
-                arrival > self.last_arrival[call]
-                or member == NOBODY
-                or (arrival == self.last_arrival[call] and op < member)
-            ):
-                self.last_arrival[call] = arrival
-                self.last_member[call] = op
-            self.missing[call] -= 1
-            if self.missing[call] == 0:
-                self._schedule(call, begin)
+    def _schedule(self, calls: list[int], begin: Begin) -> None:
+        for call in calls:
+            wait = float(self.local.calls.start[call]) - self.env.now
+            self.env.timeout(wait).callbacks.append(partial(self._start, call, begin))
 
-    def _schedule(self, call: int, begin: Begin) -> None:
-        due = float(self.last_arrival[call] + self.workload.calls.late[call])
-        event = self.env.timeout(due - self.env.now)
-        event.callbacks.append(lambda _: self._start(call, due, begin))
-
-    def _start(self, call: int, due: float, begin: Begin) -> None:
-        self.call_start[call] = due
+    def _start(self, call: int, begin: Begin, _: simpy.Event) -> None:
         begin(call, lambda: self._finish(call, begin))
 
     def _finish(self, call: int, begin: Begin) -> None:
-        now = self.env.now
-        self.call_end[call] = now
         self.finished += 1
         if self.progress is not None:
             self.progress(self.finished, len(self.workload.calls))
-        self._arrive(self.local.finish(self.members[call], now), begin)
+        self._schedule(self.local.finish(call, self.env.now), begin)
 
 
-def _flow(run: _Run) -> Begin:
+def _flow(run: _Run) -> None:
     """Contention: loads that use the same links at the same time share them."""
     network = Network(run.env, run.topology)
     run.link_bytes = network.link_bytes
-    factor = run.workload.calls.factor
+    factor = run.workload.calls.factor.tolist()
+    loads = run.costs.of(run.workload)
 
     def begin(call: int, done: Callable[[], None]) -> None:
-        loads = run.costs.loads(run.workload.call_view(call))
-        traffic = network.start(loads, float(factor[call]), done)
+        traffic = network.start(loads(call), factor[call], done)
         run.spent[call] = traffic.spent
         traffic.spent = run.spent[call]
 
-    return begin
+    run.by_the_clock(begin)
 
 
-def _analytic(run: _Run) -> Begin:
-    """No contention: every call costs what it costs on an idle network."""
-    factor = run.workload.calls.factor
-
-    def begin(call: int, done: Callable[[], None]) -> None:
-        loads = run.costs.loads(run.workload.call_view(call))
+def _analytic(run: _Run) -> None:
+    """No contention: a call costs what it costs on an idle network, so no clock is needed."""
+    workload = run.workload
+    first, row = distinct(workload)
+    time = np.zeros(len(first))
+    spent = np.zeros((len(first), run.spent.shape[1]))
+    often = np.bincount(row[row >= 0], workload.calls.factor[row >= 0], len(first))
+    for number, index in enumerate(first):
+        loads = run.costs.loads(workload.call_view(index))
+        time[number] = cost(loads)
         for load in loads:
-            run.spent[call] += load.latency_of
+            spent[number] += load.latency_of
             if load.amount:
-                run.spent[call, run.topology.resource[load.bottleneck]] += load.transfer
-            run.link_bytes[load.link] += load.weight * load.amount * factor[call]
-        run.spent[call] *= factor[call]
-        event = run.env.timeout(cost(loads) * factor[call])
-        event.callbacks.append(lambda _: done())
+                spent[number, run.topology.resource[load.bottleneck]] += load.transfer
+            run.link_bytes[load.link] += load.weight * load.amount * often[number]
+    factor = np.where(row >= 0, workload.calls.factor, np.nan)
+    run.spent = spent[row] * factor[:, None]
+    run.local = LocalTimes.of(workload, cost=time[row] * factor)
+    run.local.begin()
+    if run.progress is not None:
+        run.progress(len(workload.calls), len(workload.calls))
 
-    return begin
 
-
-def _transfer(run: _Run) -> Begin:
+def _transfer(run: _Run) -> None:
     """Every transfer is a flow of its own.
 
     A call that is no list of transfers is what it is to ``flow``: one of unknown size, and one
@@ -210,10 +192,10 @@ def _transfer(run: _Run) -> Begin:
         steps = lay_transfers(plan, positions, call.size, run.topology)
         carry_out(network, steps, plan.overhead, factor, finish)
 
-    return begin
+    run.by_the_clock(begin)
 
 
-ENGINES: dict[str, Callable[[_Run], Begin]] = {
+ENGINES: dict[str, Callable[[_Run], None]] = {
     "flow": _flow,
     "analytic": _analytic,
     "transfer": _transfer,

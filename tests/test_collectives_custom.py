@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, check
 from collectives import ring as rings_of
 from collectives.custom import _read_json, load_schedule, to_json
-from collectives.msccl import read_xml
+from collectives.msccl import read as read_xml
 from simulator.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}

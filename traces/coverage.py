@@ -6,6 +6,16 @@ from dataclasses import dataclass
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
 """What can explain a device op's start: its launch, its stream's op before, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""
+CONTRADICTED = 5e-6
+"""A wait is refused if its source ended later than this after the waiter's start (s).
+
+More than twice ``STAMPS`` of :mod:`traces.waits`: no profiler errs by so much.
+"""
+EXPLAINED = 20e-6
+"""A start is explained if it came at most this long after what released it (s).
+
+Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,21 @@
 """What the calls of a step cost on many networks of one graph, each different call asked once.
 
-Calls are the same where kind, size and group are, and where groups lie alike on the network: two
-tensor-parallel groups in two like nodes pay the same (:mod:`simulator.symmetry`), whatever their
-links are multiplied by as long as the classes of links are exchanged with the nodes.
+Calls are the same where kind and size are and their groups lie alike on the network: two
+tensor-parallel groups in two like nodes pay the same, whatever their links are multiplied by.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.force import choose
-from collectives.machine import Machine
+from collectives.machine import Machine, Ranks
 from collectives.many import times
 from experiments.scenario import Scenario
 from simulator.engine import Costs
 from simulator.networks import Networks
 from simulator.routing import routes
-from simulator.symmetry import Symmetry, symmetry
 from simulator.workload import Call, Floats, Workload
 
 Indices = NDArray[np.intp]
@@ -83,11 +81,16 @@ def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
     machine = scenario.machine()
     if len(calls) < _WORTH_IT:
         return CallCosts(scenario, machine, tuple(calls), row)
-    alike = _Alike.of(networks)
+    places = {
+        ranks: _place(np.array(ranks, dtype=np.int32), machine, networks)
+        for ranks in {call.group.ranks for call in calls}
+    }
     number: dict[object, int] = {}
+    same = []
     for index, call in enumerate(calls):
-        number.setdefault(alike.key(scenario, call) or index, len(number))
-    same = [number[alike.key(scenario, call) or index] for index, call in enumerate(calls)]
+        place = places[call.group.ranks]
+        key = place and (place, call.kind, call.size, _forced(scenario, call))
+        same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     return CallCosts(
         scenario, machine, tuple(calls[index] for index in chosen), np.array(same)[row]
@@ -109,42 +112,40 @@ def _forced(scenario: Scenario, call: Call) -> str | None:
     return choose(scenario.forced, call.kind, call.size, call.group.label)
 
 
-@dataclass(slots=True, eq=False)
-class _Alike:
-    """Tells which groups lie alike, by the classes of links in place of their numbers."""
+def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:
+    """Say how a group lies on a network, whichever its ranks and links are; None if it is large.
 
-    networks: Networks
-    found: Symmetry | None
-    patterns: dict[tuple[int, ...], bytes | None]
-    confined: dict[bytes, bool]
+    Groups lie alike if their members are in domains in the same order, if the same members have
+    links of the same classes between them, and if the messages of the same members pass links of
+    the same classes and meet on the same of them.
+    """
+    if len(ranks) > _MOST_MEMBERS:
+        return None
+    graph = networks.graph
+    inside = np.flatnonzero(np.isin(graph.source, ranks) & np.isin(graph.target, ranks))
+    order = np.argsort(ranks)
+    ends = [
+        order[np.searchsorted(ranks, of[inside], sorter=order)]
+        for of in (graph.source, graph.target)
+    ]
+    cables = np.stack([*ends, networks.of[inside]])
+    member = np.arange(len(ranks))
+    source, target = (one.ravel() for one in np.meshgrid(member, member))
+    apart = source != target
+    offset, link = routes(graph, ranks[source[apart]], ranks[target[apart]])
+    parts = [
+        order,
+        np.unique(machine.domains[ranks], return_inverse=True)[1],
+        cables[:, np.lexsort(cables[:2])],
+        offset,
+        _by_appearance(link),
+        networks.of[link],
+    ]
+    return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 
-    @classmethod
-    def of(cls, networks: Networks) -> "_Alike":
-        graph = networks.graph
-        classes: Floats = networks.of + np.float64(1)
-        numbered = replace(graph, bandwidth=classes, latency=np.zeros_like(classes))
-        return cls(networks, symmetry(numbered), {}, {})
 
-    def key(self, scenario: Scenario, call: Call) -> tuple[object, ...] | None:
-        """Say what calls that cost the same have in common; None for a call like no other."""
-        ranks = call.group.ranks
-        if np.isnan(call.size) or self.found is None or len(ranks) > _MOST_MEMBERS:
-            return None
-        if ranks not in self.patterns:
-            self.patterns[ranks] = self._pattern(self.found, np.array(ranks))
-        pattern = self.patterns[ranks]
-        if pattern is None:
-            return None
-        return pattern, call.kind, call.size, _forced(scenario, call)
-
-    def _pattern(self, found: Symmetry, ranks: NDArray[np.int64]) -> bytes | None:
-        """Say how a group lies; None if messages between its members leave their components."""
-        pattern = found.pattern(ranks)
-        if pattern is None:
-            return None
-        if pattern not in self.confined:
-            source, target = (one.ravel() for one in np.meshgrid(ranks, ranks))
-            ends = np.stack([source, target])[:, source != target].astype(np.int32)
-            links = routes(self.networks.graph, *ends)[1]
-            self.confined[pattern] = found.confined(links, found.components(ranks))
-        return pattern if self.confined[pattern] else None
+def _by_appearance(column: NDArray[np.int32]) -> Indices:
+    """Give numbers to what is in a column, in the order in which it appears."""
+    _, first, which = np.unique(column, return_index=True, return_inverse=True)
+    number: Indices = np.argsort(np.argsort(first))[which.ravel()]
+    return number

@@ -76,9 +76,9 @@ app = typer.Typer(
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
-    from importlib.metadata import version
-
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"twofold {version('twofold')}")
         raise typer.Exit
 

@@ -186,10 +186,13 @@ def _object(one: Pass[..., Any]) -> bytes:
     """Return the name of a pass's entry, a zero, and its object file: as kept, or made anew.
 
     It is kept beside the source, or in the user's cache directory where that cannot be written,
-    behind digests of all that it was made of and of itself.
+    behind digests of all that it was made of and of itself. What was typed by hand is not kept.
     """
-    key = _key(one)
     places = _places(one)
+    try:
+        key = _key(one)
+    except OSError:
+        key, places = b"", ()
     for place in places:
         try:
             kept = place.read_bytes()

@@ -8,8 +8,8 @@ llvmlite loads in a fraction of that.
 That asks three things of a pass:
 
 * its parameters are annotated: contiguous arrays (``NDArray[np.int64]`` has one dimension, what
-  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``float``, ``bool``, or named
-  tuples of these; it returns nothing or a number;
+  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``np.uint64``, ``float``,
+  ``bool``, or named tuples of these; it returns nothing or a number;
 * it allocates nothing: results and scratch are arrays it is given;
 * it raises nothing, and what it indexes is there: bounds are not checked.
 
@@ -31,7 +31,13 @@ from llvmlite import binding
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_IN_C = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, None: None}
+_IN_C: dict[Any, Any] = {
+    int: ctypes.c_int64,
+    np.uint64: ctypes.c_uint64,
+    float: ctypes.c_double,
+    bool: ctypes.c_bool,
+    None: None,
+}
 """Parameters that are no arrays, and results, as C has them."""
 
 

@@ -166,7 +166,6 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
 
 def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
     """Make the function that the curve is of; a resource that is not used changes nothing."""
-
     study = Study(scenario)
 
     def evaluate(x: Floats) -> Floats:

@@ -94,8 +94,10 @@ Lay = Callable[[int], Sequence[Load]]
 """What the different calls of a group put on the links."""
 
 
-def job_of(workload: Workload, rows: Rows) -> Job:
+def job_of(workload: Workload, rows: Rows, seen: Callable[[str], str] = str) -> Job:
     """Say what a workload's ranks do; groups without calls have no rows.
+
+    Labels of groups count as far as they are ``seen``.
 
     Raises
     ------
@@ -118,16 +120,17 @@ def job_of(workload: Workload, rows: Rows) -> Job:
     asked = rank * groups + np.repeat(np.arange(groups), np.diff(offset))
     at = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
     slot = np.where(known[at] == asked, rows.local[member][first][at], -1) if len(known) else asked
-    return Job(_programs(workload, rows, of_op), bundles(workload), offset, rank, slot)
+    return Job(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
 
 
-def bundles(workload: Workload) -> Hashes:
+def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
     """Hash the calls of each group, in their order."""
     calls = workload.calls
     texts = {text: number for number, text in enumerate(sorted(set(calls.dtype)))}
     measured = np.where(np.isnan(calls.size), np.nan_to_num(calls.transfer), 0.0)
-    labels = list(dict.fromkeys(group.label for group in workload.groups))
-    label = np.array([labels.index(group.label) for group in workload.groups], dtype=np.int64)
+    labels: dict[str, int] = {}
+    of_group = [labels.setdefault(seen(group.label), len(labels)) for group in workload.groups]
+    label = np.array(of_group, dtype=np.int64)
     one = mixed(
         number_of_call(workload),
         label[calls.group],

@@ -10,6 +10,7 @@ that is kept, and all calls of that are simulated. So folding is exact, and wher
 measured duration or a fabric makes components differ they are kept.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -25,6 +26,7 @@ from simulator.topology import Topology
 from simulator.workload import Edges, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
+_NO_TWO = "no two nodes do the same"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,7 @@ class Folded:
         """Return the timeline of all ranks, given that of those that were simulated."""
         whole = self.whole
         if len(self.kept) == len(whole):
-            return replace(timeline, workload=whole)
+            return replace(timeline, workload=whole, folded=self.text)
         rows = Rows.of(whole)
         released = timeline.released_by[self.op].astype(np.int64)
         waits = np.flatnonzero(released >= 0)
@@ -68,6 +70,7 @@ class Folded:
             call_released_by=self._last_members(timeline).astype(np.int32),
             call_spent=timeline.call_spent[self.call],
             link_bytes=timeline.link_bytes[self.link],
+            folded=self.text,
         )
 
     def _last_members(self, timeline: Timeline) -> Ints:
@@ -82,25 +85,41 @@ class Folded:
         return found
 
 
-def fold(workload: Workload, topology: Topology, planner: Planner) -> Folded:
+def fold(
+    workload: Workload,
+    topology: Topology,
+    planner: Planner,
+    seen: Callable[[str], str] = str,
+) -> Folded:
     """Keep of ranks that do the same in the same place as few as tell the times of all.
 
-    Simulate ``workload`` of the answer with the same topology and planner.
+    Simulate ``workload`` of the answer with the same topology and planner. ``seen`` is what the
+    planner sees of a group's label: groups whose labels look the same to it may be alike.
     """
+    if _all_differ(workload):
+        return _nothing(workload, len(topology), _NO_TWO)
     rows = Rows.of(workload)
     alike = symmetry(topology)
     if alike is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
     costs = Costs(topology, planner)
     try:
-        job = job_of(workload, rows)
+        job = job_of(workload, rows, seen)
         colours = refine(job, alike, lambda group: loads_of(workload, costs, group))
     except CannotFoldError as error:
         return _nothing(workload, len(topology), str(error))
     kept = _representatives(colours)
     if kept.all():
-        return _nothing(workload, len(topology), "no two nodes do the same")
+        return _nothing(workload, len(topology), _NO_TWO)
     return _folded(workload, rows, alike, (colours, kept))
+
+
+def _all_differ(workload: Workload) -> bool:
+    """Whether no two ranks have as many ops that last as long together: seen at a glance."""
+    ranks = list(workload.ranks)
+    ops = np.bincount(workload.rank, minlength=workload.job_ranks)[ranks]
+    lasting = np.bincount(workload.rank, weights=workload.duration, minlength=workload.job_ranks)
+    return len(set(zip(ops.tolist(), lasting[ranks].tolist(), strict=True))) == len(ranks)
 
 
 def _nothing(workload: Workload, links: int, reason: str) -> Folded:

@@ -9,7 +9,7 @@ from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from simulator.engine import Costs, Planner, Progress, simulate
 from simulator.errors import DeadlockError
-from simulator.fold import fold
+from simulator.fold import fold, most_alike
 from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.slowing import settled
@@ -34,7 +34,7 @@ class Scenario:
     is the library's to choose. ``slow_down`` is how much longer kernels take beside a call that
     moves (:mod:`simulator.slowing`): durations are then those of kernels alone. With ``fold``
     ranks that do the same in the same place are simulated once (:mod:`simulator.fold`), which
-    changes no answer; the timeline says what was folded.
+    changes no answer; the timeline says what was folded. None: where it pays.
     """
 
     workload: Workload
@@ -43,7 +43,7 @@ class Scenario:
     nodes: int | None = None
     forced: tuple[Rule, ...] = ()
     slow_down: float = 0.0
-    fold: bool = False
+    fold: bool | None = False
 
     @property
     def ranks(self) -> int:
@@ -107,7 +107,7 @@ class Scenario:
             timeline = replace(self, engine="analytic").run(progress)
             matters = self.contention(timeline).matters
             return replace(self, engine="flow").run(progress) if matters else timeline
-        if self.fold:
+        if self.fold is not False:
             return self._folded(progress)
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
@@ -116,9 +116,8 @@ class Scenario:
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""
         plain = replace(self, fold=False)
-        if self.engine not in FOLDING:
-            why = f"nothing is folded: engine {self.engine!r} simulates every transfer"
-            return replace(plain.run(progress), folded=why)
+        if reason := self._not_worth():
+            return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         network, planner = self.topology(), self.planner()
         folded = fold(self.workload, network, planner, self._seen)
         try:
@@ -130,6 +129,17 @@ class Scenario:
             raise
         return folded.unfold(timeline)
 
+    def _not_worth(self) -> str:
+        """Why it is not tried to fold; "" if it is."""
+        if self.engine not in FOLDING:
+            return f"engine {self.engine!r} simulates every transfer"
+        if self.fold:
+            return ""
+        domains = self.machine().domains
+        parts = domains if domains.any() else np.arange(self.ranks)
+        pays = most_alike(self.workload, parts) >= _PAYS
+        return "" if pays else "too few ranks do the same for it to pay"
+
     def _seen(self, label: str) -> str:
         """Return what planning depends on of a group's label: whether a rule names it."""
         return label if any(rule.label == label for rule in self.forced) else ""
@@ -137,6 +147,10 @@ class Scenario:
     def contention(self, timeline: Timeline) -> Overlap:
         """Judge a timeline of the ``analytic`` engine of this scenario."""
         return overlap(timeline, Costs(timeline.topology, self.planner()))
+
+
+_PAYS = 4
+"""Parts of a job for each that differs: with fewer it takes as long to find out who is alike."""
 
 
 def _calibrated(plan: Plan, known: Calibrated) -> Plan:

@@ -11,7 +11,7 @@ Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,27 +176,44 @@ def refine(job: Job, symmetry: Symmetry, lay: Lay) -> Colours:
         If which links a group uses is not decided by where its ranks are, or links that belong to
         no component carry traffic.
     """
-    kind, share = _links(job, symmetry, lay)
     group, component = job.group, symmetry.component[job.rank]
     parts = len(symmetry.shape)
     pair, of = np.unique(group * parts + component, return_inverse=True)
-    pair_group, pair_component = pair // parts, pair % parts
     members = mixed(symmetry.place[job.rank], job.slot)
-    role = mixed(summed(members, of.ravel(), len(pair)), share)
+    role = summed(members, of.ravel(), len(pair))
+    pairs = _Pairs(pair // parts, pair % parts, mixed(role))
     everyone = np.arange(len(job.program))
     ranks = mixed(symmetry.place[everyone], job.program)
     colour = mixed(symmetry.shape, summed(ranks, symmetry.component[everyone], parts))
+    colours = _stable(colour, pairs, job.bundle)
+    if len(np.unique(colours.component)) == parts:
+        return colours  # nothing is alike whatever the links
+    kind, share = _links(job, symmetry, lay)
+    return _stable(colour, pairs._replace(role=mixed(role, share)), kind)
+
+
+class _Pairs(NamedTuple):
+    """Components in groups: which in which, and the role it has there."""
+
+    group: Ints
+    component: Ints
+    role: Hashes
+
+
+def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
+    """Split colours of components by what they do in groups, until no colour splits any more."""
     found = 0
     while found < (found := len(np.unique(colour))):
-        of_group = mixed(kind, summed(mixed(role, colour[pair_component]), pair_group, len(kind)))
-        told = summed(mixed(role, of_group[pair_group]), pair_component, parts)
+        before = mixed(pairs.role, colour[pairs.component])
+        of_group = mixed(kind, summed(before, pairs.group, len(kind)))
+        told = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
         colour = mixed(colour, told)
     return Colours(
         component=_small(colour),
         group=_small(of_group),
-        pair_group=pair_group,
-        pair_component=pair_component,
-        role=_small(mixed(role, colour[pair_component])),
+        pair_group=pairs.group,
+        pair_component=pairs.component,
+        role=_small(mixed(pairs.role, colour[pairs.component])),
     )
 
 

@@ -96,7 +96,7 @@ def fold(
     Simulate ``workload`` of the answer with the same topology and planner. ``seen`` is what the
     planner sees of a group's label: groups whose labels look the same to it may be alike.
     """
-    if _all_differ(workload):
+    if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
         return _nothing(workload, len(topology), _NO_TWO)
     rows = Rows.of(workload)
     alike = symmetry(topology)
@@ -114,12 +114,18 @@ def fold(
     return _folded(workload, rows, alike, (colours, kept))
 
 
-def _all_differ(workload: Workload) -> bool:
-    """Whether no two ranks have as many ops that last as long together: seen at a glance."""
-    ranks = list(workload.ranks)
-    ops = np.bincount(workload.rank, minlength=workload.job_ranks)[ranks]
+def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
+    """Say at a glance how many parts of a job there are, at most, for each that differs.
+
+    Rank ``r`` is in ``part[r]``. Parts differ whose ranks have not as many ops that last as long
+    together; parts without ops are left out.
+    """
+    ops = np.bincount(workload.rank, minlength=workload.job_ranks)
     lasting = np.bincount(workload.rank, weights=workload.duration, minlength=workload.job_ranks)
-    return len(set(zip(ops.tolist(), lasting[ranks].tolist(), strict=True))) == len(ranks)
+    look: dict[int, list[tuple[int, float]]] = {}
+    for rank in np.flatnonzero(ops).tolist():
+        look.setdefault(int(part[rank]), []).append((int(ops[rank]), float(lasting[rank])))
+    return len(look) / max(1, len({tuple(one) for one in look.values()}))
 
 
 def _nothing(workload: Workload, links: int, reason: str) -> Folded:
@@ -140,9 +146,13 @@ def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
     """Lay the different calls of a group."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    views = [workload.call_view(int(index)) for index in mine]
-    different = {(view.kind, view.size, view.dtype): view for view in views}
-    return [load for _, view in sorted(different.items()) for load in costs.loads(view)]
+    columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
+    different = {
+        (kind, size, calls.dtype[index]): index
+        for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
+    }
+    views = [workload.call_view(index) for _, index in sorted(different.items())]
+    return [load for view in views for load in costs.loads(view)]
 
 
 def _representatives(colours: Colours) -> NDArray[np.bool_]:

@@ -104,7 +104,7 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     ]
 
 
-def _noise(recorded: Scenario, random: np.random.Generator) -> Floats:
+def _noise(recorded: Scenario, random: "np.random.Generator") -> Floats:
     """Draw how measured calls differ from the model, ``(calls, 1 + DRAWS)``; the first as it is.
 
     What-ifs do not change what the model misses.
@@ -142,7 +142,7 @@ def _times(step: _Step, scenario: Scenario) -> Floats:
     return makespans(graph, points)
 
 
-def _half_width(gains: Floats, random: np.random.Generator) -> float:
+def _half_width(gains: Floats, random: "np.random.Generator") -> float:
     """``gains`` has shape ``(steps, 1 + DRAWS)``: draw steps, and for each one of its draws."""
     count = len(gains)
     steps, draws = (

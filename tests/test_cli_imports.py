@@ -31,7 +31,8 @@ TABLES = {"pandas", "pyarrow", "sqlite3"}
 SHOWN = {"rich"}
 PARSED = {"xml.etree.ElementTree", "tarfile"}
 PARALLEL = {"multiprocessing", "concurrent.futures.process"}
-OTHERS_CARDS = {"traces.card", "collectives.schedule_json", "collectives.msccl"}
+OTHER_ENGINES = {"simpy", "simulator.clock"}
+OTHER_FILES = {"traces.card", "collectives.schedule_json", "collectives.msccl"}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def imported(*words):
 
 def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic", "-o", "json")
-    needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHERS_CARDS
+    needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_FILES | OTHER_ENGINES
     assert modules & needless == set()
     readers = {one.module for one in FORMATS.values()} - {"traces.chakra"}
     assert modules & readers == set()
@@ -65,7 +66,7 @@ def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
 
 def test_a_table_imports_what_prints_it_and_no_other_command(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
-    assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHERS_CARDS) == set()
+    assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
     printers = {f"experiments.tables.{module}" for module, _ in PRINTERS.values()}
     assert modules & printers == {"experiments.tables.replays"}
 

@@ -201,7 +201,7 @@ def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
 
 
 @compiled
-def lot(source: int, target: int, node: int) -> np.uint64:
+def lot(source: int, target: int, node: int) -> int:
     """Mix 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
     key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
@@ -209,4 +209,4 @@ def lot(source: int, target: int, node: int) -> np.uint64:
     key *= np.uint64(0xFF51AFD7ED558CCD)
     key ^= key >> np.uint64(33)
     key *= np.uint64(0xC4CEB9FE1A85EC53)
-    return key ^ (key >> np.uint64(33))
+    return int(key ^ (key >> np.uint64(33)))

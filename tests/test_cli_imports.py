@@ -71,6 +71,18 @@ def test_a_table_imports_what_prints_it_and_no_other_command(job):
     assert modules & printers == {"experiments.tables.replays"}
 
 
+def test_the_catalogue_is_listed_without_what_simulates():
+    modules = imported("clusters", "-o", "json")
+    assert modules & (DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_ENGINES) == set()
+    packages = {name.partition(".")[0] for name in modules}
+    assert packages & {"collectives", "traces"} == set()
+
+
+def test_one_process_imports_nothing_of_many(job):
+    modules = imported("utility", job, "-c", "hgx-h100", "-o", "json")
+    assert modules & (PARALLEL | DRAWN | TABLES | SHOWN) == set()
+
+
 def test_help_imports_nothing_that_answers():
     modules = imported("--help")
     answering = {"numpy", "yaml", "numba", "llvmlite", "simpy", "google", "msgspec"}

@@ -119,7 +119,8 @@ def _noise(recorded: Scenario, random: "np.random.Generator") -> Floats:
 
 def _ratios(scenario: Scenario) -> dict[str, Floats]:
     """Measured to model, of each call by kind; nothing where calls cost what was measured."""
-    if (scenario.workload.calls.factor != 1).any() or not len(scenario.workload.calls):
+    calls = scenario.workload.calls
+    if (calls.factor != 1).any() or np.isnan(calls.transfer).all():
         return {}
     rows = rows_by_kind([by_trace(scenario)])
     return {kind: table.took / table.parts.sum(axis=1) for kind, table in rows.items()}

@@ -122,3 +122,24 @@ def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
     assert PRINTERS.keys() == reports - {"Report"}
     for module, name in PRINTERS.values():
         assert callable(getattr(import_module(f"experiments.tables.{module}"), name))
+
+
+THREADS = "OPENBLAS_NUM_THREADS"
+TELLS_THREADS = f"""
+import os
+from experiments.cli import main
+try:
+    main()
+finally:
+    print(os.environ["{THREADS}"])
+"""
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1"), ("3", "3")])
+def test_numpy_starts_no_threads_unless_it_is_told_to(monkeypatch, given, used):
+    monkeypatch.delenv(THREADS, raising=False)
+    if given is not None:
+        monkeypatch.setenv(THREADS, given)
+    command = [sys.executable, "-c", TELLS_THREADS, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == used

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.baseline import coverage_record
 from experiments.render import Rows
 from simulator.workload import What
 from traces.coverage import Coverage
@@ -51,7 +50,7 @@ class InspectReport:
             "step": coverage.step,
             "steps": list(coverage.steps),
             "measured_step_s": _known(self.loaded.measured_step),
-            "coverage": coverage_record(coverage),
+            "coverage": coverage.record(),
             "starts": dict(coverage.starts),
             "worst_unexplained_starts": [asdict(gap) for gap in coverage.gaps],
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},

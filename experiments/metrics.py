@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collectives.traffic import utilisations, volumes
-from experiments.baseline import Baseline, Settings, Watch, baseline, coverage_record
+from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.card_check import check_card
 from experiments.card_cluster import CardCluster, card_cluster
 from experiments.card_flops import peak_of, step_flops
@@ -60,7 +60,7 @@ class MetricsReport:
             else {
                 "trace": loaded.trace,
                 "step": loaded.coverage.step,
-                "coverage": coverage_record(loaded.coverage),
+                "coverage": loaded.coverage.record(),
             }
         )
         return head | {

@@ -31,7 +31,8 @@ TABLES = {"pandas", "pyarrow", "sqlite3"}
 SHOWN = {"rich"}
 PARSED = {"xml.etree.ElementTree", "tarfile"}
 PARALLEL = {"multiprocessing", "concurrent.futures.process"}
-OTHERS_CARDS = {"traces.card", "collectives.schedule_json", "collectives.msccl"}
+OTHER_ENGINES = {"simpy", "simulator.clock"}
+OTHER_FILES = {"traces.card", "collectives.schedule_json", "collectives.msccl"}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def imported(*words):
 
 def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic", "-o", "json")
-    needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHERS_CARDS
+    needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_FILES | OTHER_ENGINES
     assert modules & needless == set()
     readers = {one.module for one in FORMATS.values()} - {"traces.chakra"}
     assert modules & readers == set()
@@ -71,9 +72,21 @@ def test_what_was_answered_before_is_answered_without_the_compiler(job):
 
 def test_a_table_imports_what_prints_it_and_no_other_command(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
-    assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHERS_CARDS) == set()
+    assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
     printers = {f"experiments.tables.{module}" for module, _ in PRINTERS.values()}
     assert modules & printers == {"experiments.tables.replays"}
+
+
+def test_the_catalogue_is_listed_without_what_simulates():
+    modules = imported("clusters", "-o", "json")
+    assert modules & (DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_ENGINES) == set()
+    packages = {name.partition(".")[0] for name in modules}
+    assert packages & {"collectives", "traces"} == set()
+
+
+def test_one_process_imports_nothing_of_many(job):
+    modules = imported("utility", job, "-c", "hgx-h100", "-o", "json")
+    assert modules & (PARALLEL | DRAWN | TABLES | SHOWN) == set()
 
 
 def test_help_imports_nothing_that_answers():
@@ -115,3 +128,24 @@ def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
     assert PRINTERS.keys() == reports - {"Report"}
     for module, name in PRINTERS.values():
         assert callable(getattr(import_module(f"experiments.tables.{module}"), name))
+
+
+THREADS = "OPENBLAS_NUM_THREADS"
+TELLS_THREADS = f"""
+import os
+from experiments.cli import main
+try:
+    main()
+finally:
+    print(os.environ["{THREADS}"])
+"""
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1"), ("3", "3")])
+def test_numpy_starts_no_threads_unless_it_is_told_to(monkeypatch, given, used):
+    monkeypatch.delenv(THREADS, raising=False)
+    if given is not None:
+        monkeypatch.setenv(THREADS, given)
+    command = [sys.executable, "-c", TELLS_THREADS, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == used

@@ -81,3 +81,17 @@ class Coverage:
     def bytes_known(self) -> float:
         """Fraction of the collectives whose size the trace tells; 1 where there are none."""
         return self.sizes_known / self.collectives if self.collectives else 1.0
+
+    def record(self) -> dict[str, object]:
+        """Return it for JSON: counts, and fractions between 0 and 1."""
+        return {
+            "ranks": len(self.ranks),
+            "ranks_in_job": self.ranks_in_job,
+            "kernels": self.kernels,
+            "launches_paired": self.launches_paired,
+            "collectives": self.collectives,
+            "collectives_matched": self.collectives_matched,
+            "bytes_known": self.bytes_known,
+            "starts_explained": self.starts_explained,
+            "notes": list(self.notes),
+        }

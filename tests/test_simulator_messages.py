@@ -87,20 +87,19 @@ def test_a_family_has_the_same_paths_however_little_room_there_is_for_them(spec)
             assert one.tolist() == other.tolist()
 
 
-def test_all_nodes_near_hubs_are_found_where_they_are_many():
-    """Two switches of 1,500 ports, and a cable between them."""
-    pairs = [(rank, f"switch {rank % 2}") for rank in range(3000)] + [("switch 0", "switch 1")]
-    network = topology("two", 3000, both_ways(pairs, bandwidth=1.0, latency=0.0))
-    graph, hub = graph_of(network), np.arange(3002) >= 3000
-    beyond = hubs(graph, hub).beyond
+@pytest.mark.parametrize("ports", [511, 512, 513, 1500])
+def test_all_nodes_near_hubs_are_found_however_many_they_are(ports):
+    """Two switches and a cable between them; there is room for 1,024 nodes at first."""
+    ranks = 2 * ports
+    pairs = [(rank, f"switch {rank % 2}") for rank in range(ranks)] + [("switch 0", "switch 1")]
+    network = topology("two", ranks, both_ways(pairs, bandwidth=1.0, latency=0.0))
+    beyond = hubs(graph_of(network), np.arange(ranks + 2) >= ranks).beyond
+    assert beyond.offset.tolist() == [0, ports + 1, 2 * ports + 2]
     for row, (begin, end) in enumerate(pairwise(beyond.offset)):
-        near, metric = beyond.item[begin:end], beyond.metric[begin:end]
-        switch = network.nodes.index(f"switch {row}")
-        other = network.nodes.index(f"switch {1 - row}")
-        assert near[0] == switch
-        assert sorted(near[1:]) == list(range(row, 3000, 2))
-        assert other not in near
-        assert metric.tolist() == [0] + 1500 * [1]
+        near = beyond.item[begin:end].tolist()
+        assert near[0] == network.nodes.index(f"switch {row}")
+        assert sorted(near[1:]) == list(range(row, ranks, 2))
+        assert beyond.metric[begin:end].tolist() == [0] + ports * [1]
 
 
 @given(st.integers(0, 60), st.integers(0, 9), st.integers(1, 7))

@@ -17,6 +17,8 @@ from simulator.topology import topology
 from strategies import both_ways, wild_networks
 from topologies import parse_topology
 
+SMALL = np.zeros(5, dtype=np.int32)
+
 
 def found(network, hub, pairs, room=None):
     """Metric, offset and links of all pairs, with room for so many links at first."""
@@ -85,6 +87,21 @@ def test_a_family_has_the_same_paths_however_little_room_there_is_for_them(spec)
         assert (np.diff(offset) >= 1).tolist() == [a != b for a, b in pairs]
         for one, other in zip((metric, offset, link), results[0], strict=True):
             assert one.tolist() == other.tolist()
+
+
+def test_no_path_is_written_twice_where_there_is_little_room_for_them():
+    """What was written before there was no more room is not written again behind it."""
+    network = parse_topology("leaf_spine:4x3x4", bandwidth=1e9, latency=1e-6)
+    graph, nodes = graph_of(network), len(network.nodes)
+    hub = np.array([str(node).startswith("spine") for node in network.nodes])
+    assert hub.any()
+    ends = np.divmod(np.arange(network.ranks**2, dtype=np.int32), network.ranks)
+    sent = messages(*ends, nodes)
+    links = inside(sent, graph, cells(graph, hub), no_links(sent, graph)._replace(link=SMALL))
+    assert links.used[0] == sent.length.sum() > 4 * len(SMALL)
+    before = int(links.used[0])
+    links = across(sent, graph, hubs(graph, hub), Links(links.link[:before], links.used))
+    assert links.used[0] == sent.length.sum() > 2 * before
 
 
 @pytest.mark.parametrize("ports", [511, 512, 513, 1500])

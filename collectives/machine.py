@@ -1,12 +1,70 @@
 """What a library finds where it runs."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.networks import Laid, Networks, Wire, laid, on_networks, wire
+from simulator.schedule import Schedule
+from simulator.topology import Topology
+
 Ranks = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """What is known of a group's calls of one kind on a graph: schedules, and what they cost.
+
+    A schedule is laid once for all networks of the graph that have the same classes of links;
+    what it costs is kept for the networks last asked about.
+    """
+
+    _schedules: dict[str, tuple[Schedule, ...]] = field(default_factory=dict)
+    _laid: dict[tuple[int, int], tuple[Schedule, NDArray[np.intp], Laid]] = field(
+        default_factory=dict
+    )
+    _networks: Topology | Networks | None = None
+    _wires: dict[tuple[int, bool], tuple[Schedule, Wire]] = field(default_factory=dict)
+
+    def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
+        """Return the schedule of that name, built when it is asked for the first time."""
+        return self.all(name, lambda: (build(),))[0]
+
+    def all(self, name: str, build: Callable[[], Iterable[Schedule]]) -> tuple[Schedule, ...]:
+        """Return all schedules of that name, built when they are asked for the first time."""
+        if name not in self._schedules:
+            self._schedules[name] = tuple(build())
+        return self._schedules[name]
+
+    def wire(
+        self,
+        schedule: Schedule,
+        positions: Ranks,
+        networks: Topology | Networks,
+        *,
+        pipelined: bool,
+    ) -> Wire:
+        """Lay one of the schedules on the links, once for each network or networks."""
+        if networks is not self._networks:
+            self._networks = networks
+            self._wires.clear()
+        key = id(schedule), pipelined
+        if key not in self._wires:
+            if isinstance(networks, Networks):
+                there = self._on_graph(schedule, positions, networks)
+                found = on_networks(there, networks, pipelined=pipelined)
+            else:
+                found = wire(schedule, positions, networks, pipelined=pipelined)
+            self._wires[key] = schedule, found
+        return self._wires[key][1]
+
+    def _on_graph(self, schedule: Schedule, positions: Ranks, networks: Networks) -> Laid:
+        key = id(schedule), id(networks.of)
+        if key not in self._laid:
+            self._laid[key] = schedule, networks.of, laid(schedule, positions, networks)
+        return self._laid[key][2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,8 +76,8 @@ class Machine:
     ``version`` of the library choose its constants. ``overhead`` (s) is paid once per call by
     libraries that have no model of their own. ``net_message`` (s) is what a NIC takes per
     message, where a fabric is known to differ from the library's constant. ``known`` is what
-    planning has found out so far, by topology and group, so that the next size is planned sooner;
-    it changes no result.
+    planning has found out so far, by graph and group, so that the next size is planned sooner; it
+    changes no result.
     """
 
     domains: Ranks
@@ -29,4 +87,13 @@ class Machine:
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
-    known: dict[object, Any] = field(default_factory=dict, repr=False)
+    known: dict[tuple[str, bytes, int], tuple[Topology, Known]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def known_of(self, kind: str, positions: Ranks, graph: Topology) -> Known:
+        """Return what is known of a group's calls of a kind on a graph, which is kept beside it."""
+        key = kind, positions.tobytes(), id(graph)
+        if key not in self.known:
+            self.known[key] = graph, Known()
+        return self.known[key][1]

@@ -6,6 +6,7 @@ of them is what the library's planner would have taken on each network.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +16,8 @@ from collectives import nccl, select
 from collectives.library import LIBRARIES, on_slice
 from collectives.machine import Machine, Ranks
 from simulator.load import cost, lay
-from simulator.networks import Networks, wire
-from simulator.schedule import Plan, Schedule
+from simulator.networks import Networks
+from simulator.schedule import Schedule
 from simulator.topology import Topology
 
 Floats = NDArray[np.float64]
@@ -74,35 +75,23 @@ def _of_schedules(more: Callable[[str, Ranks, Topology], list[Schedule]], librar
             return _one_by_one(
                 kind, positions, size, networks, machine=machine, how=(library, algorithm)
             )
-        plans = [
-            select.plan(
-                kind,
-                positions,
-                size,
-                graph,
-                domains=domains,
-                overhead=machine.overhead,
-                algorithm=name,
-            )
-            for name in names
-        ]
+        known = machine.known_of(kind, positions, graph)
+
+        def build(name: str) -> Schedule:
+            return select.plan(
+                kind, positions, size, graph, domains=domains, algorithm=name
+            ).schedule
+
+        schedules = [known.schedule(name, partial(build, name)) for name in names]
         if algorithm is None:
-            plans += [
-                Plan(schedule, overhead=machine.overhead)
-                for schedule in more(kind, positions, graph)
-            ]
-        least: Floats = np.minimum.reduce(
-            [_time(plan, positions, networks, size) for plan in plans]
+            schedules += known.all("more", lambda: more(kind, positions, graph))
+        wires = [known.wire(one, positions, networks, pipelined=False) for one in schedules]
+        least: Floats = machine.overhead + np.minimum.reduce(
+            [one.latency + size * one.per_byte for one in wires]
         )
         return least
 
     return fastest
-
-
-def _time(plan: Plan, positions: Ranks, networks: Networks, size: float) -> Floats:
-    laid = wire(plan.schedule, positions, networks, pipelined=plan.pipelined)
-    time: Floats = plan.overhead + laid.latency + size * laid.per_byte
-    return time
 
 
 def _one_by_one(

@@ -23,7 +23,6 @@ from collectives import direct, double_tree, nccl_tables, ring, rings, select
 from collectives.machine import Machine, Ranks
 from collectives.nccl_costs import (
     Case,
-    Known,
     Offer,
     chained,
     ringed,
@@ -129,7 +128,7 @@ def _case(
         net_message=(
             nccl_tables.NET_MESSAGE if machine.net_message is None else machine.net_message
         ),
-        known=_known(machine, kind, positions, networks),
+        known=machine.known_of(kind, positions, graph),
     )
 
 
@@ -148,14 +147,6 @@ def _offers(case: Case, machine: Machine, algorithm: str | None) -> list[Offer]:
     if machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
         offers.append(_switched(case))
     return offers
-
-
-def _known(machine: Machine, kind: str, positions: Ranks, networks: Topology | Networks) -> Known:
-    """Find what is known of the group's schedules on this topology, which is kept beside it."""
-    key = kind, positions.tobytes(), id(networks)
-    known: Known
-    _, known = machine.known.setdefault(key, (networks, Known()))
-    return known
 
 
 def _forced(case: Case, algorithm: str) -> list[Offer]:
@@ -245,14 +236,19 @@ def _other(case: Case, domains: Ranks, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in _CHAINS and algorithm in (None, "ring"):
         order = from_root(by_domain(case.positions, case.where), case.where)
-        build = _CHAINS[case.kind]
-        return chained(case, case.known.schedule("chain", lambda: placed(build(case.n, 1), order)))
-    chosen = select.plan(
-        case.kind,
-        case.positions,
-        case.size,
-        case.topology,
-        domains=domains,
-        algorithm=algorithm,
+        chain = _CHAINS[case.kind]
+        return chained(case, case.known.schedule("chain", lambda: placed(chain(case.n, 1), order)))
+    schedule = case.known.schedule(
+        f"other {algorithm}",
+        lambda: (
+            select.plan(
+                case.kind,
+                case.positions,
+                case.size,
+                case.topology,
+                domains=domains,
+                algorithm=algorithm,
+            ).schedule
+        ),
     )
-    return ringed(case, chosen.schedule, pipelined=False)
+    return ringed(case, schedule, pipelined=False)

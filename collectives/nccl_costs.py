@@ -19,7 +19,6 @@ All of it holds for one network and for many of one graph (:mod:`simulator.netwo
 depends on the links is then an array with a value per network.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,10 +26,10 @@ import numpy as np
 
 from collectives import nccl_tables as tables
 from collectives.bandwidth import least_bytes
-from collectives.machine import Ranks
+from collectives.machine import Known, Ranks
 from collectives.nccl_tables import PROTOCOLS, SLOT, Tuning
 from collectives.order import grid
-from simulator.networks import Networks, Number, Wire, wire
+from simulator.networks import Networks, Number, Wire
 from simulator.schedule import Plan, Schedule
 from simulator.topology import SCALE_UP, Topology
 
@@ -67,20 +66,6 @@ class Offer:
             protocol=self.protocol,
             pipelined=self.pipelined,
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """Schedules of a group, and what each costs on its links; kept from size to size."""
-
-    schedules: dict[str, Schedule] = field(default_factory=dict)
-    wires: dict[tuple[int, bool], tuple[Schedule, Wire]] = field(default_factory=dict)
-
-    def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
-        """Return the schedule of that name, built when it is asked for the first time."""
-        if name not in self.schedules:
-            self.schedules[name] = build()
-        return self.schedules[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +147,7 @@ class Case:
 
     def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
         """Lay a schedule on the links, once."""
-        key = id(schedule), pipelined
-        if key not in self.known.wires:
-            laid = wire(schedule, self.positions, self.networks, pipelined=pipelined)
-            self.known.wires[key] = schedule, laid
-        return self.known.wires[key][1]
+        return self.known.wire(schedule, self.positions, self.networks, pipelined=pipelined)
 
     def time(self, offer: Offer) -> Number:
         """Time on an idle network (s): what `simulator.load` makes of the plan."""

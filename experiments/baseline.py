@@ -47,6 +47,7 @@ class Settings:
     :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
     ``replicate`` are those of :class:`traces.loaded.Options`. ``slow_down`` is how much longer
     kernels take beside a call, as :func:`experiments.slowdown.slow_down` reads it: ``0.15``.
+    ``fold`` simulates ranks that do the same once, which changes no answer; None: where it pays.
     """
 
     engine: str = "flow"
@@ -59,6 +60,7 @@ class Settings:
     kernels: Path | None = None
     replicate: bool = False
     slow_down: str = ""
+    fold: bool | None = None
 
     @property
     def reading(self) -> Options:
@@ -111,6 +113,7 @@ class Baseline:
             "engine": self.settings.engine,
             "collective_cost": self.settings.collective_cost,
             "slow_down": None if self.slow_down is None else asdict(self.slow_down),
+            "folded": self.timeline.folded,
             "step": self.loaded.coverage.step,
             "coverage": coverage_record(self.loaded.coverage),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
@@ -174,7 +177,9 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
     Its kernels last as long as they were recorded, whatever they run beside.
     """
     forced = tuple(parse(rule) for rule in settings.algorithms)
-    scenario = Scenario(loaded.workload, cluster, settings.engine, settings.nodes, forced)
+    scenario = Scenario(
+        loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
+    )
     return with_costs(scenario, settings.collective_cost)
 
 

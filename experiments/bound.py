@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.call_costs import different_calls
 from experiments.scenario import Scenario
-from experiments.study import RANKS, call_costs
+from experiments.study import RANKS
 from experiments.what_if import RESOURCES, check_factor, check_resource, improve, utility_pct
 from simulator.analytic import Points
 from simulator.bounds import least_step, longest_ways
@@ -57,5 +58,6 @@ def most_utility(
 
 def points_of(scenario: Scenario) -> Points:
     """Return a scenario as the one point of a pass, its ranks as fast as its workload says."""
-    cost, row = call_costs(scenario, stacked([scenario.topology()]))
-    return Points(cost, row, scenario.workload.calls.factor, {})
+    there = stacked([scenario.topology()])
+    calls = different_calls(scenario, there)
+    return Points(calls.on(there), calls.row, scenario.workload.calls.factor, {})

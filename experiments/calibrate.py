@@ -120,7 +120,7 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
 
 
 def _parameters(
-    kind: str, found: Fit, cluster: Cluster, rng: np.random.Generator
+    kind: str, found: Fit, cluster: Cluster, rng: "np.random.Generator"
 ) -> Iterable[Parameter]:
     bounds = interval(found, rng) if found.fitted else None
     values = _payload(cluster, cluster.calibration.get(kind, Calibrated()))

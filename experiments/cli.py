@@ -76,9 +76,9 @@ app = typer.Typer(
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
-    from importlib.metadata import version
-
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"twofold {version('twofold')}")
         raise typer.Exit
 
@@ -128,12 +128,15 @@ def _stop(message: str, status: int) -> typer.Exit:
     return typer.Exit(status)
 
 
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
+"""Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs."""
 
 
 def main() -> None:
     """Run the command line."""
+    os.environ.setdefault(*_ONE_THREAD)
     gc.set_threshold(_ALLOCATIONS)
     try:
         app()

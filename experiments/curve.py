@@ -11,7 +11,7 @@ from collectives.many import one_schedule
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.render import Rows
 from experiments.scenario import Scenario
-from experiments.study import LINKS, RANKS, steps_at
+from experiments.study import LINKS, RANKS, Study
 from experiments.utility import without_effect
 from experiments.what_if import check_factor, check_resource, utility_pct, value_of
 from simulator.curve import Curve, break_even, trace
@@ -171,9 +171,10 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
 
 def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
     """Make the function that the curve is of; a resource that is not used changes nothing."""
+    study = Study(scenario)
 
     def evaluate(x: Floats) -> Floats:
-        return steps_at(scenario, {resource if used else "compute": 1 / x if used else x * 0 + 1})
+        return study.steps_at({resource if used else "compute": 1 / x if used else x * 0 + 1})
 
     return evaluate
 

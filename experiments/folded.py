@@ -1,12 +1,11 @@
 """Large jobs: ranks that do the same in the same place are simulated once, and it is said so."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from experiments.scenario import Scenario
+from experiments.scenario import FOLDING, Scenario
 from simulator.copies import check
-from simulator.engine import Progress, simulate
+from simulator.engine import Progress
 from simulator.errors import WhatIfError
-from simulator.fold import fold
 from simulator.timeline import Timeline
 from topologies import Cluster
 from traces.model_card import Model
@@ -15,9 +14,6 @@ from traces.phases import Serving, Training
 from traces.replicated import copies, fewest_replicas
 from traces.roofline import Accelerator
 from traces.synthetic import generate
-
-_FOLDING = ("flow", "analytic")
-"""Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +48,8 @@ def run_folded(scenario: Scenario, progress: Progress | None = None) -> tuple[Ti
         As :meth:`experiments.scenario.Scenario.run` does; WhatIfError for an engine that cannot.
     """
     _check_engine(scenario.engine)
-    network, planner = scenario.topology(), scenario.planner()
-    folded = fold(scenario.workload, network, planner)
-    timeline = simulate(
-        folded.workload, network, planner, engine=scenario.engine, progress=progress
-    )
-    return folded.unfold(timeline), folded.text
+    timeline = replace(scenario, fold=True).run(progress)
+    return timeline, timeline.folded
 
 
 def representatives(step: Step, cluster: Cluster, engine: str = "flow") -> tuple[Scenario, str]:
@@ -96,6 +88,6 @@ def replicas_enough(step: Step, cluster: Cluster, engine: str = "flow") -> tuple
 
 
 def _check_engine(engine: str) -> None:
-    if engine not in _FOLDING:
-        choices = " and ".join(_FOLDING)
+    if engine not in FOLDING:
+        choices = " and ".join(FOLDING)
         raise WhatIfError(f"engine {engine!r} simulates every transfer; {choices} can fold")

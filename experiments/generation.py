@@ -85,7 +85,7 @@ class GenerationReport:
             "tokens_per_second": self.tokens_per_second,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
-            "folded": self.folded,
+            "folded": self.folded or self.base.timeline.folded,
             "exposed_communication_s": self.exposed_communication_s,
             "exchanged": [asdict(row) for row in self.exchanged],
             "critical_path_s": self.path_by_what,

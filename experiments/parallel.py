@@ -57,13 +57,18 @@ def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
 
 def told(timeline: Timeline) -> Outcome:
     """Keep what tables need of a timeline."""
-    spent = timeline.call_spent.sum(axis=0).tolist()
     return Outcome(
         engine=timeline.engine,
         makespan=timeline.makespan,
         exposed_communication=exposed_communication(timeline),
-        spent=dict(zip(timeline.topology.resources, spent, strict=False)),
+        spent=spent(timeline),
     )
+
+
+def spent(timeline: Timeline) -> dict[str, float]:
+    """Time of all calls (s) by resource."""
+    together = timeline.call_spent.sum(axis=0).tolist()
+    return dict(zip(timeline.topology.resources, together, strict=False))
 
 
 def map_scenarios(

@@ -8,6 +8,8 @@ from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from simulator.engine import Costs, Planner, Progress, simulate
+from simulator.errors import DeadlockError
+from simulator.fold import fold, most_alike
 from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.slowing import settled
@@ -19,6 +21,8 @@ from topologies.cluster import Calibrated
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
+FOLDING = ("flow", "analytic")
+"""Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +32,9 @@ class Scenario:
     ``nodes`` spreads the ranks evenly over that many nodes; None fills nodes in order.
     ``forced`` are rules that choose an algorithm by kind, size and group; what none of them names
     is the library's to choose. ``slow_down`` is how much longer kernels take beside a call that
-    moves (:mod:`simulator.slowing`): durations are then those of kernels alone.
+    moves (:mod:`simulator.slowing`): durations are then those of kernels alone. With ``fold``
+    ranks that do the same in the same place are simulated once (:mod:`simulator.fold`), which
+    changes no answer; the timeline says what was folded. None: where it pays.
     """
 
     workload: Workload
@@ -37,6 +43,7 @@ class Scenario:
     nodes: int | None = None
     forced: tuple[Rule, ...] = ()
     slow_down: float = 0.0
+    fold: bool | None = False
 
     @property
     def ranks(self) -> int:
@@ -100,13 +107,50 @@ class Scenario:
             timeline = replace(self, engine="analytic").run(progress)
             matters = self.contention(timeline).matters
             return replace(self, engine="flow").run(progress) if matters else timeline
+        if self.fold is not False:
+            return self._folded(progress)
         return simulate(
             self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
         )
 
+    def _folded(self, progress: Progress | None) -> Timeline:
+        """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""
+        plain = replace(self, fold=False)
+        if reason := self._not_worth():
+            return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
+        network, planner = self.topology(), self.planner()
+        folded = fold(self.workload, network, planner, self._seen)
+        try:
+            timeline = simulate(
+                folded.workload, network, planner, engine=self.engine, progress=progress
+            )
+        except DeadlockError:
+            plain.run()
+            raise
+        return folded.unfold(timeline)
+
+    def _not_worth(self) -> str:
+        """Why it is not tried to fold; "" if it is."""
+        if self.engine not in FOLDING:
+            return f"engine {self.engine!r} simulates every transfer"
+        if self.fold:
+            return ""
+        domains = self.machine().domains
+        parts = domains if domains.any() else np.arange(self.ranks)
+        pays = most_alike(self.workload, parts) >= _PAYS
+        return "" if pays else "too few ranks do the same for it to pay"
+
+    def _seen(self, label: str) -> str:
+        """Return what planning depends on of a group's label: whether a rule names it."""
+        return label if any(rule.label == label for rule in self.forced) else ""
+
     def contention(self, timeline: Timeline) -> Overlap:
         """Judge a timeline of the ``analytic`` engine of this scenario."""
         return overlap(timeline, Costs(timeline.topology, self.planner()))
+
+
+_PAYS = 4
+"""Parts of a job for each that differs: with fewer it takes as long to find out who is alike."""
 
 
 def _calibrated(plan: Plan, known: Calibrated) -> Plan:

@@ -8,27 +8,26 @@ no contention.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.force import choose
-from collectives.many import times
 from experiments.alike import Scales, scales
+from experiments.call_costs import CallCosts, different_calls
 from experiments.parallel import map_scenarios, outcome
 from experiments.scenario import Scenario
 from experiments.what_if import check_factor, check_resource, improve
 from simulator.analytic import Points, makespans
-from simulator.contract import contract
-from simulator.engine import Costs
+from simulator.contract import Contracted, contract
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.networks import Networks, same_graph, stacked
 from simulator.topology import Topology
-from simulator.workload import Call, What, Workload
+from simulator.workload import What
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Factors = Mapping[str, Floats]
 
 LINKS = (
@@ -54,34 +53,131 @@ def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
     return dict(zip(factors, rows.T, strict=True))
 
 
-def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
-    """Step time (s) at each design point: point ``i`` has ``factors[resource][i]`` of each.
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """A step to be asked of many times: what all its design points have in common is kept.
+
+    The first point contracts the step, finds what follows each resource and plans the calls; a
+    further one, asked alone or with others, costs the calls on its network and passes over the
+    contracted step. Nothing of a point itself is kept.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from topologies import load_cluster
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> _ = builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=3e-3)
+    >>> study = Study(Scenario(builder.build(), load_cluster("hgx-h100")))
+    >>> [float(study.steps_at({"compute": [factor]})[0]) for factor in (1, 3)]
+    [0.003, 0.001]
 
     Raises
     ------
     WhatIfError
-        If a resource is unknown, a factor cannot be, or resources have different numbers of them.
-    DeadlockError
-        If the step cannot end.
+        If kernels slow down by what they run beside.
     """
-    if base.slow_down:
-        raise WhatIfError(
-            "a study passes over all its points at once, where kernels cannot slow down by what "
-            "they run beside: ask without --slow-down, or for a sweep"
-        )
-    given = {name: np.asarray(values, dtype=np.float64) for name, values in factors.items()}
-    if len({values.shape for values in given.values()}) != 1:
-        raise WhatIfError("a study needs resources, and as many factors of one as of the other")
-    for name, values in given.items():
-        check_resource(name)
-        for factor in (values.min(initial=1.0), values.max(initial=1.0)):
-            check_factor(float(factor))
-    shapes = {name: values for name, values in given.items() if name not in (*LINKS, *RANKS)}
-    step = np.empty(len(next(iter(given.values()))))
-    for scenario, chosen in _shaped(base, shapes, len(step)):
-        part = {name: values[chosen] for name, values in given.items() if name not in shapes}
-        step[chosen] = _passed(scenario, _networks(scenario, part, len(chosen)), _scale(part))
-    return step
+
+    base: Scenario
+    _shapes: dict[tuple[tuple[str, float], ...], "_Shape"] = field(default_factory=dict)
+    _graphs: dict[tuple[What, ...], Contracted] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.base.slow_down:
+            raise WhatIfError(
+                "a study passes over all its points at once, where kernels cannot slow down by "
+                "what they run beside: ask without --slow-down, or for a sweep"
+            )
+
+    def steps_at(self, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
+        """Step time (s) at each design point: point ``i`` has ``factors[resource][i]`` of each.
+
+        Raises
+        ------
+        WhatIfError
+            If a resource is unknown, a factor cannot be, or resources have different numbers.
+        DeadlockError
+            If the step cannot end.
+        """
+        given = _checked(factors)
+        shapes = {name: values for name, values in given.items() if name not in (*LINKS, *RANKS)}
+        step = np.empty(len(next(iter(given.values()))))
+        for shape, chosen in _shaped(shapes, len(step)):
+            part = {name: values[chosen] for name, values in given.items() if name not in shapes}
+            networks, calls = self._shape(shape).asked(part, len(chosen))
+            scale = {part: values for part, values in _scale(part).items() if (values != 1).any()}
+            graph = self._graph(tuple(scale))
+            factor = self.base.workload.calls.factor
+            step[chosen] = makespans(graph, Points(calls.on(networks), calls.row, factor, scale))
+        return step
+
+    def _shape(self, factors: tuple[tuple[str, float], ...]) -> "_Shape":
+        """Return the step on the graph that some resources change."""
+        if factors not in self._shapes:
+            scenario = self.base
+            for name, factor in factors:
+                scenario = improve(scenario, name, factor)
+            self._shapes[factors] = _Shape(scenario, scenario.topology())
+        return self._shapes[factors]
+
+    def _graph(self, parts: tuple[What, ...]) -> Contracted:
+        """Contract the step; a graph that tells more parts apart does for fewer."""
+        for known, graph in self._graphs.items():
+            if set(parts) <= set(known):
+                return graph
+        self._graphs[parts] = _contracted(self.base, parts)
+        return self._graphs[parts]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """A scenario on one graph of links, and what follows the resources asked about so far."""
+
+    scenario: Scenario
+    graph: Topology
+    _followers: dict[str, tuple[Flags, Flags]] = field(default_factory=dict)
+    _calls: dict[tuple[str, ...], tuple[Networks, CallCosts]] = field(default_factory=dict)
+
+    def asked(self, factors: Factors, count: int) -> tuple[Networks, CallCosts]:
+        """Return the networks of design points, and what is known of the calls on them."""
+        names = tuple(sorted(name for name in factors if name in LINKS))
+        if names not in self._calls:
+            classes = self._classes(names)
+            self._calls[names] = classes, different_calls(self.scenario, classes)
+        classes, calls = self._calls[names]
+        bandwidth = np.repeat(classes.bandwidth, count, axis=1)
+        latency = np.repeat(classes.latency, count, axis=1)
+        of_class = np.empty(len(classes.resource), dtype=np.intp)
+        of_class[classes.of] = np.arange(len(self.graph))
+        for name in names:
+            faster, sooner = self._follow(name)
+            bandwidth[faster[of_class]] *= factors[name]
+            latency[sooner[of_class]] /= factors[name]
+        return classes.at(bandwidth, latency), calls
+
+    def _classes(self, names: tuple[str, ...]) -> Networks:
+        """Put links that follow the same factors, and whose numbers are the same, in a class."""
+        graph = self.graph
+        flags = [flag for name in names for flag in self._follow(name)]
+        columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *flags], axis=1)
+        _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+        bandwidth, latency = graph.bandwidth[first][:, None], graph.latency[first][:, None]
+        return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
+
+    def _follow(self, resource: str) -> tuple[Flags, Flags]:
+        if resource not in self._followers:
+            self._followers[resource] = _followers(self.scenario, self.graph, resource)
+        return self._followers[resource]
+
+
+def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
+    """Step time (s) at each design point, asked once: see :meth:`Study.steps_at`.
+
+    Raises
+    ------
+    TwofoldError
+        As :class:`Study` and its method do.
+    """
+    return Study(base).steps_at(factors)
 
 
 def steps(scenarios: Sequence[Scenario], workers: int = 1) -> Floats:
@@ -159,49 +255,45 @@ def _same_library(one: Scenario, other: Scenario) -> bool:
     return (
         one.cluster.library == other.cluster.library
         and one.cluster.calibration == other.cluster.calibration
-        and one.cluster.calibration == other.cluster.calibration
         and np.array_equal(machines[0].domains, machines[1].domains)
         and all(getattr(machines[0], name) == getattr(machines[1], name) for name in fields)
     )
 
 
-def _shaped(base: Scenario, shapes: Factors, count: int) -> list[tuple[Scenario, NDArray[np.intp]]]:
-    """Scenarios of every combination of what changes the graph, and the points that have it."""
+def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
+    """Refuse what cannot be asked about before anything is contracted."""
+    given = {name: np.asarray(values, dtype=np.float64) for name, values in factors.items()}
+    if len({values.shape for values in given.values()}) != 1:
+        raise WhatIfError("a study needs resources, and as many factors of one as of the other")
+    for name, values in given.items():
+        check_resource(name)
+        for factor in (values.min(initial=1.0), values.max(initial=1.0)):
+            check_factor(float(factor))
+    return given
+
+
+def _shaped(
+    shapes: Factors, count: int
+) -> list[tuple[tuple[tuple[str, float], ...], NDArray[np.intp]]]:
+    """Every combination of what changes the graph, and the points that have it."""
     if not shapes:
-        return [(base, np.arange(count))]
+        return [((), np.arange(count))]
     rows = np.stack(list(shapes.values()), axis=1)
     different, which = np.unique(rows, axis=0, return_inverse=True)
-    found = []
-    for number, row in enumerate(different):
-        scenario = base
-        for name, factor in zip(shapes, row.tolist(), strict=True):
-            scenario = improve(scenario, name, factor) if factor != 1 else scenario
-        found.append((scenario, np.flatnonzero(which.ravel() == number)))
-    return found
+    return [
+        (
+            tuple(one for one in zip(shapes, row.tolist(), strict=True) if one[1] != 1),
+            np.flatnonzero(which.ravel() == number),
+        )
+        for number, row in enumerate(different)
+    ]
 
 
 def _scale(factors: Factors) -> dict[What, Floats]:
     return {RANKS[name]: 1 / values for name, values in factors.items() if name in RANKS}
 
 
-def _networks(scenario: Scenario, factors: Factors, count: int) -> Networks:
-    """Networks of the design points: links whose numbers follow the same factors are a class."""
-    graph = scenario.topology()
-    follows = {name: _followers(scenario, graph, name) for name in factors if name in LINKS}
-    flags = [flag for pair in follows.values() for flag in pair]
-    columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *flags], axis=1)
-    _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    bandwidth = np.repeat(graph.bandwidth[first][:, None], count, axis=1)
-    latency = np.repeat(graph.latency[first][:, None], count, axis=1)
-    for name, (faster, sooner) in follows.items():
-        bandwidth[faster[first]] *= factors[name]
-        latency[sooner[first]] /= factors[name]
-    return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
-
-
-def _followers(
-    scenario: Scenario, graph: Topology, resource: str
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _followers(scenario: Scenario, graph: Topology, resource: str) -> tuple[Flags, Flags]:
     """Links whose bandwidth, and whose latency, is twice as good with twice the resource."""
     better = improve(scenario, resource, 2).topology()
     faster = np.isfinite(graph.bandwidth) & ~np.isclose(better.bandwidth, graph.bandwidth)
@@ -217,73 +309,16 @@ def _followers(
 
 def _passed(scenario: Scenario, networks: Networks, scale: dict[What, Floats]) -> Floats:
     """Cost the calls on all networks, contract the step, and pass over it once."""
-    workload = scenario.workload
-    cost, row = call_costs(scenario, networks)
+    calls = different_calls(scenario, networks)
     scale = {part: values for part, values in scale.items() if (values != 1).any()}
+    points = Points(calls.on(networks), calls.row, scenario.workload.calls.factor, scale)
+    return makespans(_contracted(scenario, tuple(scale)), points)
+
+
+def _contracted(scenario: Scenario, parts: tuple[What, ...]) -> Contracted:
+    """Contract the step; one that cannot end is simulated, which says who waits for whom."""
     try:
-        graph = contract(workload, tuple(scale))
+        return contract(scenario.workload, parts)
     except DeadlockError:
         replace(scenario, engine="analytic").run()
         raise
-    return makespans(graph, Points(cost, row, workload.calls.factor, scale))
-
-
-def call_costs(scenario: Scenario, networks: Networks) -> tuple[Floats, NDArray[np.intp]]:
-    """Time of each distinct call on each network while idle (s), and which of them every call is.
-
-    The networks are those of the scenario's ranks, in place of the scenario's own.
-    """
-    workload = scenario.workload
-    first, row = _distinct_calls(workload)
-    unlike, which = networks.distinct()
-    few = replace(
-        networks,
-        bandwidth=np.ascontiguousarray(networks.bandwidth[:, unlike]),
-        latency=np.ascontiguousarray(networks.latency[:, unlike]),
-    )
-    machine = scenario.machine()
-    library = scenario.cluster.library
-    of_library = times(library.name if library else "none")
-    cost = np.empty((len(first), len(few)))
-    for number, index in enumerate(first):
-        call = workload.call_view(index)
-        if np.isnan(call.size):
-            cost[number] = call.transfer
-            continue
-        if call.kind in scenario.cluster.calibration:
-            cost[number] = _one_by_one(scenario, call, few)
-            continue
-        if call.kind in scenario.cluster.calibration:
-            cost[number] = _planned(scenario, call, few)
-            continue
-        forced = choose(scenario.forced, call.kind, call.size, call.group.label)
-        cost[number] = of_library(
-            call.kind, call.group.ranks, call.size, few, machine=machine, algorithm=forced
-        )
-    return cost[:, which], row
-
-
-def _one_by_one(scenario: Scenario, call: Call, networks: Networks) -> Floats:
-    """Cost a call that is calibrated, network by network: what was fitted is not in the plans."""
-    planner = scenario.planner()
-    there = (networks.network(index) for index in range(len(networks)))
-    return np.array([Costs(network, planner).idle_time(call) for network in there])
-
-
-def _planned(scenario: Scenario, call: Call, networks: Networks) -> list[float]:
-    """Plan a call network by network: a calibration changes what it costs after it is chosen."""
-    return [
-        Costs(networks.network(index), scenario.planner()).idle_time(call)
-        for index in range(len(networks))
-    ]
-
-
-def _distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
-    """Find calls that cost the same on any network: the first of each, and which every call is."""
-    calls = workload.calls
-    known = ~np.isnan(calls.size)
-    size = np.where(known, calls.size, -1.0)
-    measured = np.where(known, 0.0, calls.transfer)
-    columns = np.stack([calls.kind, calls.group, size, measured], axis=1)
-    _, first, row = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return first.tolist(), row.ravel()

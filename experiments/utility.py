@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.bound import most_utility
 from experiments.interval import half_widths
-from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.what_if import (
@@ -145,7 +145,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_held_by(told(base.timeline).spent, found.spent, resource),
+        note=_held_by(spent(base.timeline), found.spent, resource),
         engine=found.engine,
     )
 

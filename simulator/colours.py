@@ -11,7 +11,7 @@ Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,10 @@ Lay = Callable[[int], Sequence[Load]]
 """What the different calls of a group put on the links."""
 
 
-def job_of(workload: Workload, rows: Rows) -> Job:
+def job_of(workload: Workload, rows: Rows, seen: Callable[[str], str] = str) -> Job:
     """Say what a workload's ranks do; groups without calls have no rows.
+
+    Labels of groups count as far as they are ``seen``.
 
     Raises
     ------
@@ -118,16 +120,17 @@ def job_of(workload: Workload, rows: Rows) -> Job:
     asked = rank * groups + np.repeat(np.arange(groups), np.diff(offset))
     at = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
     slot = np.where(known[at] == asked, rows.local[member][first][at], -1) if len(known) else asked
-    return Job(_programs(workload, rows, of_op), bundles(workload), offset, rank, slot)
+    return Job(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
 
 
-def bundles(workload: Workload) -> Hashes:
+def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
     """Hash the calls of each group, in their order."""
     calls = workload.calls
     texts = {text: number for number, text in enumerate(sorted(set(calls.dtype)))}
     measured = np.where(np.isnan(calls.size), np.nan_to_num(calls.transfer), 0.0)
-    labels = list(dict.fromkeys(group.label for group in workload.groups))
-    label = np.array([labels.index(group.label) for group in workload.groups], dtype=np.int64)
+    labels: dict[str, int] = {}
+    of_group = [labels.setdefault(seen(group.label), len(labels)) for group in workload.groups]
+    label = np.array(of_group, dtype=np.int64)
     one = mixed(
         number_of_call(workload),
         label[calls.group],
@@ -173,27 +176,44 @@ def refine(job: Job, symmetry: Symmetry, lay: Lay) -> Colours:
         If which links a group uses is not decided by where its ranks are, or links that belong to
         no component carry traffic.
     """
-    kind, share = _links(job, symmetry, lay)
     group, component = job.group, symmetry.component[job.rank]
     parts = len(symmetry.shape)
     pair, of = np.unique(group * parts + component, return_inverse=True)
-    pair_group, pair_component = pair // parts, pair % parts
     members = mixed(symmetry.place[job.rank], job.slot)
-    role = mixed(summed(members, of.ravel(), len(pair)), share)
+    role = summed(members, of.ravel(), len(pair))
+    pairs = _Pairs(pair // parts, pair % parts, mixed(role))
     everyone = np.arange(len(job.program))
     ranks = mixed(symmetry.place[everyone], job.program)
     colour = mixed(symmetry.shape, summed(ranks, symmetry.component[everyone], parts))
+    colours = _stable(colour, pairs, job.bundle)
+    if len(np.unique(colours.component)) == parts:
+        return colours  # nothing is alike whatever the links
+    kind, share = _links(job, symmetry, lay)
+    return _stable(colour, pairs._replace(role=mixed(role, share)), kind)
+
+
+class _Pairs(NamedTuple):
+    """Components in groups: which in which, and the role it has there."""
+
+    group: Ints
+    component: Ints
+    role: Hashes
+
+
+def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
+    """Split colours of components by what they do in groups, until no colour splits any more."""
     found = 0
     while found < (found := len(np.unique(colour))):
-        of_group = mixed(kind, summed(mixed(role, colour[pair_component]), pair_group, len(kind)))
-        told = summed(mixed(role, of_group[pair_group]), pair_component, parts)
+        before = mixed(pairs.role, colour[pairs.component])
+        of_group = mixed(kind, summed(before, pairs.group, len(kind)))
+        told = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
         colour = mixed(colour, told)
     return Colours(
         component=_small(colour),
         group=_small(of_group),
-        pair_group=pair_group,
-        pair_component=pair_component,
-        role=_small(mixed(role, colour[pair_component])),
+        pair_group=pairs.group,
+        pair_component=pairs.component,
+        role=_small(mixed(pairs.role, colour[pairs.component])),
     )
 
 

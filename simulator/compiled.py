@@ -8,8 +8,8 @@ llvmlite loads in a fraction of that.
 That asks three things of a pass:
 
 * its parameters are annotated: contiguous arrays (``NDArray[np.int64]`` has one dimension, what
-  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``float``, ``bool``, or named
-  tuples of these; it returns nothing or a number;
+  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``np.uint64``, ``float``,
+  ``bool``, or named tuples of these; it returns nothing or a number;
 * it allocates nothing: results and scratch are arrays it is given;
 * it raises nothing, and what it indexes is there: bounds are not checked.
 
@@ -27,11 +27,18 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_o
 import llvmlite
 import numpy as np
 from llvmlite import binding
+from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_IN_C = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, None: None}
+_IN_C: dict[Any, Any] = {
+    int: ctypes.c_int64,
+    np.uint64: ctypes.c_uint64,
+    float: ctypes.c_double,
+    bool: ctypes.c_bool,
+    None: None,
+}
 """Parameters that are no arrays, and results, as C has them."""
 
 
@@ -140,8 +147,8 @@ def _parameter(name: str, annotation: Any) -> Parameter:
     return Parameter(name, annotation, tuple(_parameter(*field) for field in fields.items()))
 
 
-def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> Iterator[Any]:
-    """Arguments as C takes them.
+def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> list[Any]:
+    """Return arguments as C takes them.
 
     Raises
     ------
@@ -150,17 +157,26 @@ def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> Iterator[
     ValueError
         If there are more or fewer arguments than parameters.
     """
+    found: list[Any] = []
     for (name, _, parts, dtype, ndim), value in zip(parameters, args, strict=True):
         if parts:
-            yield from _flat(parts, value)
+            found += _flat(parts, value)
         elif dtype is None:
-            yield value
+            found.append(value)
         elif value.dtype == dtype and value.ndim == ndim and value.flags.c_contiguous:
-            yield value.ctypes.data
-            yield from value.shape
+            found.append(_address(value))
+            found += value.shape
         else:
             there = f"{value.dtype} of {value.ndim} dimensions"
             raise TypeError(f"{name}: {there} is not contiguous {dtype} of {ndim}")
+    return found
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Return where an array begins; NumPy's own way takes four times as long."""
+    if array.size and array.flags.writeable:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return array.ctypes.data
 
 
 def _link(code: bytes) -> int:

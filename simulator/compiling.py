@@ -9,13 +9,20 @@ from itertools import count
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 from llvmlite import binding
 from numba import carray, cfunc, from_dtype, njit, types  # type: ignore[attr-defined]
 from numba.core.errors import NumbaError
 
 from simulator.compiled import Parameter, Pass, machine
 
-_NUMBERS = {int: types.int64, float: types.float64, bool: types.boolean, None: types.void}
+_NUMBERS: dict[Any, Any] = {
+    int: types.int64,
+    np.uint64: types.uint64,
+    float: types.float64,
+    bool: types.boolean,
+    None: types.void,
+}
 _OF_C = {"memcpy", "memmove", "memset"}
 """What machine code may call: some loops that only copy become one of these."""
 _OPTIONS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}

@@ -12,7 +12,7 @@ from simulator.load import Load, cost, lay, unknown
 from simulator.schedule import Plan
 from simulator.symmetry import Ints, Symmetry, symmetry
 from simulator.topology import Topology
-from simulator.workload import Call, Workload
+from simulator.workload import Call, Floats, Workload
 
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
@@ -63,6 +63,12 @@ class Costs:
     def idle_time(self, call: Call) -> float:
         """Time of the call on an idle network (s)."""
         return cost(self.loads(call))
+
+    def idle_times(self, workload: Workload) -> Floats:
+        """Time of every call of a workload on an idle network (s); 0 if nobody takes part."""
+        first, row = distinct(workload)
+        times = [self.idle_time(workload.call_view(call)) for call in first]
+        return np.array([*times, 0.0])[row]
 
     def _found(self, sort: _Sort, call: Call) -> tuple[Load, ...]:
         """Lay a call, or move what is known of a group that lies alike."""

@@ -10,6 +10,7 @@ that is kept, and all calls of that are simulated. So folding is exact, and wher
 measured duration or a fabric makes components differ they are kept.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -25,6 +26,7 @@ from simulator.topology import Topology
 from simulator.workload import Edges, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
+_NO_TWO = "no two nodes do the same"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,7 @@ class Folded:
         """Return the timeline of all ranks, given that of those that were simulated."""
         whole = self.whole
         if len(self.kept) == len(whole):
-            return replace(timeline, workload=whole)
+            return replace(timeline, workload=whole, folded=self.text)
         rows = Rows.of(whole)
         released = timeline.released_by[self.op].astype(np.int64)
         waits = np.flatnonzero(released >= 0)
@@ -68,6 +70,7 @@ class Folded:
             call_released_by=self._last_members(timeline).astype(np.int32),
             call_spent=timeline.call_spent[self.call],
             link_bytes=timeline.link_bytes[self.link],
+            folded=self.text,
         )
 
     def _last_members(self, timeline: Timeline) -> Ints:
@@ -82,25 +85,47 @@ class Folded:
         return found
 
 
-def fold(workload: Workload, topology: Topology, planner: Planner) -> Folded:
+def fold(
+    workload: Workload,
+    topology: Topology,
+    planner: Planner,
+    seen: Callable[[str], str] = str,
+) -> Folded:
     """Keep of ranks that do the same in the same place as few as tell the times of all.
 
-    Simulate ``workload`` of the answer with the same topology and planner.
+    Simulate ``workload`` of the answer with the same topology and planner. ``seen`` is what the
+    planner sees of a group's label: groups whose labels look the same to it may be alike.
     """
+    if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
+        return _nothing(workload, len(topology), _NO_TWO)
     rows = Rows.of(workload)
     alike = symmetry(topology)
     if alike is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
     costs = Costs(topology, planner)
     try:
-        job = job_of(workload, rows)
+        job = job_of(workload, rows, seen)
         colours = refine(job, alike, lambda group: loads_of(workload, costs, group))
     except CannotFoldError as error:
         return _nothing(workload, len(topology), str(error))
     kept = _representatives(colours)
     if kept.all():
-        return _nothing(workload, len(topology), "no two nodes do the same")
+        return _nothing(workload, len(topology), _NO_TWO)
     return _folded(workload, rows, alike, (colours, kept))
+
+
+def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
+    """Say at a glance how many parts of a job there are, at most, for each that differs.
+
+    Rank ``r`` is in ``part[r]``. Parts differ whose ranks have not as many ops that last as long
+    together; parts without ops are left out.
+    """
+    ops = np.bincount(workload.rank, minlength=workload.job_ranks)
+    lasting = np.bincount(workload.rank, weights=workload.duration, minlength=workload.job_ranks)
+    look: dict[int, list[tuple[int, float]]] = {}
+    for rank in np.flatnonzero(ops).tolist():
+        look.setdefault(int(part[rank]), []).append((int(ops[rank]), float(lasting[rank])))
+    return len(look) / max(1, len({tuple(one) for one in look.values()}))
 
 
 def _nothing(workload: Workload, links: int, reason: str) -> Folded:
@@ -121,9 +146,13 @@ def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
     """Lay the different calls of a group."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    views = [workload.call_view(int(index)) for index in mine]
-    different = {(view.kind, view.size, view.dtype): view for view in views}
-    return [load for _, view in sorted(different.items()) for load in costs.loads(view)]
+    columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
+    different = {
+        (kind, size, calls.dtype[index]): index
+        for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
+    }
+    views = [workload.call_view(index) for _, index in sorted(different.items())]
+    return [load for view in views for load in costs.loads(view)]
 
 
 def _representatives(colours: Colours) -> NDArray[np.bool_]:

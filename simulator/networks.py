@@ -38,6 +38,14 @@ class Networks:
     def __len__(self) -> int:
         return int(self.bandwidth.shape[1])
 
+    def at(self, bandwidth: Floats, latency: Floats) -> "Networks":
+        """Return other networks of the same graph and classes of links."""
+        return replace(
+            self,
+            bandwidth=np.ascontiguousarray(bandwidth),
+            latency=np.ascontiguousarray(latency),
+        )
+
     def network(self, index: int) -> Topology:
         """Return one of them."""
         return replace(
@@ -48,6 +56,8 @@ class Networks:
 
     def distinct(self) -> tuple[list[int], NDArray[np.intp]]:
         """Networks that differ, the first of each, and which of them every network is."""
+        if len(self) == 1:
+            return [0], np.zeros(1, dtype=np.intp)
         both = np.concatenate([self.bandwidth, self.latency]).T
         _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
         return first.tolist(), which.ravel()
@@ -97,6 +107,27 @@ def stacked(networks: Sequence[Topology]) -> Networks:
     return Networks(graph, of.ravel(), graph.resource[first], bandwidth[first], latency[first])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Laid:
+    """Like steps of a schedule of one byte on the graph of many networks, whatever their numbers.
+
+    Of step ``i``, repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of
+    each class, ``mean[i]`` how many links of each class a transfer passes, ``ways[i]`` the same of
+    every transfer that differs. ``total`` is ``most`` of all steps together.
+    """
+
+    repeats: Floats
+    most: Floats
+    mean: Floats
+    ways: tuple[Floats, ...]
+    total: Floats
+
+    @property
+    def steps(self) -> int:
+        """Steps of the schedule."""
+        return int(self.repeats.sum())
+
+
 def wire(
     schedule: Schedule,
     positions: NDArray[np.int32],
@@ -111,38 +142,65 @@ def wire(
     TopologyError
         If a transfer has no path.
     """
-    steps = sum(step.repeats for step in schedule.steps)
-    if isinstance(networks, Topology):
-        loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, networks)
-        all_of = loads[0]
-        return Wire(
-            per_byte=sum(load.transfer for load in loads),
-            latency=sum(load.latency for load in loads),
-            steps=steps,
-            busy=all_of.weight * all_of.amount / networks.bandwidth[all_of.link],
-            resource=networks.resource[all_of.link],
-        )
-    per_byte, latency = np.zeros((2, len(networks)))
-    total = np.zeros(len(networks.graph))
+    if isinstance(networks, Networks):
+        return on_networks(laid(schedule, positions, networks), networks, pipelined=pipelined)
+    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, networks)
+    all_of = loads[0]
+    return Wire(
+        per_byte=sum(load.transfer for load in loads),
+        latency=sum(load.latency for load in loads),
+        steps=sum(step.repeats for step in schedule.steps),
+        busy=all_of.weight * all_of.amount / networks.bandwidth[all_of.link],
+        resource=networks.resource[all_of.link],
+    )
+
+
+def laid(schedule: Schedule, positions: NDArray[np.int32], networks: Networks) -> Laid:
+    """Lay a schedule on the graph of networks: what is the same on all that have its classes.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    classes, total = len(networks.resource), np.zeros(len(networks.graph))
+    count: dict[tuple[bytes, ...], int] = {}
+    rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
     for step in schedule.steps:
         on_link, hops = _laid(step, positions, networks, 1 / schedule.parts)
-        ways = hops.mean(axis=0, keepdims=True) if pipelined else _unlike(hops)
-        latency += step.repeats * (ways @ networks.latency).max(axis=0)
         total += step.repeats * on_link
-        if not pipelined:
-            per_byte += step.repeats * _busy(on_link, networks).max(axis=0, initial=0.0)
-    busy = _busy(total, networks)
+        row = _most(on_link, networks), hops.mean(axis=0), _unlike(hops)
+        key = tuple(part.tobytes() for part in row)
+        count[key] = count.get(key, 0) + step.repeats
+        rows[key] = row
+    return Laid(
+        repeats=np.array(list(count.values()), dtype=np.float64),
+        most=np.array([most for most, _, _ in rows.values()]).reshape(-1, classes),
+        mean=np.array([mean for _, mean, _ in rows.values()]).reshape(-1, classes),
+        ways=tuple(ways for _, _, ways in rows.values()),
+        total=_most(total, networks),
+    )
+
+
+def on_networks(laid: Laid, networks: Networks, *, pipelined: bool) -> Wire:
+    """Give a schedule that is laid the bandwidths and latencies of networks."""
+    busy = laid.total[:, None] / networks.bandwidth
     if pipelined:
+        latency = laid.repeats @ (laid.mean @ networks.latency)
         per_byte = busy.max(axis=0, initial=0.0)
-    return Wire(per_byte, latency, steps, busy, networks.resource)
+    else:
+        latency, per_byte = np.zeros((2, len(networks)))
+        for repeats, most, ways in zip(laid.repeats, laid.most, laid.ways, strict=True):
+            latency += repeats * (ways @ networks.latency).max(axis=0)
+            per_byte += repeats * (most[:, None] / networks.bandwidth).max(axis=0, initial=0.0)
+    return Wire(per_byte, latency, laid.steps, busy, networks.resource)
 
 
-def _busy(on_link: Floats, networks: Networks) -> Floats:
-    """Time the busiest link of each class takes (s), shape ``(classes, S)``."""
+def _most(on_link: Floats, networks: Networks) -> Floats:
+    """Bytes on the busiest link of each class, shape ``(classes,)``."""
     most = np.zeros(len(networks.resource))
     np.maximum.at(most, networks.of, on_link)
-    busy: Floats = most[:, None] / networks.bandwidth
-    return busy
+    return most
 
 
 def _laid(

@@ -18,7 +18,8 @@ class Timeline:
     the op whose end let an op start (-1: its own ``ready``), ``call_released_by`` the member that
     arrived last. ``call_spent`` splits each call's time by resource, shape
     ``(calls, resources + 1)``, the last column for software overhead. ``link_bytes`` has shape
-    ``(links,)``.
+    ``(links,)``. ``folded`` says which ranks were simulated for all, or why all were; "" where
+    that was not asked for (:mod:`simulator.fold`).
     """
 
     workload: Workload
@@ -32,6 +33,7 @@ class Timeline:
     call_released_by: Ints
     call_spent: NDArray[np.float64]
     link_bytes: Floats
+    folded: str = ""
 
     @property
     def makespan(self) -> float:

@@ -268,7 +268,7 @@ class Workload:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that have ops, ascending."""
-        return tuple(int(rank) for rank in np.unique(self.rank))
+        return tuple(np.flatnonzero(np.bincount(self.rank)).tolist())
 
     def ops_of(self, rank: int) -> NDArray[np.intp]:
         """Return the ops of one rank that has some, ascending."""

@@ -9,20 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectives.force import parse
+from collectives.many import times
 from experiments.alike import scales
 from experiments.baseline import Settings, baseline
 from experiments.bound import most_utility
+from experiments.call_costs import different_calls
 from experiments.curve import curve
 from experiments.figures import draw
 from experiments.scenario import AUTO, Scenario
-from experiments.study import LINKS, RANKS, grid, steps, steps_at
+from experiments.study import LINKS, RANKS, Study, grid, steps, steps_at
 from experiments.tables.curves import curve_lines
 from experiments.utility import utility
 from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
 from simulator.errors import DeadlockError, TwofoldError, WhatIfError
+from simulator.networks import stacked
+from simulator.topology import scaled
 from simulator.workload import CallRow, What
-from strategies import workloads
+from strategies import networks, workloads
 from topologies import load_cluster
 from topologies.cluster import Calibrated
 
@@ -77,6 +82,87 @@ def test_design_points_may_change_which_links_there_are():
     for number, step in enumerate(together):
         point = {name: float(values[number]) for name, values in points.items()}
         assert step == pytest.approx(asked(base, point).run().makespan, **exact)
+
+
+def test_a_study_answers_one_point_as_it_answers_many(base):
+    """Resources in any order and number, then others, then the first again."""
+    study = Study(base)
+    there = [name for name in (*LINKS, *RANKS) if possible(base, name)]
+    rng = np.random.default_rng(2)
+    points = {name: rng.choice([0.3, 1, 2, 5.5], 8) for name in there}
+    together = steps_at(base, points)
+    for names in (there, there[::-1]):
+        for number, step in enumerate(together):
+            point = {name: [points[name][number]] for name in names}
+            assert study.steps_at(point) == pytest.approx([step], rel=1e-12)
+    for name in there:
+        alone = study.steps_at({name: points[name]})
+        assert alone == pytest.approx(steps_at(base, {name: points[name]}), rel=1e-12)
+    assert study.steps_at(points) == pytest.approx(together, rel=1e-12)
+
+
+def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    points = grid({"scale_out.nics_per_node": [1, 2], "scale_up.latency": [1, 4]})
+    study, together = Study(base), steps_at(base, points)
+    for number in (3, 0, 1, 2, 3):
+        point = {name: values[number : number + 1] for name, values in points.items()}
+        assert study.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
+    """On real clusters and on networks of any links."""
+    if data.draw(st.booleans()):
+        cluster = load_cluster(data.draw(st.sampled_from(CLUSTERS)))
+        ranks = min(cluster.capacity, 16)
+    else:
+        cluster, ranks = load_cluster("dgx-a100"), 6
+    builder = WorkloadBuilder(job_ranks=ranks)
+    members = st.lists(st.integers(0, ranks - 1), min_size=2, max_size=3, unique=True)
+    for number in range(24):
+        kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
+        ranks_of = tuple(data.draw(members))
+        group = builder.group(ranks_of, f"g{number}")
+        call = builder.call(CallRow(kind, group, 0, data.draw(st.sampled_from([1e4, 1e8]))))
+        for rank in ranks_of:
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    forced = (parse("broadcast@g1=tree"),)
+    scenario = Scenario(builder.build(), cluster, "analytic", forced=forced)
+    graph = scenario.topology()
+    if ranks == 6:
+        graph = data.draw(networks(ranks))
+    some = stacked([graph, *(scaled(graph, name, bandwidth=0.3) for name in graph.resources)])
+    found = different_calls(scenario, some)
+    cost = found.on(some)[found.row]
+    library = times(cluster.library.name if cluster.library else "none")
+    for index in range(len(scenario.workload.calls)):
+        call = scenario.workload.call_view(index)
+        name = "tree" if (call.kind, call.group.label) == ("broadcast", "g1") else None
+        expected = library(
+            call.kind,
+            call.group.ranks,
+            call.size,
+            some,
+            machine=scenario.machine(),
+            algorithm=name,
+        )
+        assert cost[index] == pytest.approx(expected, rel=1e-12)
+
+
+def test_equal_groups_of_like_nodes_are_asked_about_once():
+    builder = WorkloadBuilder(job_ranks=64)
+    groups = [tuple(range(first, first + 8)) for first in range(0, 64, 8)]
+    groups += [tuple(range(first, 64, 8)) for first in range(8)]
+    for members in groups:
+        call = builder.call(CallRow("all_reduce", builder.group(members), 0, 1e8))
+        for rank in members:
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    scenario = Scenario(builder.build(), load_cluster("hgx-h100"), "analytic")
+    found = different_calls(scenario, stacked([scenario.topology()]))
+    assert [call.group.ranks for call in found.calls] == [groups[0], groups[8]]
+    assert found.row.tolist() == [0] * 8 + [1] * 8
 
 
 def test_scenarios_of_all_sorts_are_answered_in_their_order(base):

@@ -30,11 +30,13 @@ def is_kineto(head: bytes) -> bool:
     JAX writes trace events, too, and names its processes after what they ran on.
     """
     begun = head.removeprefix(BOM_UTF8).lstrip()
+    if not begun.startswith((b"{", b"[")):
+        return False
     if b'"schemaVersion"' not in begun and (b'"/device:' in begun or b'"/host:' in begun):
         return False
     if begun.startswith(b"["):
         return b'"ph"' in begun
-    return begun.startswith(b"{") and any(key in begun for key in _KINETO_KEYS)
+    return any(key in begun for key in _KINETO_KEYS)
 
 
 def is_xplane(head: bytes) -> bool:

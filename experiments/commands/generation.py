@@ -26,7 +26,7 @@ Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
 
 
-@with_settings("collective_cost", "step", "kernels", "replicate", "workers")
+@with_settings("collective_cost", "step", "kernels", "replicate", "fold", "workers")
 def generate(
     model: Annotated[str, typer.Argument(help="llama-3.1-405b, gpt-3-175b, … or a YAML card.")],
     *,

@@ -238,6 +238,15 @@ SlowDown = Annotated[
     ),
 ]
 
+Fold = Annotated[
+    bool | None,
+    typer.Option(
+        "--fold/--no-fold",
+        help="Simulate ranks that do the same once; no answer changes.",
+        show_default="where it pays",
+    ),
+]
+
 _SETTINGS: dict[str, tuple[Any, object]] = {
     "engine": (Engine, "flow"),
     "collective_cost": (Cost, "model"),
@@ -248,6 +257,7 @@ _SETTINGS: dict[str, tuple[Any, object]] = {
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
     "slow_down": (SlowDown, ""),
+    "fold": (Fold, None),
     "workers": (Workers, 1),
 }
 """The options that make a ``Settings``: how each is annotated, and its default."""

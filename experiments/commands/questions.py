@@ -87,7 +87,7 @@ def sweep(
     show(report, output, figure)
 
 
-@with_settings("engine", "what_if", "workers")
+@with_settings("engine", "what_if", "fold", "workers")
 def curve(
     trace: Trace,
     *,

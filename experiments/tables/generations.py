@@ -12,6 +12,7 @@ from experiments.tables.parts import (
     print_foot,
     print_shares,
     say_counts,
+    say_folded,
     say_size,
     say_time,
 )
@@ -27,12 +28,13 @@ def print_generation(console: Console, report: GenerationReport) -> None:
     console.print(Text(title, style="bold"), soft_wrap=True)
     step = base.timeline.makespan
     workload = base.loaded.workload
+    folded = report.folded or say_folded(base)
     print_facts(
         console,
         {
             "parameters": f"{parameters(report.model) / 1e9:.4g} billion",
             "ranks": f"{workload.job_ranks:,} ({len(workload):,} ops)",
-            **({"folded": report.folded} if report.folded else {}),
+            **({"folded": folded} if folded else {}),
             "simulated with": f"engine {base.timeline.engine}",
             "step": say_time(step),
             "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",

@@ -34,6 +34,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     facts = {
         "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
         "slow-down": say_slow_down(base),
+        "folded": say_folded(base),
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
@@ -54,6 +55,12 @@ def say_slow_down(base: Baseline) -> str:
     if found.compared:
         source = f"from the trace, {100 * found.low:.0f} to {100 * found.high:.0f} %"
     return f"kernels take {100 * max(0.0, found.slope):.1f} % longer beside a call ({source})"
+
+
+def say_folded(base: Baseline) -> str:
+    """Say which ranks were simulated for all, or why all were if that was asked for."""
+    found = base.timeline.folded
+    return found if base.settings.fold or not found.startswith("nothing") else ""
 
 
 def _say_what_ifs(base: Baseline) -> list[str]:

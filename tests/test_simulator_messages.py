@@ -17,6 +17,8 @@ from simulator.topology import topology
 from strategies import both_ways, wild_networks
 from topologies import parse_topology
 
+SMALL = np.zeros(5, dtype=np.int32)
+
 
 def found(network, hub, pairs, room=None):
     """Metric, offset and links of all pairs, with room for so many links at first."""
@@ -87,20 +89,34 @@ def test_a_family_has_the_same_paths_however_little_room_there_is_for_them(spec)
             assert one.tolist() == other.tolist()
 
 
-def test_all_nodes_near_hubs_are_found_where_they_are_many():
-    """Two switches of 1,500 ports, and a cable between them."""
-    pairs = [(rank, f"switch {rank % 2}") for rank in range(3000)] + [("switch 0", "switch 1")]
-    network = topology("two", 3000, both_ways(pairs, bandwidth=1.0, latency=0.0))
-    graph, hub = graph_of(network), np.arange(3002) >= 3000
-    beyond = hubs(graph, hub).beyond
+def test_no_path_is_written_twice_where_there_is_little_room_for_them():
+    """What was written before there was no more room is not written again behind it."""
+    network = parse_topology("leaf_spine:4x3x4", bandwidth=1e9, latency=1e-6)
+    graph, nodes = graph_of(network), len(network.nodes)
+    hub = np.array([str(node).startswith("spine") for node in network.nodes])
+    assert hub.any()
+    ends = np.divmod(np.arange(network.ranks**2, dtype=np.int32), network.ranks)
+    sent = messages(*ends, nodes)
+    links = inside(sent, graph, cells(graph, hub), no_links(sent, graph)._replace(link=SMALL))
+    assert links.used[0] == sent.length.sum() > 4 * len(SMALL)
+    before = int(links.used[0])
+    links = across(sent, graph, hubs(graph, hub), Links(links.link[:before], links.used))
+    assert links.used[0] == sent.length.sum() > 2 * before
+
+
+@pytest.mark.parametrize("ports", [511, 512, 513, 1500])
+def test_all_nodes_near_hubs_are_found_however_many_they_are(ports):
+    """Two switches and a cable between them; there is room for 1,024 nodes at first."""
+    ranks = 2 * ports
+    pairs = [(rank, f"switch {rank % 2}") for rank in range(ranks)] + [("switch 0", "switch 1")]
+    network = topology("two", ranks, both_ways(pairs, bandwidth=1.0, latency=0.0))
+    beyond = hubs(graph_of(network), np.arange(ranks + 2) >= ranks).beyond
+    assert beyond.offset.tolist() == [0, ports + 1, 2 * ports + 2]
     for row, (begin, end) in enumerate(pairwise(beyond.offset)):
-        near, metric = beyond.item[begin:end], beyond.metric[begin:end]
-        switch = network.nodes.index(f"switch {row}")
-        other = network.nodes.index(f"switch {1 - row}")
-        assert near[0] == switch
-        assert sorted(near[1:]) == list(range(row, 3000, 2))
-        assert other not in near
-        assert metric.tolist() == [0] + 1500 * [1]
+        near = beyond.item[begin:end].tolist()
+        assert near[0] == network.nodes.index(f"switch {row}")
+        assert sorted(near[1:]) == list(range(row, ranks, 2))
+        assert beyond.metric[begin:end].tolist() == [0] + ports * [1]
 
 
 @given(st.integers(0, 60), st.integers(0, 9), st.integers(1, 7))

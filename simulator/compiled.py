@@ -194,7 +194,9 @@ def _engine() -> binding.ExecutionEngine:
     return binding.create_mcjit_compiler(binding.parse_assembly(""), machine())
 
 
+@cache
 def _processor() -> tuple[str, str]:
+    """Return name and features of the processor we are on."""
     return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
 
 

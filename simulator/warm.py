@@ -15,7 +15,9 @@ from simulator.compiled import Pass
 
 
 def warm(packages: Iterable[str]) -> int:
-    """Compile all passes in packages that are not yet, by the names of these; return how many.
+    """Compile the passes in packages, given by name, that are not yet; return how many there are.
+
+    Those that only other passes call are compiled with these.
 
     Examples
     --------
@@ -27,9 +29,11 @@ def warm(packages: Iterable[str]) -> int:
         for found in walk_packages(import_module(package).__path__, f"{package}."):
             module = import_module(found.name)
             passes |= {id(one): one for one in vars(module).values() if isinstance(one, Pass)}
-    for one in passes.values():
+    parts = {id(part) for one in passes.values() for part in one.calls().values()}
+    entries = [one for one in passes.values() if id(one) not in parts]
+    for one in entries:
         one.load()
-    return len(passes)
+    return len(entries)
 
 
 if __name__ == "__main__":

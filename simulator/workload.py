@@ -197,11 +197,16 @@ class Edges:
             min(source.min(), target.min()) < 0 or max(source.max(), target.max()) >= ops
         ):
             raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
-        order = np.lexsort((-lag, target, source))
-        source, target, lag = source[order], target[order], lag[order]
-        first = np.ones(len(source), dtype=bool)
-        first[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
-        source, target, lag = source[first], target[first], lag[first]
+        key = source * ops + target
+        if lag.any():
+            order = np.lexsort((-lag, key))
+            key, lag = key[order], lag[order]
+        else:
+            key = np.sort(key)
+        first = np.ones(len(key), dtype=bool)
+        first[1:] = key[1:] != key[:-1]
+        source, target = np.divmod(key[first], max(1, ops))
+        lag = lag[first]
         offset = np.zeros(ops + 1, dtype=np.int64)
         np.cumsum(np.bincount(source, minlength=ops), out=offset[1:])
         return Edges(offset=offset, target=target.astype(np.int32), lag=lag)

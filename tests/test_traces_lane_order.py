@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lane_execution import Execution
 from simulator.builder import WorkloadBuilder
 from simulator.engine import simulate
 from simulator.workload import CallRow, What
@@ -87,3 +88,53 @@ def test_ranks_that_wait_for_each_other_are_left_to_the_engine():
     workload = builder.build()
     same = one_at_a_time(workload, np.ones(4, dtype=bool))
     assert same.edges.target.tolist() == workload.edges.target.tolist()
+
+
+def any_job(seed):
+    """Ops on few lanes, with edges and lags at will, and calls in whatever order on each rank."""
+    random = np.random.default_rng(seed)
+    builder = WorkloadBuilder(job_ranks=3)
+    groups = [builder.group((0, 1, 2)), builder.group((0, 1)), builder.group((2,))]
+    rows = [
+        CallRow("barrier", groups[n % 3], n, 0.0, "", random.choice([np.nan, 2e-6]))
+        for n in range(6)
+    ]
+    calls = [builder.call(row) for row in rows]
+    for rank in range(3):
+        own = [n for n in calls if n % 3 == 0 or (n % 3 == 1) == (rank < 2)]
+        todo = random.permutation([*own, *[-1] * 8]) if random.random() < 0.4 else [*own, *[-1] * 8]
+        for number, call in enumerate(todo):
+            op = builder.op(
+                What.COMPUTE if call < 0 else What.COLLECTIVE,
+                rank=rank,
+                lane=f"{random.integers(2)}",
+                name="op",
+                duration=random.integers(3) * 1e-6,
+                call=int(call),
+                ready=random.integers(2) * 1e-6,
+            )
+            if number and random.random() < 0.4:
+                builder.edge(op - 1, op, lag=random.integers(2) * 1e-6)
+            if op and random.random() < 0.2:
+                builder.edge(int(random.integers(op)), op)
+    return builder.build()
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 10**6))
+def test_the_order_is_that_of_the_plain_execution(seed):
+    workload = any_job(seed)
+    busy = np.random.default_rng(seed).random(len(workload)) < 0.8
+    plain = Execution(workload, busy)
+    ordered = one_at_a_time(workload, busy)
+    assert bool(ordered.notes) == plain.loose
+    found = set(zip(ordered.edges.source.tolist(), ordered.edges.target.tolist(), strict=True))
+    before = set(zip(workload.edges.source.tolist(), workload.edges.target.tolist(), strict=True))
+    assert found == before | plain.links()
+
+
+def test_calls_come_loose_in_some_of_these_jobs_and_not_in_others():
+    loose = [
+        Execution(any_job(seed), np.ones(len(any_job(seed)), bool)).loose for seed in range(20)
+    ]
+    assert {*loose} == {True, False}

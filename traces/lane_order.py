@@ -5,14 +5,19 @@ those the op that stands first. Whatever was executed can be executed again, so 
 circle into the graph, nor one through the calls that ranks join.
 """
 
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import Edges, Workload
+from simulator.heap import room
+from simulator.workload import Edges, Floats, Workload
+from traces.lane_order_passes import Given, State, begin, execute, release
+
+LOOSE = (
+    "ranks come to calls on different lanes in orders that do not fit together: from there on "
+    "calls may overlap on a lane"
+)
 
 
 def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
@@ -21,145 +26,77 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
     Where ranks have come to their calls in orders that do not fit together, so that nobody can go
     on, calls take no lane from there on, which the workload's notes tell.
     """
-    run = _Run(workload, busy)
-    run.execute()
-    source, target = run.links()
-    notes = (*workload.notes, _LOOSE) if run.loose else workload.notes
     edges = workload.edges
-    return replace(
-        workload,
-        notes=notes,
-        edges=Edges.of(
-            len(workload),
-            np.concatenate([edges.source, source]),
-            np.concatenate([edges.target, target]),
-            np.concatenate([edges.lag, np.zeros(len(source))]),
-        ),
+    given = Given(
+        lane=workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane,
+        takes=busy,
+        call=workload.call,
+        duration=workload.duration,
+        transfer=np.nan_to_num(workload.calls.transfer, nan=0.0),
+        members=workload.members,
+        offset=edges.offset,
+        target=edges.target,
+        lag=edges.lag,
+    )
+    before, loose = before_on_lane(given, workload.ready)
+    notes = (*workload.notes, LOOSE) if loose else workload.notes
+    return replace(workload, notes=notes, edges=with_lanes(edges, before))
+
+
+def before_on_lane(given: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
+    """Find the op that runs before each on its lane, -1 if none does; and whether calls came loose.
+
+    ``given.lane`` may be any numbers; edges with a circle leave out what is on and behind it.
+    """
+    lanes, lane = np.unique(given.lane, return_inverse=True)
+    given = given._replace(lane=lane)
+    state = _state(given, ready, len(lanes))
+    now = execute(given, state, begin(given, state))
+    stuck = _stuck(given, state)
+    if not stuck.any():
+        return state.before, False
+    loose = given._replace(takes=given.takes & (given.call < 0))
+    execute(loose, state, release(loose, state, stuck & given.takes, now))
+    return state.before, True
+
+
+def with_lanes(edges: Edges, before: NDArray[np.int32]) -> Edges:
+    """Return the edges and those from the op before on a lane."""
+    after = np.flatnonzero(before >= 0)
+    return Edges.of(
+        len(before),
+        np.concatenate([edges.source, before[after]]),
+        np.concatenate([edges.target, after]),
+        np.concatenate([edges.lag, np.zeros(len(after))]),
     )
 
 
-_LOOSE = (
-    "ranks come to calls on different lanes in orders that do not fit together: from there on "
-    "calls may overlap on a lane"
-)
+def _state(given: Given, ready: Floats, lanes: int) -> State:
+    ops, calls = len(given.call), len(given.members)
+    offset = np.zeros(lanes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(given.lane, minlength=lanes), out=offset[1:])
+    return State(
+        ready=ready.copy(),
+        missing=np.bincount(given.target, minlength=ops),
+        events=room(ops),
+        waiting=room(ops),
+        room=offset,
+        held=np.zeros(lanes, dtype=np.int64),
+        free=np.ones(lanes, dtype=np.bool_),
+        last=np.full(lanes, -1, dtype=np.int32),
+        before=np.full(ops, -1, dtype=np.int32),
+        came=np.full(calls, -1, dtype=np.int32),
+        other=np.full(ops, -1, dtype=np.int32),
+        arrived=np.zeros(calls, dtype=np.int32),
+    )
 
 
-@dataclass(slots=True)
-class _Lane:
-    """What waits for a lane, as ``(ready, op)``, and the ops that have run on it."""
-
-    free: bool = True
-    waiting: list[tuple[float, int]] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-
-
-class _Run:
-    """One greedy execution: made, run and thrown away."""
-
-    def __init__(self, workload: Workload, busy: NDArray[np.bool_]):
-        self._busy = busy.tolist()
-        keys = workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane
-        self._lane_of = keys.tolist()
-        self._lanes: dict[int, _Lane] = {key: _Lane() for key in np.unique(keys).tolist()}
-        self._call = workload.call.tolist()
-        self._duration = workload.duration.tolist()
-        self._transfer = np.nan_to_num(workload.calls.transfer, nan=0.0).tolist()
-        self._members = workload.members.tolist()
-        self._arrived: dict[int, list[int]] = {}
-        self._missing = workload.predecessors.tolist()
-        self._offset = workload.edges.offset.tolist()
-        self._target = workload.edges.target.tolist()
-        self._lag = workload.edges.lag.tolist()
-        self._ready = workload.ready.tolist()
-        self._events: list[tuple[float, int, int]] = []
-        self._now = 0.0
-        self.loose = False
-
-    def execute(self) -> None:
-        for op, missing in enumerate(self._missing):
-            if missing == 0:
-                self._at(self._ready[op], 1, op)
-        self._go_on()
-        stuck = [op for members in self._arrived.values() for op in members]
-        if stuck:
-            self.loose = True
-            for op in stuck:
-                self._release(self._now, op)
-            self._go_on()
-
-    def _go_on(self) -> None:
-        events, end, begin = self._events, self._end, self._begin
-        while events:
-            self._now, is_begin, op = heappop(events)
-            if is_begin:
-                begin(self._now, op)
-            else:
-                end(self._now, op)
-
-    def links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Each op that ran on a lane and the one that ran there next."""
-        pairs = [
-            (one, other) for lane in self._lanes.values() for one, other in pairwise(lane.done)
-        ]
-        table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
-
-    def _at(self, time: float, what: int, op: int) -> None:
-        heappush(self._events, (time, what, op))
-
-    def _begin(self, time: float, op: int) -> None:
-        """Let an op take its lane, or wait for it: nothing else holds it up."""
-        if not self._takes_lane(op):
-            self._start(time, op)
-            return
-        lane = self._lanes[self._lane_of[op]]
-        if lane.free and not lane.waiting:
-            lane.free = False
-            self._start(time, op)
-            return
-        heappush(lane.waiting, (time, op))
-        self._serve(time, lane)
-
-    def _serve(self, time: float, lane: _Lane) -> None:
-        while lane.free and lane.waiting:
-            _, op = heappop(lane.waiting)
-            lane.free = not self._takes_lane(op)
-            self._start(time, op)
-
-    def _takes_lane(self, op: int) -> bool:
-        return self._busy[op] and not (self.loose and self._call[op] >= 0)
-
-    def _release(self, time: float, op: int) -> None:
-        if self._busy[op]:
-            lane = self._lanes[self._lane_of[op]]
-            lane.free = True
-            self._serve(time, lane)
-
-    def _start(self, time: float, op: int) -> None:
-        call = self._call[op]
-        if call < 0:
-            self._at(time + self._duration[op], 0, op)
-            return
-        members = self._arrived.setdefault(call, [])
-        members.append(op)
-        if len(members) == self._members[call]:
-            del self._arrived[call]
-            for member in members:
-                self._at(time + self._transfer[call] + self._duration[member], 0, member)
-
-    def _end(self, time: float, op: int) -> None:
-        if self._takes_lane(op):
-            lane = self._lanes[self._lane_of[op]]
-            lane.done.append(op)
-            lane.free = True
-            if lane.waiting:
-                self._serve(time, lane)
-        ready, missing, events = self._ready, self._missing, self._events
-        for edge in range(self._offset[op], self._offset[op + 1]):
-            follower = self._target[edge]
-            soonest = time + self._lag[edge]
-            if soonest > ready[follower]:
-                ready[follower] = soonest
-            missing[follower] -= 1
-            if missing[follower] == 0:
-                heappush(events, (ready[follower], 1, follower))
+def _stuck(given: Given, state: State) -> NDArray[np.bool_]:
+    """Mark the ops that have come to a call to which others have not."""
+    stuck = np.zeros(len(given.call), dtype=np.bool_)
+    for call in np.flatnonzero((state.arrived > 0) & (state.arrived < given.members)).tolist():
+        op = int(state.came[call])
+        while op >= 0:
+            stuck[op] = True
+            op = int(state.other[op])
+    return stuck

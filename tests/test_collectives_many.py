@@ -110,6 +110,18 @@ def test_forced_algorithms_too(name, ranks, nodes, data):
     assert together == pytest.approx(expected, rel=1e-12)
 
 
+def test_what_is_known_of_a_graph_serves_any_networks_of_it():
+    """One machine, asked of networks with few classes of links, with many, and with few again."""
+    network, machine, library = job("hgx-h100", 16, 2)
+    uneven = replace(network, bandwidth=network.bandwidth * np.linspace(1, 2, len(network)))
+    call = "all_reduce", np.arange(16, dtype=np.int32), 1e8
+    for several in ([network], [network, uneven], [network, scaled(network, SCALE_UP, latency=3)]):
+        for _ in range(2):
+            fresh = replace(machine, known={})
+            together = times(library)(*call, stacked(several), machine=machine)
+            assert together == pytest.approx(one_by_one(library, call, several, fresh), rel=1e-12)
+
+
 @pytest.mark.parametrize("size", [1e5, 3e6, 1e7, 3e7])
 def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
     """Four nodes of H100: at one size some networks have trees, others rings, some NVLSTree."""

@@ -45,7 +45,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== setup: install into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]'
 	@echo "== setup: compile the hot passes, once"
-	@$(BIN)/python -m simulator.warm
+	@$(BIN)/python -m simulator.warm simulator topologies collectives traces experiments
 	@touch $@
 	@echo "== setup: done"
 

@@ -11,45 +11,21 @@ chunk where that is not block after block (:func:`collectives.check`).
 """
 
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collectives.msccl import read_xml
 from collectives.semantics import check
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
-Index = Annotated[int, Field(ge=0, lt=2**31)]
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-
-
-class _StepFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    reduce: bool
-    transfers: Annotated[
-        list[Annotated[list[Index], Field(min_length=4, max_length=4)]], Field(min_length=1)
-    ]
-    repeats: Count = 1
-    shift: Annotated[int, Field(gt=-(2**31), lt=2**31)] = 0
-    cycle: Count = 1
-    in_network: bool = False
-
-
-class _ScheduleFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    kind: str
-    algorithm: str
-    ranks: Count
-    chunks: Count
-    parts: Count
-    steps: list[_StepFile]
-    owners: list[Index] | None = None
+_Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
+"""From a text to a schedule, and the owners of its chunks where they are not the default's."""
+_READERS = {".json": "collectives.schedule_json", ".xml": "collectives.msccl"}
+"""By ending; imported when asked, since few schedules are somebody's own."""
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -62,12 +38,11 @@ def load_schedule(path: Path | str) -> Schedule:
         and the element.
     """
     path = Path(path)
-    readers = {".json": _read_json, ".xml": read_xml}
-    if path.suffix.lower() not in readers:
-        raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(readers)}")
+    if path.suffix.lower() not in _READERS:
+        raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(_READERS)}")
+    read: _Reader = import_module(_READERS[path.suffix.lower()]).read
     try:
-        text = path.read_text(encoding="utf-8")
-        schedule, owners = readers[path.suffix.lower()](text)
+        schedule, owners = read(path.read_text(encoding="utf-8"))
         check(schedule, owners)
     except (OSError, UnicodeDecodeError, ScheduleError) as error:
         raise ScheduleError(f"{path}: {error}") from error
@@ -93,33 +68,3 @@ def _step_fields(step: Step) -> dict[str, object]:
         if getattr(step, name) != default
     }
     return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}
-
-
-def _read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    try:
-        file = _ScheduleFile.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ScheduleError(f"{where}: {first['msg']}") from error
-    steps = tuple(_step(step) for step in file.steps)
-    schedule = Schedule(file.kind, file.algorithm, file.ranks, file.chunks, file.parts, steps)
-    owners = None if file.owners is None else np.array(file.owners, dtype=np.int32)
-    if owners is not None and len(owners) and owners.max() >= file.ranks:
-        raise ScheduleError(f"owners: rank {owners.max()} is outside 0..{file.ranks - 1}")
-    return schedule, owners
-
-
-def _step(step: _StepFile) -> Step:
-    source, target, chunk, count = np.array(step.transfers, dtype=np.int32).T
-    return Step(
-        source,
-        target,
-        chunk,
-        count,
-        reduce=step.reduce,
-        repeats=step.repeats,
-        shift=step.shift,
-        cycle=step.cycle,
-        in_network=step.in_network,
-    )

@@ -43,7 +43,7 @@ class _Builder(ElementTree.TreeBuilder):
         raise ScheduleError(f"DOCTYPE {name}: a document type is not read")
 
 
-def read_xml(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
+def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     """Turn a program into a schedule; owners are the default's.
 
     Raises

@@ -22,7 +22,6 @@ from simulator.engine import Progress
 from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
-from traces.coverage import Coverage
 from traces.load import Reader
 from traces.loaded import Loaded, Options
 from traces.package import find_package, reader
@@ -115,7 +114,7 @@ class Baseline:
             "slow_down": None if self.slow_down is None else asdict(self.slow_down),
             "folded": self.timeline.folded,
             "step": self.loaded.coverage.step,
-            "coverage": coverage_record(self.loaded.coverage),
+            "coverage": self.loaded.coverage.record(),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
@@ -207,18 +206,3 @@ def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]
         raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")
     made = card_cluster(package.card, source=str(package.file))
     return made.cluster, made.notes
-
-
-def coverage_record(coverage: Coverage) -> dict[str, object]:
-    """Return the coverage line as a record: counts, and fractions between 0 and 1."""
-    return {
-        "ranks": len(coverage.ranks),
-        "ranks_in_job": coverage.ranks_in_job,
-        "kernels": coverage.kernels,
-        "launches_paired": coverage.launches_paired,
-        "collectives": coverage.collectives,
-        "collectives_matched": coverage.collectives_matched,
-        "bytes_known": coverage.bytes_known,
-        "starts_explained": coverage.starts_explained,
-        "notes": list(coverage.notes),
-    }

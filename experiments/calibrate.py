@@ -11,6 +11,7 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.calibration import calibrated_cluster, fit_kinds
 from experiments.fitting import Fit, interval
 from experiments.output import writing
+from experiments.render import Rows
 from topologies import Cluster
 from topologies.cluster import Calibrated
 from topologies.what_if import resource_values
@@ -67,6 +68,10 @@ class CalibrationReport:
             "cluster": self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True),
         }
 
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Parameter, self.parameters
+
 
 def calibrate(
     trace: Path | str,
@@ -115,7 +120,7 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
 
 
 def _parameters(
-    kind: str, found: Fit, cluster: Cluster, rng: np.random.Generator
+    kind: str, found: Fit, cluster: Cluster, rng: "np.random.Generator"
 ) -> Iterable[Parameter]:
     bounds = interval(found, rng) if found.fitted else None
     values = _payload(cluster, cluster.calibration.get(kind, Calibrated()))

@@ -10,40 +10,90 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from experiments.commands import files, generation, networks, questions, trust
 from simulator.errors import TwofoldError
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    questions.utility,
-    questions.sweep,
-    questions.curve,
-    questions.compare,
-    questions.what_if,
-    questions.replay,
-    questions.explain,
-    files.inspect,
-    files.metrics,
-    files.package,
-    trust.calibrate,
-    trust.validate,
-    files.convert,
-    generation.generate,
-    networks.clusters,
-    networks.collective,
-    networks.topology,
-)
+COMMANDS: dict[str, Callable[..., None]] = {
+    command.__name__.replace("_", "-"): command
+    for command in (
+        questions.utility,
+        questions.sweep,
+        questions.curve,
+        questions.compare,
+        questions.what_if,
+        questions.replay,
+        questions.explain,
+        files.inspect,
+        files.metrics,
+        files.package,
+        trust.calibrate,
+        trust.validate,
+        files.convert,
+        generation.generate,
+        networks.clusters,
+        networks.collective,
+        networks.topology,
+    )
+}
 """In the order of ``--help``."""
+
+
+class _Commands(TyperGroup):
+    """The commands, each made of its function when it is asked for: all take ten times as long."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name them in their order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+        """Make one; of a name that is none all, among which typer looks for what was meant."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                self.add_command(_made(name), name)
+        return cast("TyperCommand | None", self.commands.get(cmd_name))
+
+
+def _made(name: str) -> TyperCommand:
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(_guarded(COMMANDS[name]))
+    return cast("TyperCommand", get_command(alone))
+
 
 app = typer.Typer(
     name="twofold",
+    cls=_Commands,
     help="What would twice of it buy us? What-ifs for distributed machine learning, from traces.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"twofold {version('twofold')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that are no command's."""
 
 
 def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
@@ -78,16 +128,15 @@ def _stop(message: str, status: int) -> typer.Exit:
     return typer.Exit(status)
 
 
-for _command in COMMANDS:
-    app.command()(_guarded(_command))
-
-
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
+"""Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs."""
 
 
 def main() -> None:
     """Run the command line."""
+    os.environ.setdefault(*_ONE_THREAD)
     gc.set_threshold(_ALLOCATIONS)
     try:
         app()

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from experiments.compare import describe
+from experiments.render import Rows
 from simulator.units import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
 
@@ -52,6 +52,12 @@ class ClustersReport:
             return asdict(self.clusters[0]) | {"quantities": rows}
         return [asdict(cluster) for cluster in self.clusters]
 
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        if self.quantities:
+            return Quantity, self.quantities
+        return ClusterRow, self.clusters
+
 
 def clusters(name: str | None = None) -> ClustersReport:
     """Return the catalogue, or one cluster (a name or a YAML file) with its sources.
@@ -69,6 +75,16 @@ def clusters(name: str | None = None) -> ClustersReport:
         for field, value in quantities(cluster).items()
     )
     return ClustersReport((_row(cluster),), rows)
+
+
+def describe(cluster: Cluster) -> str:
+    """Say what a cluster's network is, in one line."""
+    up, out = cluster.scale_up, cluster.scale_out
+    inside = f"{up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    if out is None:
+        return inside
+    nic = format_quantity(out.bandwidth, "B/s")
+    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node"
 
 
 def _row(cluster: Cluster) -> ClusterRow:

@@ -10,6 +10,7 @@ import numpy as np
 from collectives import load_schedule, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.force import parse
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine import Planner, simulate
@@ -48,6 +49,10 @@ class CollectiveReport:
     def record(self) -> list[dict[str, object]]:
         """Return the JSON answer: a list of rows."""
         return [asdict(point) for point in self.points]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CollectivePoint, self.points
 
 
 def collective(  # noqa: PLR0913 - the options of the command

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.calibration import with_calibration
+from experiments.clusters import describe
 from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.what_if import utility_pct
 from simulator.errors import ClusterError
-from simulator.units import format_quantity
 from topologies import Cluster, load_cluster, with_topology
 
 
@@ -39,6 +40,10 @@ class CompareReport:
     def record(self) -> list[dict[str, object]]:
         """Return the JSON answer: a list of rows."""
         return [asdict(point) for point in self.points]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return ComparePoint, self.points
 
 
 def compare(
@@ -83,13 +88,3 @@ def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> 
         exposed_communication_s=found.exposed_communication,
         engine=found.engine,
     )
-
-
-def describe(cluster: Cluster) -> str:
-    """Say what a cluster's network is, in one line."""
-    up, out = cluster.scale_up, cluster.scale_out
-    inside = f"{up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
-    if out is None:
-        return inside
-    nic = format_quantity(out.bandwidth, "B/s")
-    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node"

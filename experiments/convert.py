@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Settings
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from simulator.errors import OutputError
 from simulator.schedule import Schedule
@@ -46,6 +47,10 @@ class ConvertReport:
             "files": [asdict(file) for file in self.files],
             "notes": list(self.notes),
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Written, self.files
 
 
 def convert(

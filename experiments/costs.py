@@ -115,10 +115,7 @@ def _target(workload: Workload) -> Floats:
 
 def _idle(scenario: Scenario) -> Floats:
     """Time of each call on an idle network (s)."""
-    costs = Costs(scenario.topology(), scenario.planner())
-    workload = scenario.workload
-    calls = range(len(workload.calls))
-    return np.array([costs.idle_time(workload.call_view(call)) for call in calls])
+    return Costs(scenario.topology(), scenario.planner()).idle_times(scenario.workload)
 
 
 def _unsized(workload: Workload) -> NDArray[np.bool_]:

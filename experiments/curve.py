@@ -9,6 +9,7 @@ import numpy as np
 
 from collectives.many import one_schedule
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.study import LINKS, RANKS, Study
 from experiments.utility import without_effect
@@ -64,6 +65,10 @@ class CurveReport:
             "note": self.note,
             "points": [asdict(point) for point in self.points],
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CurvePoint, self.points
 
 
 def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.render import Rows
 from experiments.slowdown import SlowDown, measured, recorded_steps
 from simulator.attribution import Part, Stretch, path_parts, rank_parts, stretches
 from simulator.critical_path import Segment, critical_path
@@ -46,6 +47,10 @@ class ExplainReport:
             "slow_down_note": self.slow_down_note,
             "path": [asdict(stretch) for stretch in self.stretches],
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Stretch, self.stretches
 
 
 def explain(

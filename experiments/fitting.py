@@ -80,7 +80,7 @@ def fit(rows: Rows) -> Fit:
     )
 
 
-def interval(found: Fit, rng: np.random.Generator) -> Floats:
+def interval(found: Fit, rng: "np.random.Generator") -> Floats:
     """Bounds of each multiple, shape ``(2, parts)``: 95 % of fits to calls drawn with replacement.
 
     Percentile bootstrap (Efron 1979), drawn among calls that are alike, so that no draw lacks a

@@ -8,6 +8,7 @@ from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.folded import Step, replicas_enough
 from experiments.generate import roofline
 from experiments.output import writing
+from experiments.render import Rows
 from simulator.critical_path import critical_path, path_by_group, path_by_what
 from simulator.metrics import exposed_communication
 from topologies import Cluster, load_cluster
@@ -90,6 +91,10 @@ class GenerationReport:
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Exchanged, self.exchanged
 
 
 def generate(

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.baseline import coverage_record
+from experiments.render import Rows
 from simulator.workload import What
 from traces.coverage import Coverage
 from traces.load import format_of, recognised
 from traces.loaded import Loaded, Options
 from traces.package import find_package, reader
 from traces.pytorch_et import read
-from traces.pytorch_et_summary import EtSummary, summary
+from traces.pytorch_et_summary import EtCalls, EtSummary, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class InspectReport:
             "step": coverage.step,
             "steps": list(coverage.steps),
             "measured_step_s": _known(self.loaded.measured_step),
-            "coverage": coverage_record(coverage),
+            "coverage": coverage.record(),
             "starts": dict(coverage.starts),
             "worst_unexplained_starts": [asdict(gap) for gap in coverage.gaps],
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
@@ -60,6 +60,10 @@ class InspectReport:
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CallSummary, self.calls
 
 
 def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
@@ -122,6 +126,10 @@ class ProgramReport:
         for call in told["calls"]:
             call["size"] = _known(call["size"])
         return told
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return EtCalls, self.summary.calls
 
 
 def look(trace: Path | str, *, step: str = "median") -> "InspectReport | ProgramReport":

@@ -62,9 +62,10 @@ def half_widths(base: Baseline, changes: Mapping[str, Change]) -> dict[str, floa
     shows no spread: one step, and no call whose transfer is known by itself.
     """
     random = np.random.default_rng(_SEED)
-    steps = [_drawn(*scenarios, random) for scenarios in _scenarios(base)]
-    if len(steps) < 2 and not any((step.noise != 1).any() for step in steps):
+    scenarios = [(asked, _noise(recorded, random)) for recorded, asked in _scenarios(base)]
+    if len(scenarios) < 2 and not any((noise != 1).any() for _, noise in scenarios):
         return {}
+    steps = [_Step(asked, contract(asked.workload, _PARTS), noise) for asked, noise in scenarios]
     usual = [_times(step, step.scenario) for step in steps]
     found = {}
     for name, change in changes.items():
@@ -103,19 +104,23 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     ]
 
 
-def _drawn(recorded: Scenario, scenario: Scenario, random: np.random.Generator) -> _Step:
-    """Draw a step; its what-ifs do not change what the model misses."""
-    calls = scenario.workload.calls
+def _noise(recorded: Scenario, random: "np.random.Generator") -> Floats:
+    """Draw how measured calls differ from the model, ``(calls, 1 + DRAWS)``; the first as it is.
+
+    What-ifs do not change what the model misses.
+    """
+    calls = recorded.workload.calls
     noise = np.ones((len(calls), 1 + DRAWS))
     for kind, ratios in _ratios(recorded).items():
         own = np.flatnonzero(calls.kind == KINDS.index(kind))
         noise[own, 1:] = random.choice(ratios, (len(own), DRAWS))
-    return _Step(scenario, contract(scenario.workload, _PARTS), noise)
+    return noise
 
 
 def _ratios(scenario: Scenario) -> dict[str, Floats]:
     """Measured to model, of each call by kind; nothing where calls cost what was measured."""
-    if (scenario.workload.calls.factor != 1).any() or not len(scenario.workload.calls):
+    calls = scenario.workload.calls
+    if (calls.factor != 1).any() or np.isnan(calls.transfer).all():
         return {}
     rows = rows_by_kind([by_trace(scenario)])
     return {kind: table.took / table.parts.sum(axis=1) for kind, table in rows.items()}
@@ -128,7 +133,7 @@ def _times(step: _Step, scenario: Scenario) -> Floats:
     if scale is None or scale.keys() - _PARTS:
         scale, graph = {}, contract(workload, ())
     costs = Costs(scenario.topology(), scenario.planner())
-    idle = np.array([costs.idle_time(workload.call_view(call)) for call in range(len(step.noise))])
+    idle = costs.idle_times(workload)
     points = Points(
         cost=idle[:, None] * step.noise,
         row=np.arange(len(idle)),
@@ -138,7 +143,7 @@ def _times(step: _Step, scenario: Scenario) -> Floats:
     return makespans(graph, points)
 
 
-def _half_width(gains: Floats, random: np.random.Generator) -> float:
+def _half_width(gains: Floats, random: "np.random.Generator") -> float:
     """``gains`` has shape ``(steps, 1 + DRAWS)``: draw steps, and for each one of its draws."""
     count = len(gains)
     steps, draws = (

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collectives.traffic import utilisations, volumes
-from experiments.baseline import Baseline, Settings, Watch, baseline, coverage_record
+from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.card_check import check_card
 from experiments.card_cluster import CardCluster, card_cluster
 from experiments.card_flops import peak_of, step_flops
 from experiments.ports import ports
+from experiments.render import Rows
 from simulator import metrics as of
 from simulator.errors import ClusterError
 from simulator.measured import Run, measured
@@ -59,7 +60,7 @@ class MetricsReport:
             else {
                 "trace": loaded.trace,
                 "step": loaded.coverage.step,
-                "coverage": coverage_record(loaded.coverage),
+                "coverage": loaded.coverage.record(),
             }
         )
         return head | {
@@ -67,6 +68,10 @@ class MetricsReport:
             "card_findings": list(self.findings),
             "notes": list(self.notes),
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Metric, self.metrics
 
 
 def metrics(

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
+from experiments.render import Rows
 from simulator.topology import Topology
 from simulator.units import parse_quantity
 from topologies.spec import Summary, parse_topology, summary
@@ -18,6 +19,10 @@ class TopologyReport:
     def record(self) -> dict[str, object]:
         """Return the JSON answer."""
         return asdict(self.rows[0]) | {"cables": self.cables}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Summary, self.rows
 
 
 def topology(

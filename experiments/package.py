@@ -12,6 +12,7 @@ from typing import Any
 from experiments.baseline import Settings
 from experiments.card_check import check_card, kind_of_group
 from experiments.metrics import metrics
+from experiments.render import Rows
 from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card import TEMPLATE_VERSION, Card, write_card
@@ -54,6 +55,10 @@ class PackageReport:
             "blank": list(self.blank),
             "card_findings": list(self.findings),
         }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return PackagedFile, self.files
 
 
 def package(

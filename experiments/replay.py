@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.render import Rows
 from simulator.critical_path import Segment, critical_path, path_by_group, path_by_what
-from simulator.metrics import RankTime, exposed_communication, rank_times
+from simulator.metrics import RankTime, mean_exposed, rank_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class ReplayReport:
             "critical_path_by_group_s": self.path_by_group,
         }
 
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return RankReplay, self.ranks
+
 
 def replay(
     trace: Path | str,
@@ -65,12 +70,12 @@ def replay(
     """
     base = baseline(trace, cluster, settings, watch)
     ends = base.loaded.measured_end
-    rows = [row for row in rank_times(base.timeline) if not ends or row.rank in ends]
+    rows = rank_times(base.timeline)
     path = critical_path(base.timeline)
     return ReplayReport(
         base=base,
-        ranks=tuple(_rank(base, row) for row in rows),
-        exposed_communication_s=exposed_communication(base.timeline),
+        ranks=tuple(_rank(base, row) for row in rows if not ends or row.rank in ends),
+        exposed_communication_s=mean_exposed(rows),
         path=tuple(path),
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),

@@ -219,7 +219,7 @@ def _put_together(sides: Sequence[Table]) -> list[Table]:
     ]
 
 
-def _drawn(table: Table, random: np.random.Generator, rows: int) -> Table:
+def _drawn(table: Table, random: "np.random.Generator", rows: int) -> Table:
     drawn = random.integers(0, len(table[0]), rows) if len(table[0]) else np.zeros(0, dtype=int)
     return table[0][drawn], table[1][drawn]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.parallel import map_scenarios, outcome
+from experiments.render import Rows
 from experiments.utility import without_effect
 from experiments.what_if import check_factor, check_resource, improve, utility_pct, value_of
 from simulator.errors import WhatIfError
@@ -40,6 +41,10 @@ class SweepReport:
     def record(self) -> list[dict[str, object]]:
         """Return the JSON answer: a list of rows."""
         return [asdict(point) for point in self.points]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return SweepPoint, self.points
 
 
 def sweep(

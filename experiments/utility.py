@@ -9,7 +9,8 @@ from pathlib import Path
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.bound import most_utility
 from experiments.interval import half_widths
-from experiments.parallel import Outcome, map_scenarios, outcome, told
+from experiments.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.render import Rows
 from experiments.scenario import Scenario
 from experiments.what_if import (
     RESOURCES,
@@ -61,6 +62,10 @@ class UtilityReport:
         """Return the JSON answer."""
         rows = [asdict(utility) for utility in self.utilities]
         return self.base.record() | {"factor": self.factor, "utilities": rows}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Utility, self.utilities
 
 
 def utility(
@@ -140,7 +145,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_held_by(told(base.timeline).spent, found.spent, resource),
+        note=_held_by(spent(base.timeline), found.spent, resource),
         engine=found.engine,
     )
 

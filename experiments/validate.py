@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.calibration import calibrated_cluster, fit_kinds
+from experiments.render import Rows
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
@@ -58,6 +59,10 @@ class ValidationReport:
     def record(self) -> list[dict[str, object]]:
         """Return the JSON answer: a list of rows."""
         return [asdict(step) for step in self.steps]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return StepError, self.steps
 
     def median(self, column: str) -> float | None:
         """Median of the absolute errors in a column, of the steps that have one."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.changes import parse
+from experiments.render import Rows
 from experiments.what_if import utility_pct
 from simulator.errors import WhatIfError
 from simulator.metrics import exposed_communication
@@ -35,6 +36,10 @@ class WhatIfReport:
     def record(self) -> dict[str, object]:
         """Return the JSON answer."""
         return self.base.record() | {"points": [asdict(point) for point in self.points]}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return WhatIfPoint, self.points
 
 
 def what_ifs(

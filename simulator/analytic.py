@@ -8,17 +8,41 @@ scenario after the other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled_nan_free
 from simulator.contract import Contracted
 from simulator.errors import WorkloadError
-from simulator.workload import Floats, Ints, What
+from simulator.workload import Floats, Ints, Matrix, Offsets, What
 
 _LEAST, _BLOCK, _ENDS = 8, 128, 2**25
 """Scenarios of one pass: 128, or fewer where their ends at all points would take over 256 MiB."""
+
+
+class _Edges(NamedTuple):
+    """Edges of a contracted graph."""
+
+    offset: Offsets
+    source: Ints
+    weight: Matrix
+
+
+class _Calls(NamedTuple):
+    """Row of the costs (-1: no call) and factor of every point, and the costs."""
+
+    row: Ints
+    factor: Floats
+    cost: Matrix
+
+
+class _Scratch(NamedTuple):
+    """Ends of all points in a block of scenarios, and the length of an edge in each of them."""
+
+    end: Matrix
+    after: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,57 +106,79 @@ def _swept(graph: Contracted, points: Points, first: int) -> Floats:
     """Return the starts of the points from ``first`` on."""
     start = np.empty((len(graph) - first, len(points)))
     if start.size:
-        row, factor = _of_points(graph, points)
-        edges = graph.offset, graph.source, graph.weight
-        calls = row, factor, np.ascontiguousarray(points.cost)
+        edges = _Edges(graph.offset, graph.source, graph.weight)
+        calls = _of_points(graph, points)
         block = min(_BLOCK, max(_LEAST, _ENDS // len(graph)))
-        _sweep(edges, calls, points.scales(graph.parts), start, block)
+        scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
+        for begin in range(0, len(points), block):
+            _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)
     return start
 
 
-def _of_points(graph: Contracted, points: Points) -> tuple[Ints, Floats]:
-    """Row of the costs (-1: no call) and factor of every point."""
+def _of_points(graph: Contracted, points: Points) -> _Calls:
     is_call = graph.call >= 0
     row = np.full(len(graph), -1, dtype=np.int32)
     factor = np.zeros(len(graph))
     row[is_call] = points.row[graph.call[is_call]]
     factor[is_call] = points.factor[graph.call[is_call]]
-    return row, factor
+    return _Calls(row, factor, np.ascontiguousarray(points.cost))
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})
-def _sweep(edges, calls, scale, start, block):  # type: ignore[no-untyped-def]
-    """Fill ``start`` of the last points; ``nnan`` and ``nsz`` let a maximum be one instruction."""
+@compiled_nan_free
+def _sweep(
+    edges: _Edges, calls: _Calls, scale: Matrix, scratch: _Scratch, start: Matrix, begin: int
+) -> None:
+    """Fill ``start`` of the last points in a block of scenarios that begins at ``begin``."""
     offset, source, weight = edges
-    row, factor, cost = calls
-    points, scenarios = len(offset) - 1, start.shape[1]
-    first = points - len(start)
-    end = np.zeros((points, block))
-    for begin in range(0, scenarios, block):
-        width = min(block, scenarios - begin)
-        local = np.ascontiguousarray(scale[:, begin : begin + width])
-        after = np.empty(width)
-        for point in range(points):
-            mine = end[point, :width]
-            mine[:] = 0.0
-            for edge in range(offset[point], offset[point + 1]):
-                _length(weight[edge], local, after)
-                before = end[source[edge]]
-                for at in range(width):
-                    mine[at] = max(mine[at], before[at] + after[at])
-            if point >= first:
-                start[point - first, begin : begin + width] = mine
-            if row[point] >= 0:
-                lasting = cost[row[point], begin : begin + width]
-                for at in range(width):
-                    mine[at] += factor[point] * lasting[at]
+    end, after = scratch
+    first = len(offset) - 1 - len(start)
+    width = min(len(after), start.shape[1] - begin)
+    for point in range(len(offset) - 1):
+        mine = end[point, :width]
+        mine[:] = 0.0
+        for edge in range(offset[point], offset[point + 1]):
+            before = end[source[edge], :width]
+            _come_after(mine, before, weight[edge], scale, begin, after[:width])
+        if point >= first:
+            for at in range(width):
+                start[point - first, begin + at] = mine[at]
+        row, factor = calls.row[point], calls.factor[point]
+        if row >= 0:
+            for at in range(width):
+                mine[at] += factor * calls.cost[row, begin + at]
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})
-def _length(weight, local, after):  # type: ignore[no-untyped-def]
-    """Length of an edge in each scenario of a block; most have a part or two that are not 0."""
+@compiled_nan_free
+def _come_after(
+    mine: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
+) -> None:
+    """Let a point come no earlier than an edge's weight after another, in a block of scenarios.
+
+    ``after`` is scratch. Most edges have one part that is scaled, if any.
+    """
+    parts, part = 0, 0
+    for one in range(1, len(weight)):
+        if weight[one] > 0:
+            parts, part = parts + 1, one
+    if parts == 0:
+        fixed = weight[0]
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + fixed)
+    elif parts == 1:
+        fixed, scaled, by = weight[0], weight[part], scale[part, begin:]
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + (fixed + scaled * by[at]))
+    else:
+        _add_up(weight, scale, begin, after)
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + after[at])
+
+
+@compiled_nan_free
+def _add_up(weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
+    """Length of an edge in each scenario of a block."""
     after[:] = weight[0]
     for part in range(1, len(weight)):
         if weight[part] > 0:
             for at in range(len(after)):
-                after[at] += weight[part] * local[part, at]
+                after[at] += weight[part] * scale[part, begin + at]

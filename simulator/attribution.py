@@ -124,7 +124,7 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     """Spans of time by what covers them; a later one counts where no earlier one does."""
     workload, start, end = timeline.workload, timeline.start, timeline.end
-    mine = np.flatnonzero(workload.rank == rank)
+    mine = workload.ops_of(rank)
     what = workload.what[mine]
     for name, kind in ((COMPUTE, What.COMPUTE), (COPY, What.COPY)):
         ops = mine[what == kind]

@@ -8,8 +8,8 @@ llvmlite loads in a fraction of that.
 That asks three things of a pass:
 
 * its parameters are annotated: contiguous arrays (``NDArray[np.int64]`` has one dimension, what
-  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``float``, ``bool``, or named
-  tuples of these; it returns nothing or a number;
+  has more says so: ``np.ndarray[tuple[int, int], ...]``), ``int``, ``np.uint64``, ``float``,
+  ``bool``, or named tuples of these; it returns nothing or a number;
 * it allocates nothing: results and scratch are arrays it is given;
 * it raises nothing, and what it indexes is there: bounds are not checked.
 
@@ -27,12 +27,23 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_o
 import llvmlite
 import numpy as np
 from llvmlite import binding
+from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_IN_C = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, None: None}
+_IN_C: dict[Any, Any] = {
+    int: ctypes.c_int64,
+    np.uint64: ctypes.c_uint64,
+    float: ctypes.c_double,
+    bool: ctypes.c_bool,
+    None: None,
+}
 """Parameters that are no arrays, and results, as C has them."""
+
+
+_DIGEST = 16
+"""Bytes of a digest."""
 
 
 class Parameter(NamedTuple):
@@ -73,12 +84,12 @@ class Pass(Generic[P, R]):
 
     def __call__(self, *args: P.args, **_: P.kwargs) -> R:
         """Call the machine code; arguments have no keywords there."""
-        native = self._native or self._load()
+        native = self._native or self.load()
         return native(*_flat(self.parameters, args))
 
     def bound(self, *args: object) -> Callable[..., R]:
         """Return the pass with its first arguments given: arrays that outlive what is returned."""
-        native = self._native or self._load()
+        native = self._native or self.load()
         first = tuple(_flat(self.parameters[: len(args)], args))
         return lambda *rest: native(*first, *rest)
 
@@ -93,7 +104,8 @@ class Pass(Generic[P, R]):
         called = {name: known.get(name) for name in self.function.__code__.co_names}
         return {name: one for name, one in called.items() if isinstance(one, Pass)}
 
-    def _load(self) -> Callable[..., R]:
+    def load(self) -> Callable[..., R]:
+        """Load, or compile, the machine code."""
         annotations = self.function.__annotations__.items()
         told = [(name, kind) for name, kind in annotations if name != "return"]
         self.parameters = tuple(_parameter(name, kind) for name, kind in told)
@@ -135,8 +147,8 @@ def _parameter(name: str, annotation: Any) -> Parameter:
     return Parameter(name, annotation, tuple(_parameter(*field) for field in fields.items()))
 
 
-def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> Iterator[Any]:
-    """Arguments as C takes them.
+def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> list[Any]:
+    """Return arguments as C takes them.
 
     Raises
     ------
@@ -145,17 +157,26 @@ def _flat(parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> Iterator[
     ValueError
         If there are more or fewer arguments than parameters.
     """
+    found: list[Any] = []
     for (name, _, parts, dtype, ndim), value in zip(parameters, args, strict=True):
         if parts:
-            yield from _flat(parts, value)
+            found += _flat(parts, value)
         elif dtype is None:
-            yield value
+            found.append(value)
         elif value.dtype == dtype and value.ndim == ndim and value.flags.c_contiguous:
-            yield value.ctypes.data
-            yield from value.shape
+            found.append(_address(value))
+            found += value.shape
         else:
             there = f"{value.dtype} of {value.ndim} dimensions"
             raise TypeError(f"{name}: {there} is not contiguous {dtype} of {ndim}")
+    return found
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Return where an array begins; NumPy's own way takes four times as long."""
+    if array.size and array.flags.writeable:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return array.ctypes.data
 
 
 def _link(code: bytes) -> int:
@@ -173,7 +194,9 @@ def _engine() -> binding.ExecutionEngine:
     return binding.create_mcjit_compiler(binding.parse_assembly(""), machine())
 
 
+@cache
 def _processor() -> tuple[str, str]:
+    """Return name and features of the processor we are on."""
     return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
 
 
@@ -181,25 +204,29 @@ def _object(one: Pass[..., Any]) -> bytes:
     """Return the name of a pass's entry, a zero, and its object file: as kept, or made anew.
 
     It is kept beside the source, or in the user's cache directory where that cannot be written,
-    behind a digest of all that it was made of.
+    behind digests of all that it was made of and of itself. What was typed by hand is not kept.
     """
-    digest = _digest(one)
     places = _places(one)
+    try:
+        key = _key(one)
+    except OSError:
+        key, places = b"", ()
     for place in places:
         try:
             kept = place.read_bytes()
         except OSError:
             continue
-        if kept.startswith(digest):
-            return kept[len(digest) :]
+        code = kept[2 * _DIGEST :]
+        if kept[: 2 * _DIGEST] == key + _digest(code):
+            return code
     from simulator.compiling import compile_pass  # it imports Numba, which is slow
 
     code = compile_pass(one)
-    any(_keep(place, digest + code) for place in places)
+    any(_keep(place, key + _digest(code) + code) for place in places)
     return code
 
 
-def _digest(one: Pass[..., Any]) -> bytes:
+def _key(one: Pass[..., Any]) -> bytes:
     """Digest sources, imported constants, types, compiler and processor."""
     passes = [one]
     for caller in passes:
@@ -208,15 +235,19 @@ def _digest(one: Pass[..., Any]) -> bytes:
     for function in (each.function for each in passes):
         names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
         told += [f"{name} {value}" for name, value in names.items() if isinstance(value, int)]
-    digest = blake2b("\n".join(told).encode(), digest_size=16)
-    for path in sorted({each.function.__code__.co_filename for each in passes} | {__file__}):
-        digest.update(Path(path).read_bytes())
-    return digest.digest()
+    sources = sorted({each.function.__code__.co_filename for each in passes} | {__file__})
+    return _digest(
+        b"".join(["\n".join(told).encode(), *(Path(path).read_bytes() for path in sources)])
+    )
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST).digest()
 
 
 def _places(one: Pass[..., Any]) -> tuple[Path, ...]:
     """Where an object file may be kept; processors that share a place have files of their own."""
-    kind = blake2b("\n".join(_processor()).encode(), digest_size=4).hexdigest()
+    kind = _digest("\n".join(_processor()).encode()).hex()[:8]
     source = Path(one.function.__code__.co_filename)
     name = f"{source.stem}.{one.function.__name__}.{kind}.o"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

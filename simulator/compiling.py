@@ -9,12 +9,20 @@ from itertools import count
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 from llvmlite import binding
 from numba import carray, cfunc, from_dtype, njit, types  # type: ignore[attr-defined]
+from numba.core.errors import NumbaError
 
 from simulator.compiled import Parameter, Pass, machine
 
-_NUMBERS = {int: types.int64, float: types.float64, bool: types.boolean, None: types.void}
+_NUMBERS: dict[Any, Any] = {
+    int: types.int64,
+    np.uint64: types.uint64,
+    float: types.float64,
+    bool: types.boolean,
+    None: types.void,
+}
 _OF_C = {"memcpy", "memmove", "memset"}
 """What machine code may call: some loops that only copy become one of these."""
 _OPTIONS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
@@ -27,16 +35,17 @@ def compile_pass(one: Pass[..., Any]) -> bytes:
     Raises
     ------
     TypeError
-        If it calls what is in no object file.
-    numba.core.errors.NumbaError
-        If it is nothing Numba compiles without allocating.
+        If it is nothing Numba compiles without allocating, or calls what is in no object file.
     """
-    entry = cfunc(_signature(one), error_model="numpy")(_entry(one))
+    name = one.function.__qualname__
+    try:
+        entry = cfunc(_signature(one), error_model="numpy")(_entry(one))
+    except NumbaError as error:
+        raise TypeError(f"{name}: it allocates, or Numba cannot compile it: {error}") from error
     module = binding.parse_assembly(entry.inspect_llvm())
     _complete(module, entry.native_name)
     called = {each.name for each in module.functions if each.is_declaration}
     if missing := sorted(name for name in called - _OF_C if not name.startswith("llvm.")):
-        name = one.function.__qualname__
         raise TypeError(f"{name}: a pass must not allocate or raise, this calls {missing}")
     code: bytes = machine().emit_object(module)
     return str(entry.native_name).encode() + b"\0" + code

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import DeadlockError
 from simulator.propagate import LocalTimes
-from simulator.reduce import backwards, direct, forwards, longest, topological
+from simulator.reduce import Rows, backwards, direct, forwards, longest, topological
 from simulator.workload import Floats, Ints, Offsets, What, Workload
 
 PARTS = (What.HOST, What.COMPUTE, What.COPY)
@@ -95,9 +95,9 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
 
 def expand(workload: Workload, call_end: Floats) -> tuple[Floats, Floats]:
     """Start and end of every op, given when the calls end (s)."""
-    local = LocalTimes.of(workload)
-    local.complete(call_end)
-    return local.start, local.end
+    local = LocalTimes.of(workload, call_end=call_end)
+    local.begin()
+    return local.ops.start, local.ops.end
 
 
 def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
@@ -120,8 +120,8 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     column[list(parts)] = 1 + np.arange(len(parts))
     weight: list[Floats] = [np.zeros((len(one), 1 + len(parts))) for one in source]
     host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
-    np.add.at(weight[0], (np.arange(len(of)), host), edges.lag)
-    np.add.at(weight[0], (np.arange(len(of)), column[workload.what[of]]), workload.duration[of])
+    weight[0][np.arange(len(of)), host] += edges.lag
+    weight[0][np.arange(len(of)), column[workload.what[of]]] += workload.duration[of]
     weight[1][:, 0] = workload.calls.late[workload.call[member]]
     weight[2][np.arange(len(leaf)), column[workload.what[leaf]]] = workload.duration[leaf]
     weight[3][:, 0] = workload.ready[first]
@@ -159,7 +159,7 @@ def _without(web: _Web, points: int) -> _Web:
     out, into = np.zeros((2, points + 1), dtype=np.int64)
     np.cumsum(np.bincount(web.source, minlength=points), out=out[1:])
     np.cumsum(np.bincount(web.target, minlength=points), out=into[1:])
-    kept = direct(out, (into, np.argsort(web.target, kind="stable")), *web)
+    kept = direct(out, Rows(into, np.argsort(web.target, kind="stable")), *web)
     return _Web(web.source[kept], web.target[kept], web.weight[kept])
 
 

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.load import Load, cost, lay, unknown
 from simulator.schedule import Plan
 from simulator.symmetry import Ints, Symmetry, symmetry
 from simulator.topology import Topology
-from simulator.workload import Call
+from simulator.workload import Call, Floats, Workload
 
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
@@ -46,9 +48,27 @@ class Costs:
             self._known[key] = self._found(sort, call)
         return self._known[key]
 
+    def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
+        """Return a function from a call of the workload, by its index, to its loads."""
+        row: list[int] = distinct(workload)[1].tolist()
+        known: dict[int, tuple[Load, ...]] = {}
+
+        def loads(call: int) -> tuple[Load, ...]:
+            if row[call] not in known:
+                known[row[call]] = self.loads(workload.call_view(call))
+            return known[row[call]]
+
+        return loads
+
     def idle_time(self, call: Call) -> float:
         """Time of the call on an idle network (s)."""
         return cost(self.loads(call))
+
+    def idle_times(self, workload: Workload) -> Floats:
+        """Time of every call of a workload on an idle network (s); 0 if nobody takes part."""
+        first, row = distinct(workload)
+        times = [self.idle_time(workload.call_view(call)) for call in first]
+        return np.array([*times, 0.0])[row]
 
     def _found(self, sort: _Sort, call: Call) -> tuple[Load, ...]:
         """Lay a call, or move what is known of a group that lies alike."""
@@ -76,6 +96,32 @@ class Costs:
         if ranks not in self._patterns:
             self._patterns[ranks] = found.pattern(np.array(ranks))
         return self._patterns[ranks]
+
+
+def distinct(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
+    """Find calls that cost the same on any network: the first of each, and which every call is.
+
+    A call that nobody takes part in is none of them (-1).
+    """
+    calls = workload.calls
+    dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
+    known = ~np.isnan(calls.size)
+    columns: tuple[NDArray[Any], ...] = (
+        calls.kind,
+        calls.group,
+        np.array([dtypes[dtype] for dtype in calls.dtype]),
+        np.where(known, calls.size, -1.0),
+        np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
+    )
+    sort = np.zeros(len(calls), dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        sort = np.unique(sort * len(values) + which, return_inverse=True)[1]
+    joined = np.flatnonzero(workload.members)
+    _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
+    row = np.full(len(calls), -1, dtype=np.intp)
+    row[joined] = which
+    return joined[first].tolist(), row
 
 
 def _moved(load: Load, found: Symmetry, source: Ints, target: Ints) -> Load:

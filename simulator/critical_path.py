@@ -5,7 +5,7 @@ from the op that ended last. Its segments tile the time from 0 to the makespan w
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from simulator.workload import What
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A stretch of the critical path (s), spent on ``what`` by op ``op``.
 
     ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own end of

@@ -5,6 +5,7 @@ bandwidths are in :mod:`collectives.traffic`, phases of serving in :mod:`simulat
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +83,11 @@ def exposed_communication(run: Run) -> float:
 
     Communicating is from the last member's arrival to the call's end; waiting for members is not.
     """
-    rows = rank_times(run)
+    return mean_exposed(rank_times(run))
+
+
+def mean_exposed(rows: Sequence[RankTime]) -> float:
+    """Exposed communication of a run (s), given the times of its ranks."""
     return float(np.mean([row.exposed_communication for row in rows])) if rows else 0.0
 
 
@@ -195,7 +200,7 @@ def _share_of_step(run: Run, seconds: list[float]) -> float:
 
 def _rank_time(run: Run, rank: int) -> RankTime:
     workload = run.workload
-    mine = np.flatnonzero(workload.rank == rank)
+    mine = workload.ops_of(rank)
     what = workload.what[mine]
     kernels = _spans(run, mine[what == What.COMPUTE])
     copies = _spans(run, mine[what == What.COPY])

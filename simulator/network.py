@@ -2,7 +2,7 @@
 
 Loads that use the same links at the same time share them max-min fairly. Nothing happens between
 the instants at which a load waits, joins or ends; all that happen at one instant are settled
-together.
+together, and rates are found anew only where loads share.
 
 A load that has its links to itself is folded: all its latencies, then all its bytes, two events
 for any number of steps. It is done when its steps are, and half-way its steps are where time says.
@@ -140,20 +140,24 @@ class Network:
         if traffic.remaining == 0.0:
             self._next_segment(traffic)
             return
-        link = traffic.load.link
+        load = traffic.load
         traffic.rate = 0.0
         traffic.since = self.env.now
-        self._users[link] += 1
-        self._shared |= bool((self._users[link] > 1).any())
+        self._users[load.link] += 1
         self._moving[id(traffic)] = traffic
-        self._changed = True
-        self._settle_later()
+        if (self._users[load.link] > 1).any():
+            self._shared = self._changed = True
+            self._settle_later()
+        else:
+            self._set_rate(traffic, load.alone, load.bottleneck)
+            self._wake_by(traffic.end)
 
     def _leave(self, traffic: Traffic) -> None:
+        link = traffic.load.link
         del self._moving[id(traffic)]
-        self._users[traffic.load.link] -= 1
+        self._users[link] -= 1
         traffic.end = np.inf
-        self._changed = True
+        self._changed |= bool(self._users[link].any())
 
     def _settle_later(self) -> None:
         if not self._settling:
@@ -257,9 +261,10 @@ class Network:
             traffic.spent[self.topology.resource[traffic.held_by]] += passed
 
     def _sleep(self) -> None:
-        if not self._moving:
-            return
-        due = min(traffic.end for traffic in self._moving.values())
+        if self._moving:
+            self._wake_by(min(traffic.end for traffic in self._moving.values()))
+
+    def _wake_by(self, due: float) -> None:
         if due < self._next_wake:
             self._next_wake = due
             self._at(max(0.0, due - self.env.now), lambda _: self._wake(due))

@@ -1,9 +1,9 @@
 """Is a graph of edges free of circles, and if not, which one; and if so, in which order."""
 
-import networkx as nx
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from simulator.compiled import compiled
 
 
 def find_circle(offset: NDArray[np.int64], target: NDArray[np.int32]) -> list[int]:
@@ -13,25 +13,41 @@ def find_circle(offset: NDArray[np.int64], target: NDArray[np.int32]) -> list[in
     stuck = np.flatnonzero(caught)
     if not len(stuck):
         return []
+    import networkx as nx  # slow to import, and seldom is there a circle
+
     rows = ((op, target[offset[op] : offset[op + 1]].tolist()) for op in stuck.tolist())
     graph = nx.DiGraph((op, follower) for op, followers in rows for follower in followers)
     return [int(op) for op, _ in nx.find_cycle(graph)]
 
 
-@njit(cache=True)
-def topological(offset, target):  # type: ignore[no-untyped-def]
+def topological(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.int32]:
     """Order ops so that every edge leads on (Kahn 1962); those on or behind a circle are left out.
 
     Of a graph in CSR form. Ops that may come at the same time come in order of their index or of
     what freed them: the same graph always has the same order.
     """
-    ops = len(offset) - 1
-    waits = np.zeros(ops, dtype=np.int32)
-    for follower in target:
-        waits[follower] += 1
-    queue = np.empty(ops, dtype=np.int32)
+    waits = np.bincount(target, minlength=len(offset) - 1).astype(np.int32)
+    queue = np.empty(len(waits), dtype=np.int32)
+    return queue[: _queue_up(offset, target, waits, queue)]
+
+
+def depths(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Length, in edges, of the longest way to each op; of a graph without circles, in CSR form."""
+    depth = np.zeros(len(offset) - 1, dtype=np.int64)
+    _deepen(offset, target, topological(offset, target), depth)
+    return depth
+
+
+@compiled
+def _queue_up(
+    offset: NDArray[np.int64],
+    target: NDArray[np.int32],
+    waits: NDArray[np.int32],
+    queue: NDArray[np.int32],
+) -> int:
+    """Queue ops when nothing is before them any more; return how many were."""
     queued = 0
-    for op in range(ops):
+    for op in range(len(waits)):
         if waits[op] == 0:
             queue[queued] = op
             queued += 1
@@ -45,14 +61,16 @@ def topological(offset, target):  # type: ignore[no-untyped-def]
             if waits[follower] == 0:
                 queue[queued] = follower
                 queued += 1
-    return queue[:queued]
+    return queued
 
 
-@njit(cache=True)
-def depths(offset, target):  # type: ignore[no-untyped-def]
-    """Length, in edges, of the longest way to each op; of a graph without circles, in CSR form."""
-    depth = np.zeros(len(offset) - 1, dtype=np.int64)
-    for op in topological(offset, target):
+@compiled
+def _deepen(
+    offset: NDArray[np.int64],
+    target: NDArray[np.int32],
+    order: NDArray[np.int32],
+    depth: NDArray[np.int64],
+) -> None:
+    for op in order:
         for edge in range(offset[op], offset[op + 1]):
             depth[target[edge]] = max(depth[target[edge]], depth[op] + 1)
-    return depth

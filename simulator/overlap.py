@@ -9,20 +9,29 @@ others it did not meet before.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from simulator.analytic import Points, makespans
+from simulator.compiled import compiled
 from simulator.contract import contract
 from simulator.engine import Costs
 from simulator.timeline import Timeline
-from simulator.workload import Floats, Workload
+from simulator.workload import Floats, Matrix, Workload
 
 if TYPE_CHECKING:
     from simulator.load import Load
+
+
+class _Times(NamedTuple):
+    """Of every call: start and end (s), and what its cost is multiplied by."""
+
+    start: Floats
+    end: Floats
+    factor: Floats
+
 
 _SILENT = -1
 """Stands for the loads that use no link."""
@@ -60,8 +69,8 @@ def overlap(timeline: Timeline, costs: Costs) -> Overlap:
     row, holds = _holds(workload, costs, timeline)
     delay = np.zeros(len(workload.calls))
     order = began[np.argsort(timeline.call_start[began], kind="stable")]
-    times = timeline.call_start, timeline.call_end, workload.calls.factor
-    _delays(order, times, row, holds, delay)
+    times = _Times(timeline.call_start, timeline.call_end, workload.calls.factor)
+    _delays(order, times, row, holds, np.empty_like(order), delay)
     held = int((delay > 0).sum())
     if not held:
         return Overlap(0, timeline.makespan, timeline.makespan)
@@ -81,8 +90,9 @@ def _holds(workload: Workload, costs: Costs, timeline: Timeline) -> tuple[NDArra
     kinds: dict[int, int] = {}
     loads: list[tuple[Load, ...]] = []
     row = np.zeros(len(workload.calls), dtype=np.intp)
-    for call in range(len(workload.calls)):
-        laid = costs.loads(workload.call_view(call))
+    of = costs.of(workload)
+    for call in np.flatnonzero(workload.members).tolist():
+        laid = of(call)
         silent = not any(len(load.link) for load in laid)
         row[call] = kinds.setdefault(_SILENT if silent else id(laid), len(kinds))
         if row[call] == len(loads):
@@ -97,11 +107,20 @@ def _holds(workload: Workload, costs: Costs, timeline: Timeline) -> tuple[NDArra
     return row, holds.reshape(len(loads), len(loads))
 
 
-@njit(cache=True)
-def _delays(order, times, row, holds, delay):  # type: ignore[no-untyped-def]
-    """Add up how long each call is held up; calls come in the order in which they start."""
+@compiled
+def _delays(
+    order: NDArray[np.int64],
+    times: _Times,
+    row: NDArray[np.int64],
+    holds: Matrix,
+    active: NDArray[np.int64],
+    delay: Floats,
+) -> None:
+    """Add up how long each call is held up; calls come in the order in which they start.
+
+    ``active`` is scratch, as long as ``order``.
+    """
     start, end, factor = times
-    active = np.empty(len(order), dtype=np.int64)
     size = 0
     for call in order:
         kept = 0

@@ -3,18 +3,46 @@
 Edges are columns ``source``, ``target`` and ``weight`` of shape ``(edges, parts)``.
 """
 
-# ruff: noqa: C901  kernels: a call per edge costs more than its work
-# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: C901  passes: a call per edge costs more than its work
+
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled
 from simulator.order import topological as order_of
-from simulator.workload import Floats, Ints
+from simulator.workload import Ints, Matrix, Offsets
+
+Mask = NDArray[np.bool_]
 
 _COMPARED = 32
 """Edges an edge is compared with at most, so that the work stays linear."""
+
+
+class Rows(NamedTuple):
+    """The edges of each point ``p``: ``edge[offset[p]:offset[p + 1]]``."""
+
+    offset: Offsets
+    edge: Offsets
+
+
+class _Columns(NamedTuple):
+    source: Ints
+    target: Ints
+    weight: Matrix
+
+
+class _Stand(NamedTuple):
+    """Per point: how many edges enter it, the last of them, what it stands for and how much later.
+
+    A point that is itself stands for itself, 0 later.
+    """
+
+    waits: Ints
+    edge: Offsets
+    point: Ints
+    later: Matrix
 
 
 def topological(points: int, source: Ints, target: Ints) -> Ints:
@@ -25,55 +53,95 @@ def topological(points: int, source: Ints, target: Ints) -> Ints:
     return order
 
 
-@njit(cache=True)
-def forwards(order, fixed, source, target, weight):
-    """Replace points that wait for one other only by that one, and later."""
-    points, parts = len(order), weight.shape[1]
-    waits = np.zeros(points, dtype=np.int32)
-    edge_of = np.zeros(points, dtype=np.int64)
-    for edge in range(len(source)):
-        waits[target[edge]] += 1
-        edge_of[target[edge]] = edge
-    stands_for = np.arange(points).astype(np.int32)
-    later = np.zeros((points, parts))
-    for point in order:
-        if waits[point] == 1 and not fixed[point]:
-            edge = edge_of[point]
-            stands_for[point] = stands_for[source[edge]]
-            later[point] = later[source[edge]] + weight[edge]
-    kept = 0
-    for edge in range(len(source)):
-        if stands_for[target[edge]] == target[edge]:
-            weight[kept] = weight[edge] + later[source[edge]]
-            source[kept] = stands_for[source[edge]]
-            target[kept] = target[edge]
-            kept += 1
+def forwards(
+    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
+) -> tuple[Ints, Ints, Matrix]:
+    """Replace points that wait for one other only by that one, and later; the columns are reused.
+
+    ``order`` has the points along the edges, ``fixed`` marks those that are to stay.
+    """
+    points = len(order)
+    stands = _Stand(
+        waits=np.bincount(target, minlength=points).astype(np.int32),
+        edge=np.zeros(points, dtype=np.int64),
+        point=np.arange(points, dtype=np.int32),
+        later=np.zeros((points, weight.shape[1])),
+    )
+    kept = _forwards(order, fixed, stands, _Columns(source, target, weight))
     return source[:kept], target[:kept], weight[:kept]
 
 
 def backwards(
-    order: Ints, fixed: NDArray[np.bool_], source: Ints, target: Ints, weight: Floats
-) -> tuple[Ints, Ints, Floats]:
+    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
+) -> tuple[Ints, Ints, Matrix]:
     """Replace points that one other only waits for by that one, and earlier."""
     turned = np.ascontiguousarray(order[::-1])
     target, source, weight = forwards(turned, fixed, target, source, weight)
     return source, target, weight
 
 
-@njit(cache=True)
-def _no_shorter(one, other):
-    for part in range(len(one)):  # noqa: SIM110  Numba has no generators
-        if one[part] < other[part]:
+def longest(source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the edges to keep; those between the same points come together, by their first part.
+
+    What two edges are longer than at any factors is never the longest: a mean of both is no
+    shorter. With one scaled part this finds all such edges, with more those that it meets.
+    """
+    kept = np.zeros(len(source), dtype=np.bool_)
+    _longest(_Columns(source, target, weight), np.empty(len(source), dtype=np.int64), kept)
+    return kept
+
+
+def direct(out: Offsets, into: Rows, source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the edges that no way over a third point replaces.
+
+    ``out`` is where the edges of each source begin, ``into`` the same by target with their numbers.
+    A dropped edge may still serve as part of such a way: what replaced it is no shorter.
+    """
+    kept = np.ones(len(source), dtype=np.bool_)
+    first = np.full(len(out), -1)
+    _direct(out, into, _Columns(source, target, weight), first, kept)
+    return kept
+
+
+@compiled
+def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
+    source, target, weight = edges
+    parts = weight.shape[1]
+    for edge in range(len(source)):
+        stands.edge[target[edge]] = edge
+    for point in order:
+        if stands.waits[point] == 1 and not fixed[point]:
+            edge = stands.edge[point]
+            stands.point[point] = stands.point[source[edge]]
+            for part in range(parts):
+                before = stands.later[source[edge], part]
+                stands.later[point, part] = before + weight[edge, part]
+    kept = 0
+    for edge in range(len(source)):
+        if stands.point[target[edge]] == target[edge]:
+            for part in range(parts):
+                weight[kept, part] = weight[edge, part] + stands.later[source[edge], part]
+            source[kept] = stands.point[source[edge]]
+            target[kept] = target[edge]
+            kept += 1
+    return kept
+
+
+@compiled
+def _no_shorter(weight: Matrix, one: int, other: int) -> bool:
+    for part in range(weight.shape[1]):  # noqa: SIM110  Numba has no generators
+        if weight[one, part] < weight[other, part]:
             return False
     return True
 
 
-@njit(cache=True)
-def _between(low, one, high):
-    """Whether some weighted mean of ``low`` and ``high`` is no shorter than ``one``."""
+@compiled
+def _between(weight: Matrix, low: int, one: int, high: int) -> bool:
+    """Whether some weighted mean of two edges is no shorter than ``one``."""
     least, most = 0.0, 1.0
-    for part in range(len(one)):
-        gain, need = high[part] - low[part], one[part] - low[part]
+    for part in range(weight.shape[1]):
+        gain = weight[high, part] - weight[low, part]
+        need = weight[one, part] - weight[low, part]
         if gain > 0:
             least = max(least, need / gain)
         elif gain < 0:
@@ -83,61 +151,57 @@ def _between(low, one, high):
     return least <= most
 
 
-@njit(cache=True)
-def longest(source, target, weight):
-    """Mark the edges to keep; those between the same points come together, by their first part.
-
-    What two edges are longer than at any factors is never the longest: a mean of both is no
-    shorter. With one scaled part this finds all such edges, with more those that it meets.
-    """
-    kept = np.zeros(len(source), dtype=np.bool_)
-    stack = np.empty(len(source), dtype=np.int64)
+@compiled
+def _longest(edges: _Columns, stack: Offsets, kept: Mask) -> None:
+    source, target, weight = edges
     size = 0
     for edge in range(len(source)):
         if size and (source[stack[0]] != source[edge] or target[stack[0]] != target[edge]):
-            kept[stack[:size]] = True
+            for at in range(size):
+                kept[stack[at]] = True
             size = 0
         needed = True
         for back in range(1, min(size, _COMPARED) + 1):
-            if _no_shorter(weight[stack[size - back]], weight[edge]):
+            if _no_shorter(weight, stack[size - back], edge):
                 needed = False
                 break
         if not needed:
             continue
         while size and (
-            _no_shorter(weight[edge], weight[stack[size - 1]])
-            or (
-                size > 1
-                and _between(weight[stack[size - 2]], weight[stack[size - 1]], weight[edge])
-            )
+            _no_shorter(weight, edge, stack[size - 1])
+            or (size > 1 and _between(weight, stack[size - 2], stack[size - 1], edge))
         ):
             size -= 1
         stack[size] = edge
         size += 1
-    kept[stack[:size]] = True
-    return kept
+    for at in range(size):
+        kept[stack[at]] = True
 
 
-@njit(cache=True)
-def direct(out, into, source, target, weight):
-    """Mark the edges that no way over a third point replaces.
+@compiled
+def _way_no_shorter(weight: Matrix, one: int, second: int, edge: int) -> bool:
+    """Whether two edges, one after the other, are no shorter than a third in any part."""
+    for part in range(weight.shape[1]):
+        if weight[one, part] + weight[second, part] < weight[edge, part]:
+            return False
+    return True
 
-    ``out`` is where the edges of each source begin, ``into`` the same by target with their numbers.
-    A dropped edge may still serve as part of such a way: what replaced it is no shorter.
-    """
-    kept = np.ones(len(source), dtype=np.bool_)
-    offset, row = into
-    first = np.full(len(out), -1)
+
+@compiled
+def _direct(out: Offsets, into: Rows, edges: _Columns, first: Offsets, kept: Mask) -> None:
+    """Fill ``kept``; ``first`` is scratch: the first edge to each point from the one at hand."""
+    source, target, weight = edges
     for point in range(len(out) - 1):
         for edge in range(out[point + 1] - 1, out[point] - 1, -1):
             first[target[edge]] = edge
         for edge in range(out[point], out[point + 1]):
             end = target[edge]
-            for at in range(offset[end], min(offset[end + 1], offset[end] + _COMPARED)):
-                second = row[at]
+            last = min(into.offset[end + 1], into.offset[end] + _COMPARED)
+            for at in range(into.offset[end], last):
+                second = into.edge[at]
                 one = first[source[second]]
                 while one >= 0 and one < out[point + 1] and target[one] == source[second]:
-                    if _no_shorter(weight[one] + weight[second], weight[edge]):
+                    if _way_no_shorter(weight, one, second, edge):
                         kept[edge] = False
                         break
                     one += 1
@@ -145,4 +209,3 @@ def direct(out, into, source, target, weight):
                     break
         for edge in range(out[point], out[point + 1]):
             first[target[edge]] = -1
-    return kept

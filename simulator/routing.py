@@ -14,9 +14,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import paths
 from simulator.errors import TopologyError
-from simulator.paths import Graph, Messages, Near, Rows
+from simulator.hubs import Cells, Hubs, cells, hubs
+from simulator.messages import across, gathered, inside, messages, no_links
+from simulator.paths import UNKNOWN, Graph, Rows, rows
 from simulator.topology import SCALE_OUT, Topology
 
 _SCALE_OUT_METRIC = 1000
@@ -74,18 +75,16 @@ def _search(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     known = network.known_graph
     survey = known["survey"] = known.get("survey") or _survey(network)
-    graph, hub = survey.graph, survey.hub
-    found = paths.nothing_found(len(network.nodes))
-    messages = _messages(source, target, len(network.nodes))
-    flat, used = paths.inside(messages, graph, hub, survey.cells, found)
-    if (messages.metric >= survey.least_by_hub).any():
-        order, ways, masks = survey.across
-        flat, used = paths.across(messages, graph, order, ways, masks, (found, flat, used))
-    lost = np.flatnonzero(messages.metric == paths.UNKNOWN)
+    graph = survey.graph
+    sent = messages(source, target, len(network.nodes))
+    links = inside(sent, graph, survey.cells, no_links(sent, graph))
+    if (sent.metric >= survey.least_by_hub).any():
+        links = across(sent, graph, survey.hubs, links)
+    lost = np.flatnonzero(sent.metric == UNKNOWN)
     if len(lost):
         ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
         raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
-    offset, link = paths.gathered(messages, flat)
+    offset, link = gathered(sent, links)
     offset.flags.writeable = link.flags.writeable = False
     return offset, link
 
@@ -96,32 +95,24 @@ class _Survey:
 
     graph: Graph
     hub: NDArray[np.bool_]
-    cells: NDArray[np.int64]
+    cells: Cells
 
     @property
     def least_by_hub(self) -> int:
         """Metric that no path through a hub between two other nodes can be below."""
         graph, hub = self.graph, self.hub
         enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
-        return int(enter.min() + leave.min()) if len(enter) else paths.UNKNOWN + 1
+        return int(enter.min() + leave.min()) if len(enter) else UNKNOWN + 1
 
     @cached_property
-    def across(
-        self,
-    ) -> tuple[NDArray[np.int64], tuple[Near, Near], tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-        """Order of the hubs, what is near them, and what lies between them."""
-        graph, hub, hubs = self.graph, self.hub, np.flatnonzero(self.hub)
-        found = paths.nothing_found(len(hub))
-        towards = Near(*paths.near(hubs, graph, hub, found))
-        beyond = Near(*paths.near(hubs, paths.reverse(graph), hub, found))
-        before, after = _by_node(beyond, hubs, len(hub)), _by_node(towards, hubs, len(hub))
-        masks = hub, paths.between(graph, hub, before, after)
-        return _farthest_first(beyond), (beyond, after), masks
+    def hubs(self) -> Hubs:
+        """What is near hubs, and what lies between them."""
+        return hubs(self.graph, self.hub)
 
 
 def _survey(network: Topology) -> _Survey:
     graph, hub = graph_of(network), _hubs(network)
-    return _Survey(graph, hub, paths.cells(graph, hub))
+    return _Survey(graph, hub, cells(graph, hub))
 
 
 def metrics(network: Topology) -> NDArray[np.int64]:
@@ -135,7 +126,7 @@ def metrics(network: Topology) -> NDArray[np.int64]:
 def graph_of(network: Topology) -> Graph:
     """Compile the links for searches."""
     metric = metrics(network)
-    into = paths.rows(network.target, len(network.nodes))
+    into = rows(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
     return Graph(start, stop, metric, Rows(*network.out_links), into)
 
@@ -155,31 +146,3 @@ def _hubs(network: Topology) -> NDArray[np.bool_]:
     domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
     hub: NDArray[np.bool_] = ~rank & ~domain & (out > 1) & (into > 1)
     return hub
-
-
-def _messages(source: NDArray[np.int32], target: NDArray[np.int32], nodes: int) -> Messages:
-    return Messages(
-        source=source.astype(np.int32),
-        to=paths.rows(target, nodes),
-        metric=np.full(len(source), paths.UNKNOWN, dtype=np.int64),
-        by=np.full(len(source), -1, dtype=np.int32),
-        lot=np.zeros(len(source), dtype=np.uint64),
-        first=np.zeros(len(source), dtype=np.int64),
-        length=np.zeros(len(source), dtype=np.int64),
-    )
-
-
-def _by_node(near: Near, hubs: NDArray[np.int64], nodes: int) -> Near:
-    """Turn a row per hub into a row per node."""
-    offset, order = paths.rows(near.item, nodes)
-    of = np.repeat(hubs, np.diff(near.offset)).astype(np.int32)
-    return Near(offset, of[order], near.metric[order])
-
-
-def _farthest_first(beyond: Near) -> NDArray[np.int64]:
-    """Order hubs: those of the fabric before those of domains.
-
-    What is found over the fabric bounds the search from a domain's switch, which few need.
-    """
-    farthest = np.maximum.reduceat(beyond.metric, beyond.offset[:-1])
-    return np.argsort(-farthest, kind="stable")

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.paths import cells
+from simulator.hubs import cells
 from simulator.routing import graph_of, metrics
 from simulator.topology import Topology
 
@@ -149,7 +149,7 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
 
 def _components(network: Topology, hub: NDArray[np.bool_]) -> Ints:
     """Give numbers to the components, by their first node; hubs have none."""
-    label = cells(graph_of(network), hub)
+    label = cells(graph_of(network), hub).part
     _, first, number = np.unique(label[~hub], return_index=True, return_inverse=True)
     component = np.full(len(network.nodes), _HUB, dtype=np.int64)
     component[~hub] = np.argsort(np.argsort(first))[number.ravel()]

@@ -7,13 +7,15 @@ a what-if on the network scales the links of one resource and touches nothing el
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Node = Hashable
 Route = Callable[[int, int], Sequence[Node]]
@@ -104,6 +106,8 @@ class Topology:
 
     def graph(self) -> "nx.DiGraph[Node]":
         """Return a networkx graph; edges carry ``bandwidth``, ``latency`` and ``resource``."""
+        import networkx as nx  # slow to load, and nothing else here needs it
+
         graph: nx.DiGraph[Node] = nx.DiGraph(name=self.name, ranks=self.ranks)
         graph.add_nodes_from(self.nodes)
         for index in range(len(self)):

@@ -1,62 +1,40 @@
-"""Compile the hot passes once, so that the first answer does not wait for it: run as a module.
+"""Compile the passes of packages, so that the first answer does not wait for it: run as a module.
 
-Numba keeps what it compiled beside the source, or in the user's cache directory where that cannot
-be written. Without this the first simulation after an installation takes some ten seconds longer.
+What is compiled is kept beside the source, or in the user's cache directory where that cannot be
+written (:mod:`simulator.compiled`). Without this the first answers after an installation take some
+seconds longer, each by the passes it is the first to need.
 """
 
-import numpy as np
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
 
-from simulator.analytic import Points, makespans
-from simulator.builder import WorkloadBuilder
-from simulator.contract import contract
-from simulator.engine import Costs, simulate
-from simulator.overlap import overlap
-from simulator.schedule import Plan, Schedule, Step
-from simulator.timeline import Timeline
-from simulator.topology import Link, Topology, topology
-from simulator.workload import CallRow, What, Workload
+from simulator.compiled import Pass
 
 
-def warm() -> Timeline:
-    """Simulate one exchange over two switches; every compiled pass is used.
+def warm(packages: Iterable[str]) -> int:
+    """Compile the passes in packages, given by name, that are not yet; return how many there are.
+
+    Those that only other passes call are compiled with these.
 
     Examples
     --------
-    >>> warm().makespan > 0
+    >>> warm(["simulator"]) > 10
     True
     """
-    ranks = 4
-    builder = WorkloadBuilder(job_ranks=ranks)
-    call = builder.call(CallRow("all_gather", builder.group(tuple(range(ranks))), 0, 1e6))
-    for rank in range(ranks):
-        gemm = builder.op(What.COMPUTE, rank=rank, lane="stream", name="gemm", duration=1e-3)
-        gather = builder.op(
-            What.COLLECTIVE, rank=rank, lane="nccl", name="all_gather", duration=0.0, call=call
-        )
-        builder.edge(gemm, gather)
-    links = []
-    for rank in range(ranks):
-        switch = f"leaf:{rank % 2}"
-        links += [Link(rank, switch, 25e9, 1e-6), Link(switch, rank, 25e9, 1e-6)]
-    links += [Link("leaf:0", "leaf:1", 25e9, 1e-6), Link("leaf:1", "leaf:0", 25e9, 1e-6)]
-    everyone = np.arange(ranks, dtype=np.int32)
-    one = np.ones(ranks, dtype=np.int32)
-    ring = Step(everyone, np.roll(everyone, -1), everyone, one, reduce=False)
-    schedule = Schedule("all_gather", "ring", ranks, ranks, ranks, (ring,))
-    network = topology("leaves", ranks, links)
-    workload = builder.build()
-    _warm_passes(workload, network, Plan(schedule))
-    return simulate(workload, network, lambda _, __: Plan(schedule))
-
-
-def _warm_passes(workload: Workload, network: Topology, plan: Plan) -> None:
-    """Contract and pass over it, as studies of many design points do."""
-    idle = simulate(workload, network, lambda _, __: plan, engine="analytic")
-    overlap(idle, Costs(network, lambda _, __: plan))
-    cost = idle.call_end - idle.call_start
-    points = Points(cost[:, None], np.arange(len(cost)), np.ones(len(cost)), {})
-    makespans(contract(workload), points)
+    passes: dict[int, Pass[..., Any]] = {}
+    for package in packages:
+        for found in walk_packages(import_module(package).__path__, f"{package}."):
+            module = import_module(found.name)
+            passes |= {id(one): one for one in vars(module).values() if isinstance(one, Pass)}
+    parts = {id(part) for one in passes.values() for part in one.calls().values()}
+    entries = [one for one in passes.values() if id(one) not in parts]
+    for one in entries:
+        one.load()
+    return len(entries)
 
 
 if __name__ == "__main__":
-    warm()
+    warm(sys.argv[1:])

@@ -23,6 +23,7 @@ from simulator.order import find_circle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 KINDS = (
     "all_reduce",
@@ -267,7 +268,16 @@ class Workload:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that have ops, ascending."""
-        return tuple(int(rank) for rank in np.unique(self.rank))
+        return tuple(np.flatnonzero(np.bincount(self.rank)).tolist())
+
+    def ops_of(self, rank: int) -> NDArray[np.intp]:
+        """Return the ops of one rank that has some, ascending."""
+        return self._of_ranks[self.ranks.index(rank)]
+
+    @cached_property
+    def _of_ranks(self) -> list[NDArray[np.intp]]:
+        order = np.argsort(self.rank, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.rank[order])) + 1)
 
     @cached_property
     def predecessors(self) -> Ints:

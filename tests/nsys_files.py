@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from link_tapes import Tape
-from traces.comms import is_collective, join, kind_of
+from traces.calls import kind_of
+from traces.comms import is_collective, join
 from traces.events import CommRecord, HostKind, RankTrace
 from traces.job import Job, read_job
 

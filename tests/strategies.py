@@ -96,6 +96,25 @@ def random_links(draw, ranks, extra=4):
 
 
 @st.composite
+def wild_networks(draw):
+    """Ranks, NICs and switches, joined one way or both, so that some have no path."""
+    ranks = draw(st.integers(2, 4))
+    nodes = [*range(ranks), *(f"switch {i}" for i in range(draw(st.integers(0, 6))))]
+    ends = st.tuples(st.sampled_from(nodes), st.sampled_from(nodes))
+    cables = draw(st.lists(ends, max_size=14, unique=True))
+    wires = draw(st.lists(ends, max_size=8, unique=True))
+    joined = {*cables, *((b, a) for a, b in cables), *wires}
+    joined |= {(rank, (rank + 1) % ranks) for rank in range(ranks) if draw(st.booleans())}
+    for nic, (rank, plug) in enumerate(draw(st.lists(ends, max_size=6))):
+        joined |= {(rank, f"nic {nic}:out"), (f"nic {nic}:out", plug)}
+        joined |= {(plug, f"nic {nic}:in"), (f"nic {nic}:in", rank)}
+    joined |= {(rank, "plug of all") for rank in range(ranks)}
+    tiers = st.sampled_from([SCALE_OUT, "scale_up", "pcie"])
+    pairs = sorted((pair for pair in joined if pair[0] != pair[1]), key=str)
+    return topology("wild", ranks, [Link(a, b, 1.0, 0.0, draw(tiers)) for a, b in pairs])
+
+
+@st.composite
 def networks(draw, ranks, shapes=SHAPES):
     """A regular network, or a random connected one where ``shapes`` is all of them."""
     shape = draw(st.sampled_from([*shapes, None] if shapes is SHAPES else shapes))

@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments import progress
+from experiments import progress, progress_bar
 from experiments.cli import app
 from experiments_jobs import SAMPLE, calls, write_job
 from topologies import load_cluster
@@ -360,14 +359,25 @@ class _Clock:
         return self.now
 
 
+class _Stderr(io.StringIO):
+    """A terminal, or none."""
+
+    def __init__(self, *, terminal):
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self):
+        return self._terminal
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys, terminal):
-    shown = io.StringIO()
+    shown = _Stderr(terminal=terminal)
     clock = _Clock()
-    monkeypatch.setattr(
-        progress, "Console", lambda **_: Console(file=shown, force_terminal=terminal, width=100)
-    )
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress_bar, "time", clock)
     patience = 1.0 if terminal else 10.0
     with progress.watching() as watch:
         report = watch("compute")
@@ -378,4 +388,5 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         report(20, 50)
     assert "simulating compute" in shown.getvalue()
     assert "20" in shown.getvalue()
+    assert ("\x1b[" in shown.getvalue()) is terminal  # a bar is drawn over itself
     assert capsys.readouterr() == ("", "")

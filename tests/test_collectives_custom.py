@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, check
 from collectives import ring as rings_of
-from collectives.custom import _read_json, load_schedule, to_json
-from collectives.msccl import read_xml
+from collectives.custom import load_schedule, to_json
+from collectives.msccl import read as read_xml
+from collectives.schedule_json import read as read_json
 from simulator.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}
@@ -44,7 +45,7 @@ def written(tmp_path, text, name="mine.json"):
 def test_every_schedule_survives_a_round_trip(which, n):
     kind, name = which
     schedule = ALGORITHMS[kind][name](min(n, 2) if kind == "send_receive" else n)
-    again, owners = _read_json(to_json(schedule))
+    again, owners = read_json(to_json(schedule))
     assert same(schedule, again)
     assert owners is None
 

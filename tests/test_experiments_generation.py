@@ -19,10 +19,11 @@ from experiments.validate import validate
 from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
+from traces.beginnings import is_plan
 from traces.load import FORMATS, load, recognised
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
-from traces.plan import Plan, read, recognise, text_of
+from traces.plan import Plan, read, text_of
 
 CLUSTER = "hgx-h100"
 STEP = Training(micro_batch=1, global_batch=4, sequence=512)
@@ -91,7 +92,7 @@ def test_a_written_plan_reads_back(tp, dp, pp, sequence_parallel, launch):
         }
     )
     text = text_of(plan)
-    assert recognise(text.encode())
+    assert is_plan(text.encode())
     assert Plan.model_validate(yaml.safe_load(text)) == plan
 
 

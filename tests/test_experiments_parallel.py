@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from asked import deadlocked, killed
-from experiments import parallel
+from experiments import workers as processes
 from experiments.baseline import Settings
 from experiments.parallel import map_scenarios, outcome
 from experiments.scenario import Scenario
@@ -64,7 +64,7 @@ def test_two_processes_answer_to_the_bit_as_one_does(scenarios):
 
 
 def test_columns_are_written_once_and_not_pickled(scenarios, tmp_path):
-    graph, bounds = parallel._written([one for _, one in scenarios], tmp_path / "columns")
+    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
     workload = scenarios[0][1].workload
     own = sum(one.workload.duration.nbytes for _, one in scenarios)
     assert workload.rank.nbytes + own <= sum(end - begin for begin, end in bounds)
@@ -74,17 +74,17 @@ def test_columns_are_written_once_and_not_pickled(scenarios, tmp_path):
         for name in ("what", "rank", "lane", "name", "call", "duration", "ready")
     ) + 64 * len(bounds) + workload.measured_start.nbytes * 8
     larger = [(name, replace(one, workload=job(layers=400))) for name, one in scenarios[:1]]
-    of_larger = parallel._written([one for _, one in larger], tmp_path / "more")[0]
+    of_larger = processes._written([one for _, one in larger], tmp_path / "more")[0]
     assert len(of_larger) < len(graph) + 20_000
 
 
 def test_columns_that_a_process_maps_cannot_be_written(scenarios, tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "_mapped", {})
+    monkeypatch.setattr(processes, "_mapped", {})
     before = signal.getsignal(signal.SIGINT)
-    graph, bounds = parallel._written([one for _, one in scenarios], tmp_path / "columns")
-    parallel._attach(graph, tmp_path / "columns", bounds)
+    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
+    processes._attach(graph, tmp_path / "columns", bounds)
     signal.signal(signal.SIGINT, before)
-    first, second = (parallel._mapped["scenarios"][index].workload for index in (1, 3))
+    first, second = (processes._mapped["scenarios"][index].workload for index in (1, 3))
     assert first.rank is second.rank
     assert np.array_equal(first.duration, scenarios[1][1].workload.duration)
     with pytest.raises(ValueError, match="read-only"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator.errors import TopologyError
 from simulator.routing import routes
 from simulator.topology import SCALE_OUT, Link, scaled, topology
-from strategies import both_ways, random_links, two_tiers
+from strategies import both_ways, random_links, two_tiers, wild_networks
 from topologies import build, catalog, load_cluster, parse_topology
 
 PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
@@ -20,25 +20,6 @@ PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
 @st.composite
 def networks(draw):
     return topology("random", 4, draw(random_links(4, extra=8)))
-
-
-@st.composite
-def wild_networks(draw):
-    """Ranks, NICs and switches, joined one way or both, so that some have no path."""
-    ranks = draw(st.integers(2, 4))
-    nodes = [*range(ranks), *(f"switch {i}" for i in range(draw(st.integers(0, 6))))]
-    ends = st.tuples(st.sampled_from(nodes), st.sampled_from(nodes))
-    cables = draw(st.lists(ends, max_size=14, unique=True))
-    wires = draw(st.lists(ends, max_size=8, unique=True))
-    joined = {*cables, *((b, a) for a, b in cables), *wires}
-    joined |= {(rank, (rank + 1) % ranks) for rank in range(ranks) if draw(st.booleans())}
-    for nic, (rank, plug) in enumerate(draw(st.lists(ends, max_size=6))):
-        joined |= {(rank, f"nic {nic}:out"), (f"nic {nic}:out", plug)}
-        joined |= {(plug, f"nic {nic}:in"), (f"nic {nic}:in", rank)}
-    joined |= {(rank, "plug of all") for rank in range(ranks)}
-    tiers = st.sampled_from([SCALE_OUT, "scale_up", "pcie"])
-    pairs = sorted((pair for pair in joined if pair[0] != pair[1]), key=str)
-    return topology("wild", ranks, [Link(a, b, 1.0, 0.0, draw(tiers)) for a, b in pairs])
 
 
 def least_metrics(network):

@@ -15,6 +15,7 @@ from simulator.errors import OutputError, TraceError
 from simulator.workload import CallRow, Edges, What
 from strategies import SCHEDULES, full_network, plan, switch_network, workloads
 from traces import goal
+from traces.beginnings import is_goal
 from traces.goal_write import write_goal
 
 LATENCY, BANDWIDTH = 1e-6, 1e9
@@ -141,12 +142,12 @@ def test_comments_and_one_line_ranks_are_read(tmp_path):
     text = "// by hand\nnum_ranks 2 /* two\nlines */\nrank 0 { calc 7 }\nrank 1\n{\ncalc 8\n}\n"
     workload = loaded(tmp_path, text).workload
     assert workload.duration == pytest.approx([7e-9, 8e-9])
-    assert goal.recognise(text.encode())
+    assert is_goal(text.encode())
 
 
 @pytest.mark.parametrize("head", [b"", b"num_ranks x", b"rank 0 {", b"{}", b"\x0a\x05num_ranks 2"])
 def test_other_formats_are_not_taken_for_goal(head):
-    assert not goal.recognise(head)
+    assert not is_goal(head)
 
 
 @pytest.mark.parametrize(

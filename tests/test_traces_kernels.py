@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from link_tapes import Tape
 from simulator.errors import TraceError
-from traces.comms import UNKNOWN_GROUP
+from traces.calls import UNKNOWN_GROUP
 from traces.job import read_job
 from traces.kernels import KERNELS, Rule, load_rules
 from traces.rank import rank_graph

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from link_tapes import Tape, replay
 from simulator.errors import TraceError
-from traces.comms import UNKNOWN_GROUP
+from traces.calls import UNKNOWN_GROUP
 from traces.coverage import WORST, Gap, worst
 from traces.job import read_job
 from traces.load import load

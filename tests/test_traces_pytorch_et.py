@@ -14,6 +14,7 @@ import pytest
 from pytorch_et_files import SCHEMAS, Program, tensor
 from simulator.errors import TraceError
 from traces import pytorch_et
+from traces.beginnings import is_execution_trace
 from traces.load import load, recognised
 from traces.pytorch_et_summary import summary
 from traces.pytorch_et_tensors import data_edges
@@ -41,7 +42,7 @@ def example(schema: str = SCHEMAS[-1]) -> Program:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_schema_says_the_same(tmp_path: Path, schema: str) -> None:
     path = example(schema).write(tmp_path / "et.json")
-    assert pytorch_et.recognise(path.read_bytes()[: 1 << 16])
+    assert is_execution_trace(path.read_bytes()[: 1 << 16])
     found = pytorch_et.read(path)
     assert (found.schema, found.process, len(found)) == (schema, 100, 8)
     names = [found.names[name] for name in found.name]
@@ -116,7 +117,7 @@ def test_an_archive_is_read_without_what_macos_adds(tmp_path: Path) -> None:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     assert len(pytorch_et.read(path)) == 8
-    assert pytorch_et.recognise(gzip.decompress(path.read_bytes())[: 1 << 16])
+    assert is_execution_trace(gzip.decompress(path.read_bytes())[: 1 << 16])
 
 
 def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason="the real traces are not at hand")
 def test_the_chakra_archive() -> None:
-    assert pytorch_et.recognise(gzip.decompress(ARCHIVE.read_bytes())[: 1 << 16])
+    assert is_execution_trace(gzip.decompress(ARCHIVE.read_bytes())[: 1 << 16])
     found = summary(pytorch_et.read(ARCHIVE))
     assert (found.schema, found.nodes, found.threads) == ("1.0.2-chakra.0.0.4", 263, 1)
     assert {(one.collective, one.count) for one in found.calls} == {

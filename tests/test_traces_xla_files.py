@@ -15,6 +15,7 @@ from experiments.scenario import Scenario
 from simulator.errors import TraceError
 from topologies import load_cluster
 from traces import xla_json, xplane
+from traces.beginnings import is_xla_json
 from traces.loaded import Loaded
 from traces.samples import record_jax_cpu as made
 from xla_profiles import (
@@ -132,7 +133,7 @@ def chips() -> bytes:
 def test_the_json_of_a_tpu_tells_what_its_hlo_text_tells(tmp_path: Path) -> None:
     file = tmp_path / "t.trace.json.gz"
     file.write_bytes(gzip.compress(chips()))
-    assert xla_json.recognise(chips())
+    assert is_xla_json(chips())
     found = xla_json.load(file, "median")
     calls = [found.workload.call_view(index) for index in range(len(found.workload.calls))]
     assert {(call.kind, call.size) for call in calls} == {
@@ -158,7 +159,7 @@ def test_a_table_of_statistics_is_refused(tmp_path: Path) -> None:
     table = {"cols": [{"id": "rank"}, {"id": "hlo_op_name"}], "rows": []}
     file = tmp_path / "stats.json"
     file.write_text(json.dumps(table))
-    assert xla_json.recognise(file.read_bytes())
+    assert is_xla_json(file.read_bytes())
     with pytest.raises(TraceError, match="a table of HLO statistics, not a trace"):
         xla_json.load(file, "median")
 
@@ -167,7 +168,7 @@ def test_a_table_of_statistics_is_refused(tmp_path: Path) -> None:
     "head", [b"", b"[]", b'{"traceEvents": []}', b'{"schemaVersion": 1, "traceEvents": [', b"\x0a"]
 )
 def test_other_json_is_not_taken_for_jaxs(head: bytes) -> None:
-    assert not xla_json.recognise(head)
+    assert not is_xla_json(head)
 
 
 BROKEN = {

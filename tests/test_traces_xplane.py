@@ -12,6 +12,7 @@ from simulator.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces import xplane
+from traces.beginnings import is_xplane
 from traces.loaded import Loaded
 from xla_profiles import ALL_REDUCE, Chip, PlaneBuilder, block, fusion, number, space, two_chips
 
@@ -351,4 +352,4 @@ def test_kernels_of_gpus_wait_for_their_launch_and_their_stream(tmp_path: Path) 
     ],
 )
 def test_a_profile_is_recognised_by_how_it_begins(head: bytes, known: bool) -> None:
-    assert xplane.recognise(head) is known
+    assert is_xplane(head) is known

@@ -6,20 +6,16 @@ may have ``resource`` (``scale_up`` if it is not given). An edge of an undirecte
 of a directed graph one direction of it.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from xml.etree.ElementTree import ParseError
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import QuantityError, TopologyError
 from simulator.topology import SCALE_UP, Link, Node, Topology, topology
 from simulator.units import parse_quantity
 
-_MALFORMED = (nx.NetworkXError, ParseError, ValueError, KeyError, TypeError, AttributeError)
-"""What the readers of networkx raise at a file that is not what they expect."""
+if TYPE_CHECKING:
+    import networkx as nx
 
 _BASES = {"bandwidth": "B/s", "latency": "s"}
 _EDGE_FIELDS = (*_BASES, "resource", "id", "key")
@@ -37,38 +33,15 @@ def custom(
         If the file cannot be read or is no such graph: it names the file, the node or edge, and
         the field.
     """
+    from topologies.graph_file import read_graph  # with networkx, which is slow to load
+
     file = Path(path)
     defaults = {"bandwidth": bandwidth, "latency": latency}
-    graph = _read(file)
+    graph = read_graph(file)
     try:
         return _topology(graph, file.stem, defaults)
     except (TopologyError, QuantityError) as error:
         raise TopologyError(f"{file}: {error}") from error
-
-
-def _read(file: Path) -> "nx.Graph[Any]":
-    """Parse by the ending of the name."""
-    try:
-        if file.suffix == ".graphml":
-            graph: nx.Graph[Any] = nx.read_graphml(file)
-            return graph
-        if file.suffix == ".json":
-            return _node_link(json.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
-    except _MALFORMED as error:
-        told = " ".join(str(error).split())
-        raise TopologyError(f"{file}: not a graph: {told or type(error).__name__}") from error
-    raise TopologyError(f"{file}: a graph is a .graphml or .json file")
-
-
-def _node_link(data: object) -> "nx.Graph[Any]":
-    """``edges`` (networkx 3.4 and later) or ``links`` (before, and d3)."""
-    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise TypeError("node-link JSON is a table with 'nodes' and 'edges' (or 'links')")
-    key = "edges" if "edges" in data else "links"
-    graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
-    return graph
 
 
 def _topology(graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None]) -> Topology:

@@ -42,4 +42,4 @@ Dimensions = Annotated[
 class Part(BaseModel):
     """A table of fields of a cluster file: frozen, and no field that is not known."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MOST_RANKS = 12
 """Balanced cuts of 12 ranks: 924, a second or two. Of 16: 12,870."""
@@ -92,6 +95,8 @@ def bisection_bandwidth(network: Topology) -> float:
 
 def _cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> float:
     """Least bandwidth from the ranks of ``half`` to the others; both ends tied with no limit."""
+    import networkx as nx  # slow to load, and nothing else here needs it
+
     tied = graph.copy()
     tied.add_edges_from(("half", rank) for rank in half)
     tied.add_edges_from((rank, "rest") for rank in set(range(ranks)) - set(half))

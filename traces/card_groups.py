@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from simulator.workload import Group, Workload
-from traces.card import Parallelism
+
+if TYPE_CHECKING:
+    from traces.card import Parallelism
 
 _NAMELESS = ("", "undefined", "default_pg")
 """What PyTorch and older traces call a group of which nobody said what it is for."""
 
 
-def labelled(workload: Workload, plan: Parallelism) -> tuple[Workload, tuple[str, ...]]:
+def labelled(workload: Workload, plan: "Parallelism") -> tuple[Workload, tuple[str, ...]]:
     """Name the nameless groups that are groups of exactly one kind of the card's parallelism.
 
     Ranks are numbered with tensor parallelism fastest, then context, data and pipeline, as
@@ -29,7 +32,7 @@ def labelled(workload: Workload, plan: Parallelism) -> tuple[Workload, tuple[str
     return replace(workload, groups=groups), (told,)
 
 
-def _shapes(plan: Parallelism) -> dict[tuple[int, int], list[str]]:
+def _shapes(plan: "Parallelism") -> dict[tuple[int, int], list[str]]:
     """Kinds with more than one rank, by size and distance of their ranks."""
     shapes: dict[tuple[int, int], list[str]] = {}
     apart = 1

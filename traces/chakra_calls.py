@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import UNKNOWN
+from traces.calls import UNKNOWN_GROUP, LocalCall, kind_of
 from traces.chakra_attributes import Values
 from traces.chakra_groups import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra_nodes import RankNodes
 from traces.chakra_schema import COLL, COLLECTIVES, KIND_OF_TYPE, RECV, SEND, Node
-from traces.comms import UNKNOWN_GROUP, LocalCall, kind_of
 
 Job = tuple[Sequence[GroupTable], tuple[int, ...]]
 """Tables of groups, and all ranks of the job."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from traces.calls import kind_of
 from traces.chakra_schema import METADATA, Node
-from traces.comms import kind_of
 
 GroupTable = dict[str, "NamedGroup"]
 

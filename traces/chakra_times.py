@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from simulator.workload import What
 from traces.chakra_nodes import COMMUNICATION, RankNodes
+from traces.coverage import CONTRADICTED, EXPLAINED
 from traces.graph import LocalOp, RankGraph
-from traces.waits import CONTRADICTED, EXPLAINED
 
 _DEVICE = (What.COMPUTE, What.COPY, What.COLLECTIVE, What.SEND, What.RECEIVE)
 

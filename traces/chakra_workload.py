@@ -11,6 +11,7 @@ import numpy as np
 from simulator.units import format_quantity
 from simulator.workload import UNKNOWN, What
 from traces.assemble import Clock, align, assemble
+from traces.calls import UNKNOWN_GROUP
 from traces.chakra_attributes import OWN
 from traces.chakra_calls import calls_of, highest_rank, local_calls
 from traces.chakra_columns import columns
@@ -18,7 +19,6 @@ from traces.chakra_files import Files
 from traces.chakra_nodes import RankNodes, lanes_of, rank_nodes
 from traces.chakra_schema import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND
 from traces.chakra_times import connect, spans
-from traces.comms import UNKNOWN_GROUP
 from traces.coverage import Coverage
 from traces.graph import LocalOp, RankGraph
 from traces.lane_order import one_at_a_time

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.workload import UNKNOWN
-from traces.comms import LocalCall, kind_of
+from traces.calls import LocalCall, kind_of
 from traces.enclosing import Enclosing
 from traces.events import CommRecord, RankTrace
 from traces.graph import LocalOp, RankGraph

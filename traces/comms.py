@@ -8,65 +8,16 @@ ones before it leave open; nothing is assumed beyond that.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
-from simulator.workload import UNKNOWN, What
+from simulator.workload import UNKNOWN
+from traces.calls import UNKNOWN_GROUP, LocalCall, kind_of
 from traces.events import CommRecord, ProcessGroup, RankTrace
 from traces.kernels import BY_NAME, KERNELS, Rule
 
-_KINDS = tuple(
-    (re.compile(pattern), kind)
-    for pattern, kind in (
-        (r"all_?reduce", "all_reduce"),
-        (r"reduce_?scatter", "reduce_scatter"),
-        (r"all_?gather", "all_gather"),
-        (r"all_?to_?all", "all_to_all"),
-        (r"broadcast", "broadcast"),
-        (r"barrier", "barrier"),
-        (r"gather", "gather"),
-        (r"scatter", "scatter"),
-        (r"reduce", "reduce"),
-        (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
-    )
-)
-"""Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
-
 _FIELDS = tuple(column.name for column in fields(CommRecord))
-
-_ENDS = {"send": What.SEND, "receive": What.RECEIVE}
-UNKNOWN_GROUP = "unknown group"
-"""Label of a call of one of several groups, the trace not telling which: nobody joins this rank,
-and the call costs what was measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCall:
-    """One rank's part of a call, before ranks are matched.
-
-    ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
-    trace does not tell the group; ``key`` tells groups of one rank apart. ``peer`` and
-    ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell.
-    """
-
-    kind: str
-    size: float
-    dtype: str
-    key: str
-    label: str
-    ranks: tuple[int, ...] | None
-    group_size: int | None
-    sequence: int | None
-    peer: int | None
-    where: str
-    direction: str = ""
-
-    @property
-    def what(self) -> What:
-        """What the op of a rank is that takes part: of a message, whether it sends or receives."""
-        known = self.kind == "send_receive" and self.peer is not None
-        return _ENDS.get(self.direction, What.COLLECTIVE) if known else What.COLLECTIVE
 
 
 def is_collective(kernel: str) -> bool:
@@ -78,18 +29,6 @@ def is_collective(kernel: str) -> bool:
     True
     """
     return KERNELS.rule(kernel) is not None
-
-
-def kind_of(words: str) -> str | None:
-    """Name the kind in a trace's own words; None if they name none.
-
-    Examples
-    --------
-    >>> kind_of("_allgather_base"), kind_of("ncclKernel_SendRecv_RING_SIMPLE"), kind_of("wait")
-    ('all_gather', 'send_receive', None)
-    """
-    low = words.lower()
-    return next((kind for pattern, kind in _KINDS if pattern.search(low)), None)
 
 
 def join(records: Sequence[CommRecord]) -> CommRecord:

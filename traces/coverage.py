@@ -6,6 +6,16 @@ from dataclasses import dataclass
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
 """What can explain a device op's start: its launch, its stream's op before, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""
+CONTRADICTED = 5e-6
+"""A wait is refused if its source ended later than this after the waiter's start (s).
+
+More than twice ``STAMPS`` of :mod:`traces.waits`: no profiler errs by so much.
+"""
+EXPLAINED = 20e-6
+"""A start is explained if it came at most this long after what released it (s).
+
+Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +81,17 @@ class Coverage:
     def bytes_known(self) -> float:
         """Fraction of the collectives whose size the trace tells; 1 where there are none."""
         return self.sizes_known / self.collectives if self.collectives else 1.0
+
+    def record(self) -> dict[str, object]:
+        """Return it for JSON: counts, and fractions between 0 and 1."""
+        return {
+            "ranks": len(self.ranks),
+            "ranks_in_job": self.ranks_in_job,
+            "kernels": self.kernels,
+            "launches_paired": self.launches_paired,
+            "collectives": self.collectives,
+            "collectives_matched": self.collectives_matched,
+            "bytes_known": self.bytes_known,
+            "starts_explained": self.starts_explained,
+            "notes": list(self.notes),
+        }

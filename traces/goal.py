@@ -18,7 +18,7 @@ from simulator.workload import CallRow, What, Workload
 from traces.content import unpack
 from traces.coverage import Coverage
 from traces.goal_match import Place, matched
-from traces.goal_text import Goal, GoalOp, GoalRank, Need, is_goal, parse
+from traces.goal_text import Goal, GoalOp, GoalRank, Need, parse
 from traces.lane_order import one_at_a_time
 from traces.loaded import Loaded
 
@@ -26,11 +26,6 @@ EAGER = 65535
 """Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
 _NANO = 1e-9
 _WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the first bytes of a file are a GOAL schedule."""
-    return is_goal(head)
 
 
 def load(path: Path, step: str = "all") -> Loaded:

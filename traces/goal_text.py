@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.beginnings import GOAL_COMMENT
 
 ANY = -1
 """Any source, any tag."""
@@ -27,8 +28,6 @@ EXACT = "// twofold: a send ends when it has arrived, and requires tells all ord
 """A line of files written here: no eager messages, no order on a cpu that is not written."""
 _MOST_RANKS = 10**7
 _MOST = 2**64
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_HEAD = re.compile(r"num_ranks\s+\d+\s*(\n|$)")
 _RANKS = re.compile(r"num_ranks\s+(\d{1,19})")
 _RANK = re.compile(r"rank\s+(\d{1,19})\s*(\{?)")
 _OP = re.compile(
@@ -80,12 +79,6 @@ class Goal:
     num_ranks: int
     ranks: dict[int, GoalRank] = field(default_factory=dict)
     exact: bool = False
-
-
-def is_goal(head: bytes) -> bool:
-    """Whether a file begins as a GOAL schedule does: with ``num_ranks``, after comments."""
-    text = _COMMENT.sub("", head.decode("utf-8", "replace")).lstrip()
-    return _HEAD.match(text) is not None
 
 
 def parse(path: Path, text: str) -> Goal:
@@ -143,7 +136,7 @@ def _statement(op: GoalOp) -> str:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines that say something, with their numbers; a brace may share one with a statement."""
-    bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    bare = GOAL_COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
         for piece in re.split(r"(?<=\{)|(?=\})", line):
             if piece.strip():

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from simulator.workload import What
-from traces.comms import LocalCall
+from traces.calls import LocalCall
 from traces.coverage import Gap
 
 

@@ -9,9 +9,10 @@ the graph the order on a stream and the measured times tell the rest, as for oth
 from collections import Counter
 from itertools import groupby
 
+from traces.coverage import CONTRADICTED
 from traces.device import DeviceOps
 from traces.launches import Launches
-from traces.waits import CONTRADICTED, Waits
+from traces.waits import Waits
 
 
 def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:

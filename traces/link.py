@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.assemble import Clock, align, assemble
-from traces.comms import UNKNOWN_GROUP
+from traces.calls import UNKNOWN_GROUP
 from traces.coverage import Coverage, worst
 from traces.graph import RankGraph
 from traces.job import Job
 from traces.kernels import KERNELS, load_rules
-from traces.loaded import Loaded, Options
+from traces.loaded import MEDIAN, Loaded, Options
 from traces.marks import rank_phases
 from traces.match import MatchedCall, Matching, match
 from traces.rank import rank_graph
 from traces.replicate import replicate
 from traces.roles import listed_groups
-from traces.window import MEDIAN, Window, choose_step, cut
+from traces.window import Window, choose_step, cut
 
 
 def linked(

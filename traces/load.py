@@ -8,28 +8,47 @@ from importlib import import_module
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.beginnings import (
+    is_chakra,
+    is_execution_trace,
+    is_goal,
+    is_kineto,
+    is_plan,
+    is_sqlite,
+    is_xla_json,
+    is_xplane,
+    is_zip,
+)
 from traces.content import head_of
-from traces.loaded import Loaded, Options
-from traces.window import MEDIAN
+from traces.loaded import MEDIAN, Loaded, Options
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What is true of the first bytes of its files, and the module that reads them."""
+
+    begins: Callable[[bytes], bool]
+    module: str
+
 
 FORMATS = {
-    "kineto": "traces.kineto_job",
-    "xplane": "traces.xplane",
-    "xla_json": "traces.xla_json",
-    "nsys_jax": "traces.nsys_jax",
-    "nsys": "traces.nsys",
-    "pytorch_et": "traces.pytorch_et",
-    "chakra": "traces.chakra",
-    "plan": "traces.plan",
-    "goal": "traces.goal",
+    "kineto": _Format(is_kineto, "traces.kineto_job"),
+    "xplane": _Format(is_xplane, "traces.xplane"),
+    "xla_json": _Format(is_xla_json, "traces.xla_json"),
+    "nsys_jax": _Format(is_zip, "traces.nsys_jax"),
+    "nsys": _Format(is_sqlite, "traces.nsys"),
+    "pytorch_et": _Format(is_execution_trace, "traces.pytorch_et"),
+    "chakra": _Format(is_chakra, "traces.chakra"),
+    "plan": _Format(is_plan, "traces.plan"),
+    "goal": _Format(is_goal, "traces.goal"),
 }
-"""Formats that can be read, and the module of each.
+"""Formats that can be read.
 
-It has ``recognise(head)``, true of the first bytes of a file of the format (where those do not
-tell, ``recognise_file(path)`` besides), and ``load(path, step)``. One of profiler traces has
-``reader(path, options)`` instead, which reads once and returns a function from a step to what
-``load`` would. Imported when asked, since some need libraries that take long to load. The first
-that recognises a file has it; what nobody recognises is the first's to refuse.
+The module has ``load(path, step)``; where the first bytes do not tell, ``recognise_file(path)``
+besides. One of profiler traces has ``reader(path, options)`` instead of ``load``, which reads once
+and returns a function from a step to what ``load`` would. It is imported when a file of the format
+is there, since most take long to load. The first that recognises a file has it; what nobody
+recognises is the first's to refuse.
 """
 
 _WITHOUT_TIMES = ("pytorch_et", "plan")
@@ -37,13 +56,6 @@ _WITHOUT_TIMES = ("pytorch_et", "plan")
 
 Reader = Callable[[str], Loaded]
 """From a step (its number, ``median`` or ``all``) to its workload."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    name: str
-    recognise: Callable[[bytes, Path], bool]
-    reader: Callable[[Path, Options], Reader]
 
 
 def load(
@@ -70,13 +82,18 @@ def reader(path: Path | str, *, name: str | None = None, options: Options | None
     """Read a trace for several of its steps; errors as :func:`load`."""
     if name is not None and name not in FORMATS:
         raise TraceError(f"format {name!r} is not one of {', '.join(FORMATS)}")
-    found = _format(name) if name is not None else _told(Path(path))
-    return found.reader(Path(path), options or Options())
+    found = recognised(path) if name is None else name
+    return _reader(found, Path(path), options or Options())
 
 
 def recognised(path: Path | str) -> str:
-    """Name the format of a file or directory; errors as :func:`load`."""
-    return _told(Path(path)).name
+    """Name the format of a file, or of most files of a directory: with times if any has.
+
+    Errors as :func:`load`.
+    """
+    told = Counter(found for file in _files(Path(path)) if (found := format_of(file)))
+    timed = [name for name in FORMATS if told[name] and name not in _WITHOUT_TIMES]
+    return max(timed or FORMATS, key=lambda name: told[name])
 
 
 def format_of(file: Path) -> str | None:
@@ -85,14 +102,7 @@ def format_of(file: Path) -> str | None:
         head = head_of(file)
     except TraceError:
         return None
-    return next((name for name in FORMATS if _format(name).recognise(head, file)), None)
-
-
-def _told(path: Path) -> _Format:
-    """Tell the format: of a directory, that of most of its files, with times if any has."""
-    told = Counter(found for file in _files(path) if (found := format_of(file)))
-    timed = [name for name in FORMATS if told[name] and name not in _WITHOUT_TIMES]
-    return _format(max(timed or FORMATS, key=lambda name: told[name]))
+    return next((name for name in FORMATS if _is(name, head, file)), None)
 
 
 def _files(path: Path) -> list[Path]:
@@ -103,19 +113,22 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in (*path.iterdir(), *jax) if file.is_file())
 
 
-def _format(name: str) -> _Format:
-    module = import_module(FORMATS[name])
-    whole = getattr(module, "recognise_file", lambda path: True)
+def _is(name: str, head: bytes, file: Path) -> bool:
+    """Whether a file, which begins so, is of a format."""
+    if not FORMATS[name].begins(head):
+        return False
+    whole = getattr(import_module(FORMATS[name].module), "recognise_file", lambda file: True)
+    return bool(whole(file))
 
-    def recognise(head: bytes, path: Path) -> bool:
-        return bool(module.recognise(head) and whole(path))
 
-    def loads(path: Path, options: Options) -> Reader:
-        if options != Options():
-            raise TraceError(
-                f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
-                f"{name}"
-            )
-        return partial(module.load, path)
-
-    return _Format(name, recognise, getattr(module, "reader", loads))
+def _reader(name: str, path: Path, options: Options) -> Reader:
+    module = import_module(FORMATS[name].module)
+    if hasattr(module, "reader"):
+        read: Reader = module.reader(path, options)
+        return read
+    if options != Options():
+        raise TraceError(
+            f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
+            f"{name}"
+        )
+    return partial(module.load, path)

@@ -8,6 +8,9 @@ from simulator.phases import Phase
 from simulator.workload import Workload
 from traces.coverage import Coverage
 
+MEDIAN, ALL = "median", "all"
+"""Steps that are no numbers: the one in the middle by duration, and the whole trace."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.errors import TraceError
 from simulator.workload import What
-from traces.comms import LocalCall
+from traces.calls import LocalCall
 from traces.graph import RankGraph
 
 Calls = list[tuple[int, LocalCall]]

@@ -9,22 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.beginnings import SQLITE, is_sqlite
 from traces.events import RankTrace
 from traces.job import Job, Skipped
 from traces.link import linked
 from traces.loaded import Loaded, Options
 from traces.nsys_common import common_part, with_groups
-from traces.nsys_database import MAGIC, beginning, opened
+from traces.nsys_database import beginning, opened
 from traces.nsys_nccl import nccl_calls
 from traces.nsys_ranks import rank_traces
 from traces.nsys_steps import add_steps
 from traces.nsys_tables import GRAPH_ROWS, read_export
 from traces.nsys_units import File
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so, unpacked, is a SQLite database."""
-    return head.startswith(MAGIC)
 
 
 def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
@@ -84,7 +80,7 @@ def _files(path: Path) -> tuple[list[File], tuple[Skipped, ...]]:
 
 
 def _is_export(path: Path) -> bool:
-    return recognise(beginning(path, len(MAGIC)))
+    return is_sqlite(beginning(path, len(SQLITE)))
 
 
 def _file(path: Path) -> File:

@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.comms import UNKNOWN_GROUP, is_collective, kind_of
+from traces.calls import UNKNOWN_GROUP, kind_of
+from traces.comms import is_collective
 from traces.events import CommRecord, DeviceEvents, HostEvents, HostKind, RankTrace
 from traces.launches import launch_rows
 

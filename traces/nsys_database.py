@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError
+from traces.beginnings import SQLITE
 
-MAGIC = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _AS_GZIP = 31
 """``wbits`` of zlib for the gzip format."""
@@ -217,7 +217,7 @@ def beginning(path: Path, size: int) -> bytes:
 @contextmanager
 def _database(path: Path, plain: Path) -> Iterator[Database]:
     with plain.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+        if file.read(len(SQLITE)) != SQLITE:
             raise TraceError(f"{path}: no SQLite database; export with 'nsys export --type sqlite'")
     location = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
     try:

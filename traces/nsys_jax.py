@@ -33,7 +33,6 @@ _COLUMNS = (
     "RangeId",
     "ParentId",
 )
-_ZIP = b"PK\x03\x04"
 _LONGEST = 1e17
 """Stamps (ns) beyond three years are damage."""
 _COPIES = ("copy", "copy-start")
@@ -51,11 +50,6 @@ class _Range:
     thread: int
     number: int
     parent: int | None
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so may be a bundle: a zip archive."""
-    return head.startswith(_ZIP)
 
 
 def recognise_file(path: Path) -> bool:

@@ -4,18 +4,20 @@ The card is the one YAML file of the directory that has a card's sections, whate
 traces lie beside it, or in one sub-directory. :func:`load` reads packages and bare traces alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulator.errors import TraceError
-from traces.card import Card, read_card
 from traces.card_groups import labelled
 from traces.load import Reader, format_of
 from traces.load import reader as trace_reader
-from traces.loaded import Loaded, Options
-from traces.window import MEDIAN
+from traces.loaded import MEDIAN, Loaded, Options
+
+if TYPE_CHECKING:
+    from traces.card import Card
 
 _YAML = (".yaml", ".yml")
 _MOST_FILES = 10_000
@@ -26,7 +28,7 @@ _MOST_FILES = 10_000
 class Package:
     """A card, the file it is from, and where the traces are."""
 
-    card: Card
+    card: "Card"
     file: Path
     traces: Path
 
@@ -81,8 +83,7 @@ def find_package(path: Path | str) -> Package | None:
     if not folder.is_dir():
         return None
     yamls = [file for file in _files(folder) if file.suffix.lower() in _YAML]
-    read = ((file, read_card(file)) for file in yamls)
-    cards = [(file, card) for file, card in read if card is not None]
+    cards = _cards(yamls) if yamls else []
     if not cards:
         return None
     if len(cards) > 1:
@@ -90,6 +91,13 @@ def find_package(path: Path | str) -> Package | None:
         raise TraceError(f"{other}: a second workload card beside {one.name}: leave one of them")
     file, card = cards[0]
     return Package(card, file, _traces(folder))
+
+
+def _cards(files: Sequence[Path]) -> list[tuple[Path, "Card"]]:
+    from traces.card import read_card  # many models, slow to make, and few traces have a card
+
+    read = ((file, read_card(file)) for file in files)
+    return [(file, card) for file, card in read if card is not None]
 
 
 def trace_files(path: Path) -> list[Path]:

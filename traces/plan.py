@@ -10,8 +10,6 @@ accelerator that times the kernels::
     launch: 5 us
 """
 
-import re
-from codecs import BOM_UTF8
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -30,16 +28,14 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.units import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import UniqueKeyLoader
 from traces.content import unpack
-from traces.loaded import Loaded
+from traces.loaded import ALL, MEDIAN, Loaded
 from traces.model_card import Model, load_model
 from traces.parallelism import Parallelism
 from traces.phases import Serving, Training
 from traces.roofline import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
 from traces.synthetic import GENERATED, generated
-from traces.window import ALL, MEDIAN
 
 _LONGEST = 1 << 16
-_KEY = re.compile(rb"^(model|parallelism|training|serving|accelerator|launch)\s*:", re.MULTILINE)
 
 _PREFIX = "Value error, "
 """What pydantic puts before a message of this project's."""
@@ -100,15 +96,6 @@ class Plan(_Part):
     def chip(self) -> Accelerator:
         """The roofline that times the kernels."""
         return Accelerator(**self.accelerator.model_dump())
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a plan: YAML with a model, and an accelerator or a run."""
-    head = head.removeprefix(BOM_UTF8)
-    if len(head) > _LONGEST or head.lstrip().startswith((b"{", b"[")):
-        return False
-    keys = {match[1] for match in _KEY.finditer(head)}
-    return b"model" in keys and bool(keys & {b"accelerator", b"training", b"serving"})
 
 
 def load(path: Path, step: str) -> Loaded:

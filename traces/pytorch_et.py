@@ -16,18 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import TraceError
+from traces.beginnings import is_tar
 from traces.content import unpack
 from traces.events import Ints, Longs, ProcessGroup
 from traces.kineto_columns import Table
 from traces.loaded import Loaded
 from traces.pytorch_et_comm import EtComm, communication, is_init, process_groups
-from traces.pytorch_et_schema import Header, Node, decode, is_execution_trace
+from traces.pytorch_et_schema import Header, Node, decode
 from traces.pytorch_et_tensors import TensorRows, Tensors
 
 _LIMIT = 1 << 31
 """Bytes of one trace in an archive; larger ones are written as they are."""
-_TAR = b"ustar"
-_TAR_AT = 257
 _FIELDS = ("fw_parent", "rf_id", "tid", "scope")
 
 
@@ -60,13 +59,6 @@ class ExecutionTrace:
 
     def __len__(self) -> int:
         return len(self.id)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so, unpacked, is an Execution Trace or an archive of some."""
-    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
-        return is_execution_trace(head[max(0, head.find(b"{")) :])
-    return is_execution_trace(head)
 
 
 def load(path: Path, step: str) -> Loaded:
@@ -108,7 +100,7 @@ def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
             "torch.profiler's traces of the same run beside them"
         )
     data = unpack(path)
-    if data[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
+    if not is_tar(data):
         return (parse(path, data),)
     return tuple(parse(path / name, piece) for name, piece in _members(path, data))
 

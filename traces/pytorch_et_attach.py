@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.beginnings import is_execution_trace
 from traces.content import unpack
 from traces.events import RankTrace
 from traces.kineto_document import EXECUTION_TRACE
 from traces.kineto_rank import rank_of
 from traces.kineto_schema import Header
-from traces.pytorch_et import parse, recognise
+from traces.pytorch_et import parse
 from traces.pytorch_et_link import Linked, enriched, link
 
 _HEAD = 1 << 16
@@ -30,7 +31,7 @@ def attach(
     for file in files:
         try:
             data = unpack(file)
-            if recognise(data[:_HEAD]):
+            if is_execution_trace(data[:_HEAD]):
                 rank = _rank(file, known, {one.rank.rank for one in linked})
                 linked.append(link(parse(file, data), known[rank]))
         except TraceError as error:

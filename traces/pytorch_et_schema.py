@@ -5,7 +5,6 @@ write ``ctrl_deps`` for the parent, ``{"values", "shapes", "types"}`` for inputs
 the rest as a list of ``{"name", "type", "value"}``.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from simulator.errors import TraceError
+from traces.beginnings import is_execution_trace
 from traces.kineto_schema import shown
 
-_SCHEMA = re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
-_KEYS = (rb'"nodes"', rb'"pid"')
 _NO_VALUES = Raw(b"[]")
 Value = tuple[Any, Any, str]
 """An argument: its value, its shape and its type as text, ``Tensor(c10::Half)``."""
@@ -96,12 +94,6 @@ class _Values(Struct):
 _DECODER = msgspec.json.Decoder(Header)
 _NEW = msgspec.json.Decoder(_Values)
 _OLD = msgspec.json.Decoder(list[Any])
-
-
-def is_execution_trace(head: bytes) -> bool:
-    """Whether a JSON that begins so is an Execution Trace."""
-    begins = head.lstrip()[:1] == b"{"
-    return begins and _SCHEMA.search(head) is not None and all(key in head for key in _KEYS)
 
 
 def decode(path: Path, data: bytes) -> Header:

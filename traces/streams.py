@@ -9,9 +9,9 @@ No edge is kept that the measured times contradict.
 import math
 from bisect import bisect_right
 
-from traces.coverage import Gap
+from traces.coverage import CONTRADICTED, EXPLAINED, Gap
 from traces.device import DeviceOps
-from traces.waits import CONTRADICTED, EXPLAINED, Waits
+from traces.waits import Waits
 
 
 def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict[int, int]) -> None:

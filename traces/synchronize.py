@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.workload import What
+from traces.coverage import EXPLAINED
 from traces.device import DeviceOps
 from traces.events import HostKind, RankTrace
 from traces.launches import Launches
-from traces.waits import EXPLAINED, calls_by_correlation
+from traces.waits import calls_by_correlation
 from traces.window import Window
 
 _WAITS = re.compile(r"Synchronize")

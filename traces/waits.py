@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.workload import What
+from traces.coverage import CONTRADICTED, EXPLAINED
 from traces.device import DeviceOps
 from traces.enclosing import Enclosing
 from traces.events import HostKind, RankTrace
@@ -17,17 +18,6 @@ from traces.launches import Launches, typical_latency
 from traces.stream_calls import Call, stream_calls
 from traces.wait_votes import Site, Votes
 from traces.window import Window
-
-CONTRADICTED = 5e-6
-"""A wait is refused if its source ended later than this after the waiter's start (s).
-
-More than twice ``STAMPS``: no profiler errs by so much.
-"""
-EXPLAINED = 20e-6
-"""A start is explained if it came at most this long after what released it (s).
-
-Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
-"""
 
 STAMPS = 2e-6
 """How far apart profilers stamp two events of one device that happened together (s)."""

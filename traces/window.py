@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import TraceError
 from traces.events import DeviceEvents, ProfilerStep, RankTrace
-
-MEDIAN, ALL = "median", "all"
+from traces.loaded import ALL, MEDIAN
 
 
 @dataclass(frozen=True, slots=True, eq=False)

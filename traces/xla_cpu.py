@@ -7,7 +7,7 @@ A device has no line: its ops are on whatever threads of a pool ran them, told a
 from bisect import bisect_left
 from collections import defaultdict
 
-from traces.waits import EXPLAINED
+from traces.coverage import EXPLAINED
 from traces.xla_events import NO_STEP, Device, XlaOp
 from traces.xla_host_events import HostEvents
 from traces.xla_order import Operands

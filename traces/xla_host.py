@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from simulator.workload import What
+from traces.coverage import EXPLAINED
 from traces.device import DeviceOps
 from traces.graph import LocalOp, RankGraph
-from traces.waits import EXPLAINED
 from traces.xla_events import Span, XlaOp
 from traces.xla_steps import Part
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from simulator.errors import TraceError
+from traces.beginnings import is_xla_json
 from traces.loaded import Loaded
 from traces.xla_events import Recording
 from traces.xla_files import profile_files, unpacked
@@ -41,14 +42,6 @@ class _Document(msgspec.Struct):
     columns: list[Any] | None = msgspec.field(default=None, name="cols")
 
 
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is JAX's JSON, or the table of HLO statistics (refused)."""
-    if not head.lstrip().startswith(b"{"):
-        return False
-    profile = b'"traceEvents"' in head and (b'"/device:' in head or b'"/host:' in head)
-    return profile or (b'"cols"' in head and b'"hlo_op_name"' in head)
-
-
 def load(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step.
 
@@ -57,7 +50,7 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         If a file is damaged, is no profile, or has no such step.
     """
-    files, skipped = profile_files(path, ".trace.json", recognise)
+    files, skipped = profile_files(path, ".trace.json", is_xla_json)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
     return linked(path, recordings, step, skipped)

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.errors import TraceError, WorkloadError
 from traces.assemble import align, assemble
-from traces.comms import UNKNOWN_GROUP
+from traces.calls import UNKNOWN_GROUP
 from traces.coverage import Coverage
 from traces.graph import RankGraph
 from traces.loaded import Loaded

@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+from traces.coverage import CONTRADICTED
 from traces.device import DeviceOps
 from traces.hlo import HloModule
-from traces.waits import CONTRADICTED, Waits
+from traces.waits import Waits
 from traces.xla_events import XlaOp
 
 Made = dict[int, list[int]]

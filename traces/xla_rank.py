@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from simulator.workload import UNKNOWN, What
-from traces.comms import UNKNOWN_GROUP, LocalCall
+from traces.calls import UNKNOWN_GROUP, LocalCall
 from traces.device import DeviceOps
 from traces.graph import LocalOp, RankGraph
 from traces.hlo import call_size, group_of, peers_of

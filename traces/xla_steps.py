@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.errors import TraceError
-from traces.window import ALL, MEDIAN
+from traces.loaded import ALL, MEDIAN
 from traces.xla_events import NO_STEP, Device, Recording, XlaOp
 
 

@@ -3,7 +3,6 @@
 The format is ``XSpace`` of ``tsl/profiler/protobuf/xplane.proto``; no TensorFlow is needed.
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
+from traces.beginnings import is_xplane
 from traces.hlo import HloModule
 from traces.hlo_proto import parse_module
 from traces.loaded import Loaded
@@ -60,24 +60,9 @@ _MESSAGES = {
     ],
     "XStatMetadata": [(2, "name", "bytes")],
 }
-_FIRST_PLANE = re.compile(
-    rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])"
-)
 _LONGEST = 1e8
 """A profile of more than three years (s) is damaged."""
 _PROTO = "Hlo Proto"
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is an ``XSpace``: its first field is a plane with a name."""
-    found = _FIRST_PLANE.match(head[:64])
-    if found is None:
-        return False
-    name = head[found.end() - 1 : found.end() - 1 + found[1][0]]
-    return name.isascii() and name.decode().isprintable() and name.startswith(_NAMES)
-
-
-_NAMES = (b"/host:", b"/device:", b"#Chip", b"Task Environment", b"/misc")
 
 
 def load(path: Path, step: str) -> Loaded:
@@ -88,7 +73,7 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         If a file is damaged, or has no such step.
     """
-    files, skipped = profile_files(path, ".xplane.pb", recognise)
+    files, skipped = profile_files(path, ".xplane.pb", is_xplane)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
     return linked(path, recordings, step, skipped)

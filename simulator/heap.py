@@ -1,0 +1,65 @@
+"""The least of many first: a binary heap on two arrays, for compiled passes.
+
+Items of one key come in order of their number, as pairs ``(key, item)`` of :mod:`heapq` would. A
+key of a time and of more than that has the more in its item: ``what * ops + op`` orders events of
+one instant by what they are, then by op.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+
+
+class Heap(NamedTuple):
+    """Room for as many items as it can ever hold; whoever uses it knows how many it holds.
+
+    The least is at 0. Keys are times, or integers below 2**53: those, too, are exact.
+    """
+
+    key: NDArray[np.float64]
+    item: NDArray[np.int64]
+
+
+def room(items: int) -> Heap:
+    """Make a heap that can hold so many items."""
+    return Heap(np.empty(items, dtype=np.float64), np.empty(items, dtype=np.int64))
+
+
+@compiled
+def push(heap: Heap, size: int, key: float, item: int) -> int:
+    """Put an item into a heap that holds ``size``; return how many it holds then."""
+    keys, items = heap
+    place = size
+    while place > 0:
+        above = (place - 1) // 2
+        if keys[above] < key or (keys[above] == key and items[above] <= item):
+            break
+        keys[place], items[place] = keys[above], items[above]
+        place = above
+    keys[place], items[place] = key, item
+    return size + 1
+
+
+@compiled
+def pop(heap: Heap, size: int) -> int:
+    """Take the least out of a heap that holds ``size``; return how many it holds then."""
+    keys, items = heap
+    size -= 1
+    key, item = keys[size], items[size]
+    place, below = 0, 1
+    while below < size:
+        right = below + 1
+        if right < size and (
+            keys[right] < keys[below]
+            or (keys[right] == keys[below] and items[right] < items[below])
+        ):
+            below = right
+        if key < keys[below] or (key == keys[below] and item <= items[below]):
+            break
+        keys[place], items[place] = keys[below], items[below]
+        place, below = below, 2 * below + 1
+    keys[place], items[place] = key, item
+    return size

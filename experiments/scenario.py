@@ -9,7 +9,6 @@ from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from simulator.engine import Costs, Planner, Progress, simulate
 from simulator.errors import DeadlockError
-from simulator.fold import fold, most_alike
 from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.slowing import settled
@@ -118,6 +117,8 @@ class Scenario:
         plain = replace(self, fold=False)
         if reason := self._not_worth():
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
+        from simulator.fold import fold  # most simulations do without
+
         network, planner = self.topology(), self.planner()
         folded = fold(self.workload, network, planner, self._seen)
         try:
@@ -135,6 +136,10 @@ class Scenario:
             return f"engine {self.engine!r} simulates every transfer"
         if self.fold:
             return ""
+        if self.engine == "analytic":
+            return f"engine {self.engine!r} is sooner without"
+        from simulator.fold import most_alike
+
         domains = self.machine().domains
         parts = domains if domains.any() else np.arange(self.ranks)
         pays = most_alike(self.workload, parts) >= _PAYS
@@ -150,7 +155,7 @@ class Scenario:
 
 
 _PAYS = 4
-"""Parts of a job for each that differs: with fewer it takes as long to find out who is alike."""
+"""Nodes for each that differs: with fewer it takes as long to find out who is alike."""
 
 
 def _calibrated(plan: Plan, known: Calibrated) -> Plan:

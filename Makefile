@@ -44,7 +44,8 @@ $(READY): pyproject.toml constraints.txt
 	fi
 	@echo "== setup: install into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]'
-	@echo "== setup: compile the hot passes, once"
+	@echo "== setup: compile, once, as pip does with what it copies, and the hot passes"
+	@$(BIN)/python -m compileall -q simulator topologies collectives traces experiments
 	@$(BIN)/python -m simulator.warm simulator topologies collectives traces experiments
 	@touch $@
 	@echo "== setup: done"

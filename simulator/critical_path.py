@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.compiled import compiled
 from simulator.timeline import Timeline
-from simulator.workload import What
+from simulator.workload import Ints, What
 
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
@@ -39,36 +40,72 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     """Segments of the critical path in order of time; their durations add up to the makespan."""
     if not len(timeline.end):
         return []
-    segments = list(_backwards(timeline, int(np.argmax(timeline.end))))
+    segments = list(_backwards(timeline))
     return [segment for segment in reversed(segments) if segment.end > segment.start]
 
 
-def _backwards(timeline: Timeline, op: int) -> Iterator[Segment]:
+def _backwards(timeline: Timeline) -> Iterator[Segment]:
+    """Segments from the last to the first, some of no length."""
     workload = timeline.workload
-    while True:
-        what = What(workload.what[op])
-        if what >= What.COLLECTIVE:
-            yield from _call(timeline, op)
-            op = int(timeline.call_released_by[workload.call[op]])
+    left, arrived = _ops(timeline)
+    call, before = workload.call[left], timeline.released_by[arrived]
+    launched = workload.what[before] == What.HOST
+    rows = zip(
+        workload.what[left].tolist(),
+        left.tolist(),
+        timeline.end[left].tolist(),
+        arrived.tolist(),
+        timeline.start[arrived].tolist(),
+        call.tolist(),
+        before.tolist(),
+        np.where(before >= 0, timeline.end[before], 0.0).tolist(),
+        launched.tolist(),
+        strict=True,
+    )
+    for what, op, end, last, start, joined, earlier, released, by_host in rows:
+        if joined >= 0:
+            begun, over = float(timeline.call_start[joined]), float(timeline.call_end[joined])
+            yield Segment(over, end, "drain", op)
+            yield Segment(begun, over, "communication", op)
+            yield Segment(start, begun, "absent ranks", last)
         else:
-            yield Segment(float(timeline.start[op]), float(timeline.end[op]), _BUSY[what], op)
-        start = float(timeline.start[op])
-        before = int(timeline.released_by[op])
-        if before < 0:
-            yield Segment(0.0, start, "not ready", op)
-            return
-        reason = "launch" if workload.what[before] == What.HOST else "gap"
-        yield Segment(float(timeline.end[before]), start, reason, op)
-        op = before
+            yield Segment(start, end, _BUSY[What(what)], op)
+        reason = "not ready" if earlier < 0 else "launch" if by_host else "gap"
+        yield Segment(released, start, reason, last)
 
 
-def _call(timeline: Timeline, op: int) -> Iterator[Segment]:
-    call = int(timeline.workload.call[op])
-    begun, over = float(timeline.call_start[call]), float(timeline.call_end[call])
-    last = int(timeline.call_released_by[call])
-    yield Segment(over, float(timeline.end[op]), "drain", op)
-    yield Segment(begun, over, "communication", op)
-    yield Segment(float(timeline.start[last]), begun, "absent ranks", last)
+def _ops(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Ops on the path, from the last: each with the member whose arrival let its call begin.
+
+    Of an op without a call that is itself.
+    """
+    rows = np.empty((2, len(timeline.end)), dtype=np.int32)
+    left, arrived = rows
+    released = _Released(timeline.released_by, timeline.workload.call, timeline.call_released_by)
+    count = _follow(int(np.argmax(timeline.end)), released, left, arrived)
+    return left[:count], arrived[:count]
+
+
+class _Released(NamedTuple):
+    """What released each op; the call of each (-1: none); which member each call began with."""
+
+    by: Ints
+    call: Ints
+    last: Ints
+
+
+@compiled
+def _follow(op: int, released: _Released, left: Ints, arrived: Ints) -> int:
+    """Fill two columns from an op back to one that nothing released; return how long they are."""
+    count = 0
+    while op >= 0:
+        left[count] = op
+        if released.call[op] >= 0:
+            op = released.last[released.call[op]]
+        arrived[count] = op
+        count += 1
+        op = released.by[op]
+    return count
 
 
 def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:

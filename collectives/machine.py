@@ -1,11 +1,12 @@
 """What a library finds where it runs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.calibration import Multiples
 from simulator.networks import Laid, Networks, Wire, laid, on_networks, wire
 from simulator.schedule import Schedule
 from simulator.topology import Topology
@@ -60,6 +61,19 @@ class Known:
             self._wires[key] = schedule, found
         return self._wires[key][1]
 
+    def calibrated(
+        self,
+        schedule: Schedule,
+        positions: Ranks,
+        networks: tuple[Networks, Networks],
+        *,
+        pipelined: bool,
+    ) -> Wire:
+        """Lay one of the schedules on networks, and say what it costs on others, calibrated."""
+        plain, changed = networks
+        there = self._on_graph(schedule, positions, plain)
+        return on_networks(there, changed, pipelined=pipelined, chosen_on=plain)
+
     def _on_graph(self, schedule: Schedule, positions: Ranks, networks: Networks) -> Laid:
         key = id(schedule), id(networks.of)
         if key not in self._laid:
@@ -75,7 +89,8 @@ class Machine:
     switches of a domain can add. ``generation`` of the accelerator, ``cpu`` of the host and
     ``version`` of the library choose its constants. ``overhead`` (s) is paid once per call by
     libraries that have no model of their own. ``net_message`` (s) is what a NIC takes per
-    message, where a fabric is known to differ from the library's constant. ``known`` is what
+    message, where a fabric is known to differ from the library's constant. ``calibration`` is what
+    a trace showed, by kind of collective; choices do not depend on it. ``known`` is what
     planning has found out so far, by graph and group, so that the next size is planned sooner; it
     changes no result.
     """
@@ -87,6 +102,7 @@ class Machine:
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
+    calibration: Mapping[str, Multiples] = field(default_factory=dict)
     known: dict[tuple[str, bytes, int], tuple[Topology, Known]] = field(
         default_factory=dict, repr=False
     )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import nccl, select
+from collectives.calibration import calibrated, chosen
 from collectives.library import LIBRARIES, on_slice
 from collectives.machine import Machine, Ranks
 from simulator.load import cost, lay
@@ -86,10 +87,15 @@ def _of_schedules(more: Callable[[str, Ranks, Topology], list[Schedule]], librar
         if algorithm is None:
             schedules += known.all("more", lambda: more(kind, positions, graph))
         wires = [known.wire(one, positions, networks, pipelined=False) for one in schedules]
-        least: Floats = machine.overhead + np.minimum.reduce(
-            [one.latency + size * one.per_byte for one in wires]
-        )
-        return least
+        time = [one.latency + size * one.per_byte for one in wires]
+        multiples = machine.calibration.get(kind)
+        if multiples is None:
+            least: Floats = machine.overhead + np.minimum.reduce(time)
+            return least
+        both = networks, networks.multiplied(multiples.latency, multiples.bandwidth)
+        wires = [known.calibrated(one, positions, both, pipelined=False) for one in schedules]
+        moving = [one.latency + size * one.per_byte for one in wires]
+        return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead)
 
     return fastest
 
@@ -112,6 +118,7 @@ def _one_by_one(
         plan = LIBRARIES[library](
             kind, positions, size, network, machine=machine, algorithm=algorithm
         )
+        plan = calibrated(plan, machine.calibration.get(kind))
         costs.append(cost(lay(plan, positions, size, network)))
     return np.array(costs)[which]
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import direct, double_tree, nccl_tables, ring, rings, select
+from collectives.calibration import chosen
 from collectives.machine import Machine, Ranks
 from collectives.nccl_costs import (
     Case,
@@ -101,8 +102,18 @@ def times(
         As :func:`plan` does.
     """
     case = _case(kind, ranks, size, networks, machine=machine)
-    fastest = _least(case, _offers(case, machine, algorithm))
-    return np.broadcast_to(fastest, len(networks))
+    offers = _offers(case, machine, algorithm)
+    known = machine.calibration.get(kind)
+    if known is None:
+        return np.broadcast_to(_least(case, offers), len(networks))
+    there = networks.multiplied(known.latency, known.bandwidth)
+    found = chosen(
+        [case.time(offer) for offer in offers],
+        [case.software(offer) for offer in offers],
+        [case.moving(offer, networks, there) for offer in offers],
+        known.overhead,
+    )
+    return np.broadcast_to(found, len(networks))
 
 
 def _case(

@@ -152,8 +152,21 @@ class Case:
     def time(self, offer: Offer) -> Number:
         """Time on an idle network (s): what `simulator.load` makes of the plan."""
         on_wire = self.wire(offer.schedule, pipelined=offer.pipelined)
-        software = offer.overhead + on_wire.steps * offer.step_latency
-        return software + on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
+        moving = on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
+        return self.software(offer) + moving
+
+    def software(self, offer: Offer) -> Number:
+        """Time of it that is not the links' (s)."""
+        steps = sum(step.repeats for step in offer.schedule.steps)
+        return offer.overhead + steps * offer.step_latency
+
+    def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
+        """Time of it that is the links', calibrated (s)."""
+        both = networks, calibrated
+        on_wire = self.known.calibrated(
+            offer.schedule, self.positions, both, pipelined=offer.pipelined
+        )
+        return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
 
     def bytes_time(self, schedule: Schedule, *, pipelined: bool = False) -> Number:
         """Time of the bytes alone, at the full bandwidth of the links (s)."""

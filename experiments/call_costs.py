@@ -13,7 +13,6 @@ from collectives.force import choose
 from collectives.machine import Machine, Ranks
 from collectives.many import times
 from experiments.scenario import Scenario
-from simulator.engine import Costs
 from simulator.networks import Networks
 from simulator.routing import routes
 from simulator.workload import Call, Floats, Workload
@@ -54,8 +53,6 @@ class CallCosts:
     def _times(self, call: Call, networks: Networks) -> Floats | float:
         if np.isnan(call.size):
             return call.transfer
-        if call.kind in self.scenario.cluster.calibration:
-            return self._one_by_one(call, networks)
         library = self.scenario.cluster.library
         return times(library.name if library else "none")(
             call.kind,
@@ -65,12 +62,6 @@ class CallCosts:
             machine=self.machine,
             algorithm=_forced(self.scenario, call),
         )
-
-    def _one_by_one(self, call: Call, networks: Networks) -> Floats:
-        """Plan network by network: a calibration changes what a call costs after it is chosen."""
-        planner = self.scenario.planner()
-        there = (networks.network(index) for index in range(len(networks)))
-        return np.array([Costs(network, planner).idle_time(call) for network in there])
 
 
 def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from collectives.calibration import calibrated
 from collectives.force import Rule, choose
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
 from simulator.engine import Costs, Planner, Progress, simulate
 from simulator.errors import DeadlockError
-from simulator.fold import fold, most_alike
 from simulator.overlap import Overlap, overlap
 from simulator.schedule import Plan
 from simulator.slowing import settled
@@ -17,7 +17,6 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Workload
 from topologies import Cluster, build, place
-from topologies.cluster import Calibrated
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
@@ -69,13 +68,14 @@ class Scenario:
             in_network=cluster.scale_up.in_network_reduction,
             overhead=cluster.collective_overhead,
             net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
+            calibration=cluster.calibration,
         )
 
     def planner(self) -> Planner:
         """Say how the cluster's library carries out a call."""
         machine = self.machine()
         carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced, calibration = self.forced, self.cluster.calibration
+        forced = self.forced
 
         def planner(call: Call, topology: Topology) -> Plan:
             plan = carry_out(
@@ -86,8 +86,7 @@ class Scenario:
                 machine=machine,
                 algorithm=choose(forced, call.kind, call.size, call.group.label),
             )
-            known = calibration.get(call.kind)
-            return plan if known is None else _calibrated(plan, known)
+            return calibrated(plan, machine.calibration.get(call.kind))
 
         return planner
 
@@ -118,6 +117,8 @@ class Scenario:
         plain = replace(self, fold=False)
         if reason := self._not_worth():
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
+        from simulator.fold import fold  # most simulations do without
+
         network, planner = self.topology(), self.planner()
         folded = fold(self.workload, network, planner, self._seen)
         try:
@@ -135,6 +136,10 @@ class Scenario:
             return f"engine {self.engine!r} simulates every transfer"
         if self.fold:
             return ""
+        if self.engine == "analytic":
+            return f"engine {self.engine!r} is sooner without"
+        from simulator.fold import most_alike
+
         domains = self.machine().domains
         parts = domains if domains.any() else np.arange(self.ranks)
         pays = most_alike(self.workload, parts) >= _PAYS
@@ -150,15 +155,4 @@ class Scenario:
 
 
 _PAYS = 4
-"""Parts of a job for each that differs: with fewer it takes as long to find out who is alike."""
-
-
-def _calibrated(plan: Plan, known: Calibrated) -> Plan:
-    """Put what a trace showed of the call's kind into how it is carried out."""
-    return replace(
-        plan,
-        overhead=plan.overhead * known.overhead,
-        step_latency=plan.step_latency * known.overhead,
-        latency_factor=known.latency,
-        bandwidth_factor=known.bandwidth,
-    )
+"""Nodes for each that differs: with fewer it takes as long to find out who is alike."""

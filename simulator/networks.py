@@ -4,14 +4,14 @@ Links that agree in all networks are a class. What a schedule puts on a network 
 only; its time is then a maximum over classes, taken for all networks at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.load import Floats, bytes_on_links, lay
+from simulator.load import Floats, by_resource, bytes_on_links, lay
 from simulator.routing import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Topology
@@ -45,6 +45,16 @@ class Networks:
             bandwidth=np.ascontiguousarray(bandwidth),
             latency=np.ascontiguousarray(latency),
         )
+
+    def multiplied(
+        self, latency: Mapping[str, float], bandwidth: Mapping[str, float]
+    ) -> "Networks":
+        """Return networks with other latencies and bandwidths of some resources."""
+        factors = (
+            by_resource(one, self.graph)[self.resource, None] for one in (latency, bandwidth)
+        )
+        of_latency, of_bandwidth = factors
+        return self.at(self.bandwidth * of_bandwidth, self.latency * of_latency)
 
     def network(self, index: int) -> Topology:
         """Return one of them."""
@@ -182,8 +192,13 @@ def laid(schedule: Schedule, positions: NDArray[np.int32], networks: Networks) -
     )
 
 
-def on_networks(laid: Laid, networks: Networks, *, pipelined: bool) -> Wire:
-    """Give a schedule that is laid the bandwidths and latencies of networks."""
+def on_networks(
+    laid: Laid, networks: Networks, *, pipelined: bool, chosen_on: Networks | None = None
+) -> Wire:
+    """Give a schedule that is laid the bandwidths and latencies of networks.
+
+    The transfer that a step waits for is the slowest of ``chosen_on``, these networks by default.
+    """
     busy = laid.total[:, None] / networks.bandwidth
     if pipelined:
         latency = laid.repeats @ (laid.mean @ networks.latency)
@@ -191,9 +206,17 @@ def on_networks(laid: Laid, networks: Networks, *, pipelined: bool) -> Wire:
     else:
         latency, per_byte = np.zeros((2, len(networks)))
         for repeats, most, ways in zip(laid.repeats, laid.most, laid.ways, strict=True):
-            latency += repeats * (ways @ networks.latency).max(axis=0)
+            latency += repeats * _slowest(ways, networks, chosen_on)
             per_byte += repeats * (most[:, None] / networks.bandwidth).max(axis=0, initial=0.0)
     return Wire(per_byte, latency, laid.steps, busy, networks.resource)
+
+
+def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:
+    """Latency of the way that is the slowest there (s), shape ``(S,)``."""
+    latency: Floats = ways @ networks.latency
+    here = latency if chosen_on is None else ways @ chosen_on.latency
+    found: Floats = latency[here.argmax(axis=0), np.arange(len(networks))]
+    return found
 
 
 def _most(on_link: Floats, networks: Networks) -> Floats:
@@ -219,9 +242,9 @@ def _laid(
 
 
 def _unlike(hops: Floats) -> Floats:
-    """Return the distinct rows, of small whole numbers: as numbers of many digits if they fit."""
+    """Return the distinct rows in their order; small whole numbers are digits, if they fit."""
     base = hops.max() + 1
     if hops.shape[1] * np.log2(base) > _BITS:
-        return np.unique(hops, axis=0)
+        return hops[np.sort(np.unique(hops, axis=0, return_index=True)[1])]
     key = hops.astype(np.int64) @ np.int64(base) ** np.arange(hops.shape[1])
-    return hops[np.unique(key, return_index=True)[1]]
+    return hops[np.sort(np.unique(key, return_index=True)[1])]

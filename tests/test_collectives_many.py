@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectives.calibration import calibrated
 from collectives.force import known
 from collectives.library import LIBRARIES
 from collectives.machine import Machine
@@ -18,6 +19,7 @@ from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import KINDS
 from strategies import SCHEDULES, networks
 from topologies import build, load_cluster, place
+from topologies.cluster import Calibrated
 
 SIZES = [0.0, 8.0, 3e3, 70e3, 1e6, 2.5e7, 1e9]
 JOBS = [
@@ -108,6 +110,45 @@ def test_forced_algorithms_too(name, ranks, nodes, data):
         return
     together = times(library)(*call, stacked(several), machine=machine, algorithm=algorithm)
     assert together == pytest.approx(expected, rel=1e-12)
+
+
+multiples = st.sampled_from([0.25, 1.0, 3.0])
+by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multiples)
+
+
+@pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, ranks, nodes, data):
+    network, machine, library = job(name, ranks, nodes)
+    several = data.draw(changed(network))
+    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
+    known = Calibrated(
+        overhead=data.draw(st.sampled_from([0.0, 0.5, 2.0])),
+        latency=data.draw(by_tier),
+        bandwidth=data.draw(by_tier),
+    )
+    told = replace(machine, calibration={kind: known})
+    members = np.arange(data.draw(st.integers(1, ranks)), dtype=np.int32)
+    size = data.draw(st.sampled_from(SIZES))
+    expected = []
+    for one in several:
+        plan = LIBRARIES[library](kind, members, size, one, machine=machine)
+        expected.append(cost(lay(calibrated(plan, known), members, size, one)))
+    together = times(library)(kind, members, size, stacked(several), machine=told)
+    assert together == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_is_known_of_a_graph_serves_any_networks_of_it():
+    """One machine, asked of networks with few classes of links, with many, and with few again."""
+    network, machine, library = job("hgx-h100", 16, 2)
+    uneven = replace(network, bandwidth=network.bandwidth * np.linspace(1, 2, len(network)))
+    call = "all_reduce", np.arange(16, dtype=np.int32), 1e8
+    for several in ([network], [network, uneven], [network, scaled(network, SCALE_UP, latency=3)]):
+        for _ in range(2):
+            fresh = replace(machine, known={})
+            together = times(library)(*call, stacked(several), machine=machine)
+            assert together == pytest.approx(one_by_one(library, call, several, fresh), rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e5, 3e6, 1e7, 3e7])

@@ -123,6 +123,12 @@ def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
     assert two_of_a_kind.run().folded == (
         "nothing is folded: too few ranks do the same for it to pay"
     )
+    without_a_clock = replace(scenario, engine="analytic")
+    assert without_a_clock.run().folded == (
+        "nothing is folded: engine 'analytic' is sooner without"
+    )
+    for one in (scenario, without_a_clock):
+        assert replace(one, fold=True).run().folded.startswith("4 of 16 ranks")
     assert replace(two_of_a_kind, fold=True).run().folded.startswith("8 of 16 ranks")
 
 

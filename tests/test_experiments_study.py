@@ -25,7 +25,7 @@ from experiments.what_if import RESOURCES, improve
 from simulator.builder import WorkloadBuilder
 from simulator.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.networks import stacked
-from simulator.topology import scaled
+from simulator.topology import Link, scaled, topology
 from simulator.workload import CallRow, What
 from strategies import networks, workloads
 from topologies import load_cluster
@@ -149,6 +149,29 @@ def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
             algorithm=name,
         )
         assert cost[index] == pytest.approx(expected, rel=1e-12)
+
+
+def test_groups_that_meet_on_links_or_have_rules_of_their_own_are_not_like_others():
+    """Ranks 0 and 1 leave by one link; all links have the same numbers."""
+    exits = ("out 0", "out 0", "out 2", "out 3")
+    ends = {(rank, leave) for rank, leave in enumerate(exits)} | {(one, "all") for one in exits}
+    ends |= {("all", rank) for rank in range(4)}
+    graph = topology("exits", 4, [Link(*pair, 1e9, 1e-6) for pair in sorted(ends, key=str)])
+    builder = WorkloadBuilder(job_ranks=4)
+    groups = [(0, 1, 3), (0, 2, 3), (1, 2, 3), (1, 3, 0)]
+    for size in (1e6, 2e6, 3e6, 4e6):
+        for number, ranks in enumerate(groups):
+            row = CallRow("all_gather", builder.group(ranks, f"g{number}"), 0, size)
+            call = builder.call(row)
+            for rank in ranks:
+                builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    cluster = load_cluster("l40s-pcie-8").model_copy(update={"library": None})
+    for rules, alike in (((), [0, 1, 1, 0]), ((parse("all_gather@g2=direct"),), [0, 1, 2, 0])):
+        scenario = Scenario(builder.build(), cluster, "analytic", forced=rules)
+        found = different_calls(scenario, stacked([graph]))
+        cost = found.on(stacked([graph]))[found.row][:4, 0]
+        assert len(set(cost.tolist())) == len(set(alike))
+        assert cost.tolist() == [cost[alike.index(one)] for one in alike]
 
 
 def test_equal_groups_of_like_nodes_are_asked_about_once():

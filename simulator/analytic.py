@@ -108,7 +108,7 @@ def _swept(graph: Contracted, points: Points, first: int) -> Floats:
     if start.size:
         edges = _Edges(graph.offset, graph.source, graph.weight)
         calls = _of_points(graph, points)
-        block = min(_BLOCK, max(_LEAST, _ENDS // len(graph)))
+        block = min(_BLOCK, len(points), max(_LEAST, _ENDS // len(graph)))
         scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
         for begin in range(0, len(points), block):
             _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)

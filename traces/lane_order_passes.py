@@ -33,7 +33,8 @@ class State(NamedTuple):
     ``ready`` is when each op may start as far as is known, ``missing`` how many it waits for.
     ``events`` has ends and begins of ops, ``waiting`` the ops that are ready for their lane: those
     of lane ``i`` from ``room[i]`` on, ``held[i]`` many. ``last`` op of a lane, ``before`` each op
-    on its lane: -1 where none. Ops that have come to a call are a list: ``came[call]``, ``other[op]``.
+    on its lane: -1 where none. Ops that have come to a call are a list: ``came[call]``,
+    ``other[op]``.
     """
 
     ready: Floats

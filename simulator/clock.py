@@ -22,7 +22,6 @@ def flow(simulation: Simulation) -> None:
     """Contention: loads that use the same links at the same time share them."""
     env = simpy.Environment()
     network = Network(env, simulation.topology)
-    simulation.link_bytes = network.link_bytes
     factor = simulation.workload.calls.factor.tolist()
     loads = simulation.costs.of(simulation.workload)
 
@@ -32,6 +31,7 @@ def flow(simulation: Simulation) -> None:
         traffic.spent = simulation.spent[call]
 
     _Clock(simulation, env, begin).run()
+    simulation.link_bytes = network.link_bytes
 
 
 def transfer(simulation: Simulation) -> None:
@@ -42,7 +42,6 @@ def transfer(simulation: Simulation) -> None:
     """
     env, costs, topology = simpy.Environment(), simulation.costs, simulation.topology
     network = Network(env, topology)
-    simulation.link_bytes = network.link_bytes
 
     def begin(index: int, done: Callable[[], None]) -> None:
         call = simulation.workload.call_view(index)
@@ -61,6 +60,7 @@ def transfer(simulation: Simulation) -> None:
         carry_out(network, steps, plan.overhead, factor, finish)
 
     _Clock(simulation, env, begin).run()
+    simulation.link_bytes = network.link_bytes
 
 
 @dataclass(slots=True, eq=False)

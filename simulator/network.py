@@ -32,6 +32,9 @@ too short to move the clock and the simulation stands still.
 _AFTER_ALL_OTHERS = 2
 """SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is settled once."""
 
+_NOTED = 4096
+"""Different loads noted before the books are brought up to date, so that they can be forgotten."""
+
 _SEGMENTS = 256
 """Segments in which a load is taken, at the most, while others are on its links.
 
@@ -48,7 +51,8 @@ class Network:
 
     env: simpy.Environment
     topology: Topology
-    link_bytes: NDArray[np.float64] = field(init=False)
+    _bytes: NDArray[np.float64] = field(init=False)
+    _begun: dict[int, tuple[Load, float]] = field(default_factory=dict)
     _moving: dict[int, Traffic] = field(default_factory=dict)
     _users: NDArray[np.int32] = field(init=False)
     _shared: bool = False
@@ -60,9 +64,17 @@ class Network:
     _next_wake: float = np.inf
 
     def __post_init__(self) -> None:
-        self.link_bytes = np.zeros(len(self.topology))
+        self._bytes = np.zeros(len(self.topology))
         self._users = np.zeros(len(self.topology), dtype=np.int32)
         self._present = np.zeros(len(self.topology), dtype=np.int32)
+
+    @property
+    def link_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the loads that have begun, on each link, shape ``(links,)``."""
+        for load, times in self._begun.values():
+            self._bytes[load.link] += load.weight * (load.amount * times)
+        self._begun.clear()
+        return self._bytes
 
     def start(self, loads: tuple[Load, ...], factor: float, done: Done) -> Traffic:
         """Begin a call now; ``done`` is called when its last load has ended.
@@ -77,8 +89,7 @@ class Network:
     def _begin_load(self, traffic: Traffic) -> None:
         load = traffic.load
         traffic.spent += load.latency_of * traffic.factor
-        amount = load.amount * traffic.factor
-        self.link_bytes[load.link] += load.weight * amount
+        self._note(load, traffic.factor)
         self._present[load.link] += 1
         if load.runs and len(load.link):
             self._of_steps[id(traffic)] = traffic
@@ -87,7 +98,14 @@ class Network:
             self._unfolded(traffic)
         else:
             traffic.todo = []
-            self._folded(traffic, load.latency * traffic.factor, amount)
+            self._folded(traffic, load.latency * traffic.factor, load.amount * traffic.factor)
+
+    def _note(self, load: Load, factor: float) -> None:
+        """Note that a load begins; those that begin often are added to the books at once."""
+        _, times = self._begun.get(id(load), (load, 0.0))
+        self._begun[id(load)] = load, times + factor
+        if len(self._begun) >= _NOTED:
+            self._bytes = self.link_bytes
 
     def _meets_others(self, load: Load, itself: int) -> bool:
         """Say whether others are on the links of a load that comes or goes; see to it if so."""
@@ -143,9 +161,10 @@ class Network:
         load = traffic.load
         traffic.rate = 0.0
         traffic.since = self.env.now
-        self._users[load.link] += 1
         self._moving[id(traffic)] = traffic
-        if (self._users[load.link] > 1).any():
+        users = self._users[load.link] + 1
+        self._users[load.link] = users
+        if users.max(initial=0) > 1:
             self._shared = self._changed = True
             self._settle_later()
         else:
@@ -155,9 +174,10 @@ class Network:
     def _leave(self, traffic: Traffic) -> None:
         link = traffic.load.link
         del self._moving[id(traffic)]
-        self._users[link] -= 1
+        users = self._users[link] - 1
+        self._users[link] = users
         traffic.end = np.inf
-        self._changed |= bool(self._users[link].any())
+        self._changed |= bool(users.any())
 
     def _settle_later(self) -> None:
         if not self._settling:

@@ -13,9 +13,10 @@ from collectives.force import choose
 from collectives.machine import Machine, Ranks
 from collectives.many import times
 from experiments.scenario import Scenario
+from simulator.costs import distinct
 from simulator.networks import Networks
 from simulator.routing import routes
-from simulator.workload import Call, Floats, Workload
+from simulator.workload import Call, Floats
 
 Indices = NDArray[np.intp]
 
@@ -29,7 +30,8 @@ _MOST_MEMBERS = 64
 class CallCosts:
     """Different calls of a scenario; call ``c`` of the workload costs what ``calls[row[c]]`` does.
 
-    ``machine`` keeps what planning finds out, so a second network is answered sooner.
+    One that nobody takes part in has row -1. ``machine`` keeps what planning finds out, so a second
+    network is answered sooner.
     """
 
     scenario: Scenario
@@ -67,7 +69,7 @@ class CallCosts:
 def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
     """Find calls that cost the same on all networks that have these classes of links."""
     workload = scenario.workload
-    first, row = _distinct(workload)
+    first, row = distinct(workload)
     calls = [workload.call_view(index) for index in first]
     machine = scenario.machine()
     if len(calls) < _WORTH_IT:
@@ -84,19 +86,8 @@ def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     return CallCosts(
-        scenario, machine, tuple(calls[index] for index in chosen), np.array(same)[row]
+        scenario, machine, tuple(calls[index] for index in chosen), np.append(same, -1)[row]
     )
-
-
-def _distinct(workload: Workload) -> tuple[list[int], Indices]:
-    """Find calls of one kind, group and size: the first of each, and which every call is."""
-    calls = workload.calls
-    known = ~np.isnan(calls.size)
-    size = np.where(known, calls.size, -1.0)
-    measured = np.where(known, 0.0, calls.transfer)
-    columns = np.stack([calls.kind, calls.group, size, measured], axis=1)
-    _, first, row = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return first.tolist(), row.ravel()
 
 
 def _forced(scenario: Scenario, call: Call) -> str | None:

@@ -129,7 +129,10 @@ def machine() -> binding.TargetMachine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     cpu, features = _processor()
-    target = binding.Target.from_default_triple()
+    triple = binding.get_process_triple()
+    if os.name == "nt":
+        triple += "-elf"  # Numba's code on Windows, too, is of the kind that LLVM can load anywhere
+    target = binding.Target.from_triple(triple)
     return target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
 
 
@@ -196,8 +199,12 @@ def _engine() -> binding.ExecutionEngine:
 
 @cache
 def _processor() -> tuple[str, str]:
-    """Return name and features of the processor we are on."""
-    return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    """Return name and features of the processor we are on; "" where these cannot be told."""
+    try:
+        features = binding.get_host_cpu_features().flatten()
+    except RuntimeError:
+        features = ""
+    return binding.get_host_cpu_name(), features
 
 
 def _object(one: Pass[..., Any]) -> bytes:

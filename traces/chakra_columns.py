@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, Workload
 from traces.chakra_nodes import COMMUNICATION, RankNodes, lanes_of
+from traces.lane_order import LOOSE, before_on_lane, with_lanes
+from traces.lane_order_passes import Given
 from traces.match import MatchedCall
 
 
@@ -16,8 +18,8 @@ def columns(
     calls: Sequence[MatchedCall],
     job_ranks: int,
     transfers: Sequence[float],
-) -> tuple[Workload, NDArray[np.bool_]]:
-    """Make a workload, and tell the ops that take their lane: not calls without a stream."""
+) -> Workload:
+    """Make a workload in which lanes run one op at a time: not calls without a stream."""
     counts = [len(one.nodes) for one in ranked]
     first = np.cumsum([0, *counts])
     forms = [form for one in ranked for form in one.forms]
@@ -29,26 +31,40 @@ def columns(
     name, names = _table(form.name for form in forms)
     groups: dict[Group, int] = {}
     call, rows = _calls(calls, first, groups, transfers)
-    nothing = np.full(len(of), np.nan)
-    workload = Workload(
+    duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
+    rank = np.repeat([one.rank for one in ranked], counts)
+    edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
+    communicates = lanes.index(COMMUNICATION) if COMMUNICATION in lanes else -1
+    given = Given(
+        lane=rank * len(lanes) + lane[of],
+        takes=lane[of] != communicates,
+        call=call,
+        duration=duration,
+        transfer=np.nan_to_num(rows.transfer, nan=0.0),
+        members=np.bincount(call[call >= 0], minlength=len(rows)).astype(np.int32),
+        offset=edges.offset,
+        target=edges.target,
+        lag=edges.lag,
+    )
+    before, loose = before_on_lane(given, np.zeros(len(of)))
+    return Workload(
         what=np.array([form.what for form in forms], dtype=np.uint8)[of],
-        rank=np.repeat([one.rank for one in ranked], counts).astype(np.int32),
+        rank=rank.astype(np.int32),
         lane=lane[of],
         name=name[of],
         call=call,
-        duration=np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0),
+        duration=duration,
         ready=np.zeros(len(of)),
         measured_start=nothing,
         measured_end=nothing.copy(),
-        edges=_edges(ranked, first),
+        edges=with_lanes(edges, before),
         calls=rows,
         groups=tuple(groups),
         names=names,
         lanes=lanes,
         job_ranks=job_ranks,
+        notes=(LOOSE,) if loose else (),
     )
-    communicates = lanes.index(COMMUNICATION) if COMMUNICATION in lanes else -1
-    return workload, workload.lane != communicates
 
 
 def _table(texts: Iterator[str]) -> tuple[Ints, tuple[str, ...]]:

@@ -107,7 +107,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     other = Counter(types[one] for one in form if types[one] not in _MODELLED)
     for number, count in other.items():
         unused[f"nodes of type {_type_name(number)}: kept as host ops"] = count
-    waits = [one if len(one) < 2 else sorted(set(one)) for one in waits]
+    waits = [_distinct(one) if len(one) > 1 else one for one in waits]
     nodes = trace.nodes
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
@@ -198,6 +198,13 @@ def _waits(
     if dangling:
         unused[f"{which} dependencies on nodes that are not in the file"] += dangling
     return waits
+
+
+def _distinct(own: list[int]) -> list[int]:
+    """Sort what one node waits for; most wait for two that are sorted."""
+    if len(own) == 2 and own[0] < own[1]:
+        return own
+    return sorted(set(own))
 
 
 def _starts(nodes: Sequence[Node]) -> tuple[list[float | None], int]:

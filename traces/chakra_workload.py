@@ -21,7 +21,6 @@ from traces.chakra_schema import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND
 from traces.chakra_times import connect, spans
 from traces.coverage import Coverage
 from traces.graph import LocalOp, RankGraph
-from traces.lane_order import one_at_a_time
 from traces.loaded import Loaded
 from traces.match import MatchedCall, Matching, match
 
@@ -135,8 +134,7 @@ def _measured(path: Path, files: Files, job: _Job) -> Loaded:
 
 def _unmeasured(path: Path, files: Files, job: _Job) -> Loaded:
     """Order what only has durations, as an execution would; no step was measured."""
-    workload, busy = columns(job.ranked, job.matching.calls, job.job_ranks, _transfers(job))
-    workload = one_at_a_time(workload, busy)
+    workload = columns(job.ranked, job.matching.calls, job.job_ranks, _transfers(job))
     nothing = dict.fromkeys(workload.ranks, math.nan)
     return Loaded(
         trace=str(path),

@@ -116,3 +116,10 @@ def test_a_lane_that_is_busy_is_waited_for(tmp_path):
 def test_a_node_that_waits_for_itself_is_a_circle(tmp_path):
     with pytest.raises(TraceError, match=r"job\.0\.et: the data dependencies make a circle: node"):
         chakra.load(write(tmp_path, [node(0), node(1, after=[1])]))
+
+
+def test_of_calls_that_are_alike_a_message_names_the_right_one(tmp_path):
+    """They share what is known of them, and each still stands where it does."""
+    ranks = [[collective(n, name="sum", pg_name="0") for n in range(3 - rank)] for rank in range(2)]
+    with pytest.raises(TraceError, match=r"job\.0\.et: node 2 'sum': rank 0 has 3 calls"):
+        chakra.load(write(tmp_path, *ranks))

@@ -8,7 +8,8 @@ a workload has, is that times the ranks of the group for an all-gather and a gat
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from simulator.dtypes import bytes_per_element
 from simulator.errors import TraceError, WorkloadError
@@ -41,6 +42,8 @@ def local_calls(
 ) -> dict[int, LocalCall]:
     """Make a call of each communication node, by its place in the file; count what is missing.
 
+    Nodes that are alike share one, which names the first of them: :func:`placed` names each.
+
     Raises
     ------
     TraceError
@@ -54,7 +57,7 @@ def local_calls(
         if key not in known:
             known[key] = _call(ranked, place, job)
         call, missing = known[key]
-        calls[place] = _at(call, ranked.where(place))
+        calls[place] = call
         if missing:
             notes.update(missing)
     return calls
@@ -74,21 +77,9 @@ def _call(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[s
     return _message(ranked, place, job[0], missing), missing
 
 
-def _at(call: LocalCall, where: str) -> LocalCall:
-    """Say of another node like it that it stands elsewhere."""
-    return LocalCall(
-        call.kind,
-        call.size,
-        call.dtype,
-        call.key,
-        call.label,
-        call.ranks,
-        call.group_size,
-        call.sequence,
-        call.peer,
-        where,
-        call.direction,
-    )
+def placed(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
+    """Let each call name its own node, as messages do."""
+    return {place: replace(call, where=ranked.where(place)) for place, call in calls.items()}
 
 
 def highest_rank(ranked: RankNodes) -> int:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.errors import TraceError
 from simulator.units import format_quantity
 from simulator.workload import UNKNOWN, What
 from traces.assemble import Clock, align, assemble
-from traces.calls import UNKNOWN_GROUP
+from traces.calls import UNKNOWN_GROUP, LocalCall
 from traces.chakra_attributes import OWN
-from traces.chakra_calls import calls_of, highest_rank, local_calls
+from traces.chakra_calls import calls_of, highest_rank, local_calls, placed
 from traces.chakra_columns import columns
 from traces.chakra_files import Files
 from traces.chakra_nodes import RankNodes, lanes_of, rank_nodes
@@ -53,20 +54,43 @@ def load_files(path: Path, files: Files) -> Loaded:
     notes: Counter[str] = Counter()
     timed = all(one.timed for one in ranked)
     job_ranks = _job_ranks(files, ranked)
-    graphs = []
+    graphs, calls = [], []
     for file, one in zip(files.ranks, ranked, strict=True):
-        graph = _graph(one, notes, timed=timed)
+        graphs.append(_graph(one, notes, timed=timed))
         tables = (file.told.groups, files.groups)
-        calls = local_calls(one, tables, job_ranks, notes)
-        graph.collectives = calls if timed else dict(enumerate(calls.values()))
-        graphs.append(graph)
-    job = _Job(ranked, graphs, match(graphs, job_ranks), job_ranks, notes)
+        calls.append(local_calls(one, tables, job_ranks, notes))
+    job = _Job(ranked, graphs, _matching(ranked, graphs, calls, job_ranks), job_ranks, notes)
     if timed:
         return _measured(path, files, job)
-    places = [calls_of(one) for one in ranked]
+    places = [[*own] for own in calls]
     for call in job.matching.calls:
         call.ops = {at: places[at][op] for at, op in call.ops.items()}
     return _unmeasured(path, files, job)
+
+
+def _matching(
+    ranked: Sequence[RankNodes],
+    graphs: Sequence[RankGraph],
+    calls: Sequence[dict[int, LocalCall]],
+    job_ranks: int,
+) -> Matching:
+    """Match the calls of all ranks; only an error asks for the node of each."""
+    try:
+        return _match(ranked, graphs, calls, job_ranks)
+    except TraceError:
+        return _match(ranked, graphs, list(map(placed, ranked, calls)), job_ranks)
+
+
+def _match(
+    ranked: Sequence[RankNodes],
+    graphs: Sequence[RankGraph],
+    calls: Sequence[dict[int, LocalCall]],
+    job_ranks: int,
+) -> Matching:
+    timed = all(one.timed for one in ranked)
+    for graph, own in zip(graphs, calls, strict=True):
+        graph.collectives = own if timed else dict(enumerate(own.values()))
+    return match(graphs, job_ranks)
 
 
 def _job_ranks(files: Files, ranked: Sequence[RankNodes]) -> int:

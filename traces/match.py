@@ -57,7 +57,7 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
         in_order = sorted(graph.collectives, key=lambda op: (graph.ops[op].start, op))
         for op in in_order:
             call = graph.collectives[op]
-            group = _group(call, graph.rank, job_ranks, result)
+            group = group_of(call, graph.rank, job_ranks, result)
             by_name = groups[group].setdefault(place, {})
             by_name.setdefault(call.key, []).append((op, call))
     for (ranks, label), members in _communicators(groups):
@@ -84,7 +84,7 @@ def _communicators(
         yield from ((group, own) for own in members.values())
 
 
-def _group(
+def group_of(
     call: LocalCall, rank: int, job_ranks: int, result: Matching
 ) -> tuple[tuple[int, ...], str]:
     """Ranks of a call's group; the whole job where the trace does not tell, which is counted."""

@@ -34,5 +34,5 @@ def test_there_may_be_no_ops_and_no_edges():
 
 @pytest.mark.parametrize("pair", [(-1, 0), (0, OPS)])
 def test_an_edge_to_nowhere_is_refused(pair):
-    with pytest.raises(WorkloadError, match="an edge names an op outside 0..4"):
+    with pytest.raises(WorkloadError, match="an edge names an op outside"):
         Edges.of(OPS, np.array(pair[:1]), np.array(pair[1:]), np.zeros(1))

@@ -55,7 +55,7 @@ def local_calls(
     for place in calls_of(ranked):
         key = ranked.form[place], ranked.nodes[place].inputs.types
         if key not in known:
-            known[key] = _call(ranked, place, job)
+            known[key] = call_of(ranked, place, job)
         call, missing = known[key]
         calls[place] = call
         if missing:
@@ -69,7 +69,7 @@ def calls_of(ranked: RankNodes) -> list[int]:
     return [place for place, form in enumerate(ranked.form) if are_calls[form]]
 
 
-def _call(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[str]]:
+def call_of(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[str]]:
     """Make the call of a node, and count what it does not tell."""
     missing: Counter[str] = Counter()
     if ranked.of(place).type == COLL:

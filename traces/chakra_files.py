@@ -157,7 +157,7 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
         for one in trace.metadata.attr
         if one.name.startswith(OWN)
     }
-    told = told_by(trace.nodes)
+    told = Told() if trace.plain is not None else told_by(trace.nodes)
     told.groups.update(own_groups(own.get("groups")))
     rank, source = _rank_of(path, own, told, alone=alone)
     return RankFile(rank, source, trace, told, own)

@@ -61,6 +61,12 @@ def told_by(nodes: Sequence[Node]) -> Told:
     return told
 
 
+def tells(node: Node) -> bool:
+    """Whether :func:`told_by` looks at what goes into a node."""
+    named = node.name == "record_param_comms" or "process_group:init" in node.name
+    return named or node.type == METADATA
+
+
 def comm_groups(data: bytes) -> GroupTable | None:
     """Read ASTRA-sim's ``comm_group.json``: ``{"1": [0, 1]}``; None if it is something else."""
     try:

@@ -16,7 +16,7 @@ from traces.chakra_schema import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND, ST
 from traces.chakra_stream import ChakraTrace
 
 _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
-_CALLS = {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}
+CALLS = {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}
 _MICRO = 1e-6
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
 _OWN_COMPUTE = (What.HOST, What.COMPUTE, What.COPY)
@@ -57,7 +57,7 @@ class RankNodes:
 
     rank: int
     file: Path
-    nodes: list[Node]
+    nodes: Sequence[Node]
     forms: list[Form]
     form: list[int]
     waits: Waits
@@ -103,13 +103,18 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     if len(order) < len(waits):
         raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
     forms, form = _forms(trace)
-    types = [one.type for one in forms]
-    other = Counter(types[one] for one in form if types[one] not in _MODELLED)
-    for number, count in other.items():
-        unused[f"nodes of type {_type_name(number)}: kept as host ops"] = count
+    unused.update(count_other([one.type for one in forms], form))
     waits = [_distinct(one) if len(one) > 1 else one for one in waits]
     nodes = trace.nodes
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
+
+
+def count_other(types: Sequence[int], form: Sequence[int]) -> Counter[str]:
+    """Count the nodes of types that are not modelled, given the type of each form."""
+    other = Counter(types[one] for one in form if types[one] not in _MODELLED)
+    return Counter(
+        {f"nodes of type {_type_name(number)}: kept as host ops": n for number, n in other.items()}
+    )
 
 
 def lanes_of(ranked: RankNodes) -> list[str]:
@@ -138,12 +143,13 @@ def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
         key = (node.type, node.name, node.duration_micros, id(values))
         number = index.setdefault(key, len(forms))
         if number == len(forms):
-            forms.append(_form(*key[:3], values))
+            forms.append(form_of(*key[:3], values))
         form.append(number)
     return forms, form
 
 
-def _form(kind: int, name: str, micros: int, values: Values) -> Form:
+def form_of(kind: int, name: str, micros: int, values: Values) -> Form:
+    """Say what nodes of a type, with a name, a duration (us) and attributes, are."""
     what = _what_of(kind, name, values)
     told = values.get("is_cpu_op")
     on_host = bool(told) if told is not None else what == What.HOST
@@ -159,8 +165,8 @@ def _what_of(kind: int, name: str, values: Values) -> What:
     own = values.get(f"{OWN}what")
     if kind == COMP and own in _OWN_COMPUTE:
         return What(own)
-    if kind in _CALLS:
-        return _CALLS[kind]
+    if kind in CALLS:
+        return CALLS[kind]
     if kind in _COPIES:
         return What.COPY
     if kind != COMP or values.get("is_cpu_op"):
@@ -277,6 +283,6 @@ def _device_lane(form: Form, threads: set[Any]) -> str:
         return f"stream {values['stream']}"
     if values.get("tid") is not None and values["tid"] not in threads:
         return f"stream {values['tid']}"
-    if form.type in _CALLS:
+    if form.type in CALLS:
         return COMMUNICATION
     return "memory" if form.what == What.COPY else "compute"

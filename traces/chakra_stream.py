@@ -1,7 +1,8 @@
 """A Chakra ``.et`` file: messages one after another, each preceded by its length as a varint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +10,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from simulator.errors import TraceError
-from traces.chakra_attributes import Attributes, Values
+from traces.chakra_attributes import OWN, Attributes, Values
+from traces.chakra_plain import Plain, plain
 from traces.chakra_schema import (
     ManyMessage,
     Metadata,
@@ -32,18 +34,33 @@ _NEWER = frozenset({11})
 """Fields of ``Node`` that are known and not read: ``storage``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ChakraTrace:
     """The messages of one file, and the attributes of each node.
 
-    ``unused`` counts what in them is not of the known schema.
+    ``unused`` counts what in them is not of the known schema. Nodes that are ``plain`` are there as
+    columns, too, and decoded one by one only if asked for: ``decoded`` gives them and their values.
     """
 
     file: Path
     metadata: Metadata
-    nodes: list[Node]
-    values: list[Values]
     unused: dict[str, int]
+    decoded: Callable[[], tuple[list[Node], list[Values]]]
+    plain: Plain | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, in the order of the file."""
+        return self._every[0]
+
+    @property
+    def values(self) -> list[Values]:
+        """Attributes of every node."""
+        return self._every[1]
+
+    @cached_property
+    def _every(self) -> tuple[list[Node], list[Values]]:
+        return self.decoded()
 
 
 def decode(path: Path, data: bytes) -> ChakraTrace:
@@ -54,19 +71,29 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
     TraceError
         If the file is empty, cut short, or a message is not of Chakra's schema.
     """
+    begun = _length(data, 0)
+    first = begun and _metadata(data[begun[1] : sum(begun)])
+    if begun and first and not any(one.name.startswith(OWN) for one in first.attr):
+        found = plain(data, sum(begun))
+        if found is not None:
+            return ChakraTrace(path, first, {}, lambda: _decoded(path, _pieces(path, data)), found)
     pieces = _pieces(path, data)
     if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
     metadata = _metadata(_body(pieces[0]))
     if metadata is None:
         raise TraceError(f"{path}: message 0 is no GlobalMetadata: this is not a Chakra trace")
-    nodes = _together(pieces)
-    newer = 0
-    if nodes is None:
-        nodes = _one_by_one(path, pieces)
-        newer = sum(map(_is_newer, nodes))
+    together = _together(pieces)
+    nodes = _one_by_one(path, pieces) if together is None else together
+    newer = sum(map(_is_newer, nodes)) if together is None else 0
     unused = {"nodes with fields of a newer schema": newer} if newer else {}
-    return ChakraTrace(path, metadata, nodes, _values(path, nodes), unused)
+    values = _values(path, nodes)
+    return ChakraTrace(path, metadata, unused, lambda: (nodes, values))
+
+
+def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[Node], list[Values]]:
+    nodes = _together(pieces) or _one_by_one(path, pieces)
+    return nodes, _values(path, nodes)
 
 
 def _together(pieces: list[bytes]) -> list[Node] | None:
@@ -110,7 +137,8 @@ def packed(path: Path, metadata: Metadata, nodes: Iterable[Node]) -> ChakraTrace
     """Make what :func:`decode` does of whole messages."""
     found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
     values_of = Attributes().values
-    return ChakraTrace(path, metadata, found, [values_of(node.attr) for node in found], {})
+    values = [values_of(node.attr) for node in found]
+    return ChakraTrace(path, metadata, {}, lambda: (found, values))
 
 
 def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:

@@ -1,0 +1,135 @@
+"""The nodes of one rank as columns: what a workload without measured starts is made of."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.chakra_calls import Job, call_of
+from traces.chakra_nodes import CALLS, Form, RankNodes, count_other, form_of
+from traces.chakra_plain import Plain, PlainNodes
+from traces.chakra_stream import ChakraTrace
+from traces.matched import RankCalls
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankColumns:
+    """A rank's nodes: ``form`` is which of ``nodes.forms`` each is of.
+
+    Node ``target[e]`` waits for node ``source[e]``; both are places in the file.
+    """
+
+    nodes: RankNodes
+    form: Index
+    source: Index
+    target: Index
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+
+def of_nodes(nodes: RankNodes) -> RankColumns:
+    """Put decoded nodes into columns."""
+    counts = [len(own) for own in nodes.waits]
+    return RankColumns(
+        nodes,
+        np.array(nodes.form, dtype=np.int64),
+        np.array([one for own in nodes.waits for one in own], dtype=np.int64),
+        np.repeat(np.arange(len(counts)), counts),
+    )
+
+
+def of_plain(trace: ChakraTrace, rank: int) -> RankColumns | None:
+    """Make columns of a plain file.
+
+    None if ids stand twice or are missing, or a node stands before one that it waits for: decoded
+    nodes tell what that means.
+    """
+    if trace.plain is None:
+        return None
+    source = _places(trace.plain.columns.id, trace.plain.waits)
+    if source is None or (source >= trace.plain.waiting).any():
+        return None
+    form, forms = _forms(trace.plain)
+    nodes = RankNodes(
+        rank=rank,
+        file=trace.file,
+        nodes=PlainNodes(trace.plain),
+        forms=forms,
+        form=form.tolist(),
+        waits=[],
+        order=[],
+        start=[],
+        epoch=0,
+        unused=count_other([one.type for one in forms], form.tolist()),
+    )
+    return RankColumns(nodes, form, source, trace.plain.waiting)
+
+
+def _places(ids: Index, asked: Index) -> Index | None:
+    """Where the nodes with some ids stand; None if one is not there, or any id stands twice."""
+    place = asked - ids[0]
+    if (ids == ids[0] + np.arange(len(ids))).all():
+        return place if ((place >= 0) & (place < len(ids))).all() else None
+    order = np.argsort(ids)
+    ordered = ids[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        return None
+    place = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
+    return place if (ids[place] == asked).all() else None
+
+
+def _forms(plain: Plain) -> tuple[Index, list[Form]]:
+    """Tell forms apart by kind and duration, in the order in which they appear."""
+    micros, duration = np.unique(plain.columns.micros.view(np.uint64), return_inverse=True)
+    both = plain.columns.form.astype(np.int64) * len(micros) + duration
+    different, first, which = np.unique(both, return_index=True, return_inverse=True)
+    turn = np.argsort(first)
+    number = np.empty(len(turn), dtype=np.int64)
+    number[turn] = np.arange(len(turn))
+    forms = []
+    for one in different[turn].tolist():
+        kind, told = divmod(one, len(micros))
+        node = plain.kinds[kind]
+        forms.append(form_of(node.type, node.name, int(micros[told]), plain.values[kind]))
+    return number[which], forms
+
+
+def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
+    """Make a call of each communication node; those that are alike are one. Count what is missing.
+
+    Raises
+    ------
+    TraceError
+        As :func:`traces.chakra_calls.local_calls` does.
+    """
+    are_calls = np.array([form.type in CALLS for form in ranked.nodes.forms])
+    places = np.flatnonzero(are_calls[ranked.form])
+    which, first = _alike(ranked, places)
+    often = np.bincount(which, minlength=len(first)).tolist()
+    different = []
+    for place, times in zip(first, often, strict=True):
+        call, missing = call_of(ranked.nodes, place, job)
+        different.append(call)
+        notes.update({what: times * count for what, count in missing.items()})
+    return RankCalls(ranked.nodes.rank, different, which, places, places.astype(np.float64))
+
+
+def _alike(ranked: RankColumns, places: Index) -> tuple[Index, list[int]]:
+    """Tell which nodes are alike, and where the first of each stands, in order of appearance."""
+    inputs = _inputs(ranked, places)
+    index: dict[tuple[int, bytes], int] = {}
+    keys = zip(ranked.form[places].tolist(), inputs, strict=True)
+    which = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+    first = np.unique(which, return_index=True)[1]
+    return which, places[first].tolist()
+
+
+def _inputs(ranked: RankColumns, places: Index) -> list[bytes]:
+    nodes = ranked.nodes.nodes
+    if not isinstance(nodes, PlainNodes):
+        return [nodes[place].inputs.types.encode() for place in places.tolist()]
+    return nodes.inputs(places)

@@ -292,7 +292,7 @@ def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topol
     if not len(links):
         return 1
     by_speed = links[np.argsort(topology.bandwidth[links], kind="stable")]
-    link = by_speed[0 if len(np.unique(domains)) > 1 else -1]
+    link = by_speed[0 if len(set(domains.tolist())) > 1 else -1]
     best = ring.best_chunks(
         len(positions),
         size=size,
@@ -314,7 +314,7 @@ def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks)
     """Raise unless the kind is known and its members are distinct ranks of the topology."""
     if kind not in ALGORITHMS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")
-    if not len(positions) or len(np.unique(positions)) != len(positions):
+    if not len(positions) or len(set(positions.tolist())) != len(positions):
         raise ScheduleError(f"{kind}: a group names distinct ranks, not {positions.tolist()}")
     if positions.min() < 0 or positions.max() >= min(topology.ranks, len(domains)):
         raise ScheduleError(

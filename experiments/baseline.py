@@ -6,8 +6,6 @@ from pathlib import Path
 
 from collectives.force import parse
 from experiments.card_cluster import CardCluster, card_cluster
-from experiments.changes import changed
-from experiments.changes import parse as parse_change
 from experiments.cost_modes import with_costs
 from experiments.scenario import Scenario
 from experiments.slowdown import (
@@ -93,7 +91,7 @@ class Baseline:
 
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""
-        return changed(recorded, map(parse_change, self.settings.what_ifs))[0]
+        return _changed(recorded, self.settings.what_ifs)[0]
 
     @property
     def error(self) -> float | None:
@@ -148,9 +146,26 @@ def baseline(
         parse(rule)
     if settings.slow_down not in ("", TRACE):
         given(settings.slow_down)
-    for change in settings.what_ifs:
-        parse_change(change)
+    _check_what_ifs(settings.what_ifs)
     return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
+
+
+def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
+    """Read what-ifs before anything that takes time is begun."""
+    if what_ifs:
+        from experiments.changes import parse
+
+        for change in what_ifs:
+            parse(change)
+
+
+def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, tuple[str, ...]]:
+    """Change a scenario as is written; return it, and what each change came upon."""
+    if not what_ifs:
+        return scenario, ()
+    from experiments.changes import changed, parse  # most scenarios are asked about as they are
+
+    return changed(scenario, map(parse, what_ifs))
 
 
 def replayed(
@@ -166,7 +181,7 @@ def replayed(
     )
     if not settings.what_ifs:
         return base
-    scenario, notes = changed(scenario, map(parse_change, settings.what_ifs))
+    scenario, notes = _changed(scenario, settings.what_ifs)
     return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
 
 

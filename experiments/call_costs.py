@@ -13,6 +13,7 @@ from collectives.force import choose
 from collectives.machine import Machine, Ranks
 from collectives.many import times
 from experiments.scenario import Scenario
+from simulator.appearance import by_appearance
 from simulator.costs import distinct
 from simulator.networks import Networks
 from simulator.routing import routes
@@ -120,14 +121,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
         np.unique(machine.domains[ranks], return_inverse=True)[1],
         cables[:, np.lexsort(cables[:2])],
         offset,
-        _by_appearance(link),
+        by_appearance(link)[0],
         networks.of[link],
     ]
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
-
-
-def _by_appearance(column: NDArray[np.int32]) -> Indices:
-    """Give numbers to what is in a column, in the order in which it appears."""
-    _, first, which = np.unique(column, return_index=True, return_inverse=True)
-    number: Indices = np.argsort(np.argsort(first))[which.ravel()]
-    return number

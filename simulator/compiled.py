@@ -241,7 +241,9 @@ def _key(one: Pass[..., Any]) -> bytes:
     told = [llvmlite.__version__, *_processor(), str(one.parameters)]
     for function in (each.function for each in passes):
         names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-        told += [f"{name} {value}" for name, value in names.items() if isinstance(value, int | float)]
+        told += [
+            f"{name} {value}" for name, value in names.items() if isinstance(value, int | float)
+        ]
     sources = sorted({each.function.__code__.co_filename for each in passes} | {__file__})
     return _digest(
         b"".join(["\n".join(told).encode(), *(Path(path).read_bytes() for path in sources)])

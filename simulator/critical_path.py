@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.appearance import by_appearance
 from simulator.compiled import compiled
 from simulator.timeline import Timeline
-from simulator.workload import Ints, What
+from simulator.workload import KINDS, Floats, Ints, What
 
+_MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
 
@@ -66,7 +68,7 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
         if joined >= 0:
             begun, over = float(timeline.call_start[joined]), float(timeline.call_end[joined])
             yield Segment(over, end, "drain", op)
-            yield Segment(begun, over, "communication", op)
+            yield Segment(begun, over, _MOVING, op)
             yield Segment(start, begun, "absent ranks", last)
         else:
             yield Segment(start, end, _BUSY[What(what)], op)
@@ -117,22 +119,32 @@ def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     totals: dict[str, float] = {}
     names = (*timeline.topology.resources, "software")
     for segment in path:
-        if segment.what != "communication":
+        if segment.what != _MOVING:
             totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
-            continue
-        spent = timeline.call_spent[timeline.workload.call[segment.op]]
-        for name, share in zip(names, (spent / (spent.sum() or 1.0)).tolist(), strict=True):
-            if share:
-                totals[name] = totals.get(name, 0.0) + share * segment.duration
-    return totals
+    call, duration = _moving(timeline, path)
+    spent = timeline.call_spent[call]
+    every = spent.sum(axis=1)
+    seconds = (spent * (duration / np.where(every > 0, every, 1.0))[:, None]).sum(axis=0)
+    return totals | {name: time for name, time in zip(names, seconds.tolist(), strict=True) if time}
 
 
 def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     """Time of communication on the critical path by kind and group (s)."""
+    workload = timeline.workload
+    call, duration = _moving(timeline, path)
+    kinds = len(KINDS) + 1
+    number, first = by_appearance(workload.calls.group[call] * kinds + workload.calls.kind[call])
     totals: dict[str, float] = {}
-    for segment in path:
-        if segment.what == "communication":
-            call = timeline.workload.call_view(int(timeline.workload.call[segment.op]))
-            key = f"{call.kind} {call.group}"
-            totals[key] = totals.get(key, 0.0) + segment.duration
+    seconds = np.bincount(number, weights=duration, minlength=len(first)).tolist()
+    for one, time in zip(call[first].tolist(), seconds, strict=True):
+        view = workload.call_view(one)
+        key = f"{view.kind} {view.group}"
+        totals[key] = totals.get(key, 0.0) + time
     return totals
+
+
+def _moving(timeline: Timeline, path: list[Segment]) -> tuple[Ints, Floats]:
+    """Return the calls that move on the path, and for how long they do (s)."""
+    moving = [(segment.op, segment.duration) for segment in path if segment.what == _MOVING]
+    ops, duration = zip(*moving, strict=True) if moving else ((), ())
+    return timeline.workload.call[np.array(ops, dtype=np.int64)], np.array(duration)

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.appearance import distinct
 from simulator.hubs import cells
 from simulator.routing import graph_of, metrics
 from simulator.topology import Topology
@@ -58,7 +59,7 @@ class Symmetry:
 
     def components(self, ranks: Ints) -> Ints:
         """Components of a group, ascending."""
-        return np.unique(self.component[ranks])
+        return distinct(self.component[ranks])
 
     def pattern(self, ranks: Ints) -> bytes | None:
         """Say how a group lies in its components, whichever they are; None if paths differ.
@@ -67,7 +68,7 @@ class Symmetry:
         """
         component = self.component[ranks]
         _, first, order = np.unique(component, return_index=True, return_inverse=True)
-        kinds = np.unique(self.kind[ranks])
+        kinds = distinct(self.kind[ranks])
         if not self.certain[np.ix_(kinds, kinds)].all():
             return None
         alike = np.concatenate([order.ravel(), self.place[ranks], self.shape[component[first]]])
@@ -105,7 +106,7 @@ def symmetry(network: Topology) -> Symmetry | None:
     links = np.bincount(network.source, minlength=len(network.nodes))
     links += np.bincount(network.target, minlength=len(network.nodes))
     links[: network.ranks] = 0
-    for least in np.unique(links[links > 2])[::-1][:_LEVELS]:
+    for least in distinct(links[links > 2])[::-1][:_LEVELS]:
         found = _without(network, links >= least)
         if found is not None:
             return found

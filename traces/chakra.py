@@ -8,7 +8,6 @@ from pathlib import Path
 
 from simulator.errors import OutputError, TraceError, WorkloadError
 from traces.chakra_files import read, read_files, recognise
-from traces.chakra_json import encode_json
 from traces.chakra_own import is_whole, load_own
 from traces.chakra_stream import ChakraTrace
 from traces.chakra_workload import load_files
@@ -54,6 +53,8 @@ def save_json(trace: ChakraTrace, path: Path) -> None:
     OutputError
         If the file cannot be written.
     """
+    from traces.chakra_json import encode_json  # protobuf's JSON takes long to import
+
     try:
         path.write_text(encode_json(trace.metadata, trace.nodes))
     except OSError as error:

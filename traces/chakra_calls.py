@@ -84,6 +84,8 @@ def placed(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, Local
 
 def highest_rank(ranked: RankNodes) -> int:
     """Find the highest rank that messages name."""
+    if not any(form.type in (SEND, RECV) for form in ranked.forms):
+        return 0
     firsts: dict[int, int] = {}
     for place, form in enumerate(ranked.form):
         firsts.setdefault(form, place)

@@ -10,7 +10,6 @@ from pathlib import Path
 from simulator.errors import TraceError
 from traces.chakra_attributes import OWN, value_of
 from traces.chakra_groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
-from traces.chakra_json import decode_json, is_json
 from traces.chakra_stream import ChakraTrace, decode, is_stream
 from traces.content import unpack
 
@@ -48,7 +47,7 @@ class Files:
 
 def recognise(head: bytes) -> bool:
     """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""
-    return is_json(head) or is_stream(head)
+    return _is_json(head) or is_stream(head)
 
 
 def read(path: Path) -> ChakraTrace:
@@ -60,9 +59,19 @@ def read(path: Path) -> ChakraTrace:
         If it cannot be read, is damaged, or is no Chakra trace.
     """
     data = unpack(path)
-    if is_json(data[:HEAD]):
+    if _is_json(data[:HEAD]):
+        from traces.chakra_json import decode_json
+
         return decode_json(path, data)
     return decode(path, data)
+
+
+def _is_json(head: bytes) -> bool:
+    if not head.lstrip().startswith(b"{"):
+        return False
+    from traces.chakra_json import is_json  # protobuf's JSON takes long to import
+
+    return is_json(head)
 
 
 def read_files(path: Path) -> Files:

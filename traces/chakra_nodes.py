@@ -9,6 +9,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulator.errors import TraceError
 from simulator.workload import What
 from traces.chakra_attributes import OWN, Values
@@ -103,18 +105,25 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     if len(order) < len(waits):
         raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
     forms, form = _forms(trace)
-    unused.update(count_other([one.type for one in forms], form))
+    unused.update(count_other(forms, form))
     waits = [_distinct(one) if len(one) > 1 else one for one in waits]
     nodes = trace.nodes
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
 
-def count_other(types: Sequence[int], form: Sequence[int]) -> Counter[str]:
-    """Count the nodes of types that are not modelled, given the type of each form."""
-    other = Counter(types[one] for one in form if types[one] not in _MODELLED)
-    return Counter(
-        {f"nodes of type {_type_name(number)}: kept as host ops": n for number, n in other.items()}
-    )
+def count_other(forms: Sequence[Form], form: Sequence[int]) -> Counter[str]:
+    """Count the nodes of types that are not modelled, given which of the forms each node is of."""
+    found: Counter[str] = Counter()
+    for one, count in zip(forms, often(forms, form), strict=True):
+        if one.type not in _MODELLED:
+            found[f"nodes of type {_type_name(one.type)}: kept as host ops"] += count
+    return found
+
+
+def often(forms: Sequence[Form], form: Sequence[int]) -> list[int]:
+    """Count the nodes of each form."""
+    counts: list[int] = np.bincount(form, minlength=len(forms)).tolist()
+    return counts
 
 
 def lanes_of(ranked: RankNodes) -> list[str]:

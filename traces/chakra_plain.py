@@ -54,6 +54,11 @@ class PlainNodes(Sequence[Node]):
         begin, end = int(columns.begin[place]), int(columns.end[place])
         return PackedMessage.FromString(self._plain.data[begin:end])
 
+    def have_inputs(self, places: Index) -> bool:
+        """Whether any of some nodes has inputs."""
+        columns = self._plain.columns
+        return bool((columns.after_inputs[places] > columns.inputs[places]).any())
+
     def inputs(self, places: Index) -> list[bytes]:
         """Return the encoded inputs of some nodes."""
         data, columns = self._plain.data, self._plain.columns

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.appearance import by_appearance
 from traces.chakra_calls import Job, call_of
 from traces.chakra_nodes import CALLS, Form, RankNodes, count_other, form_of
 from traces.chakra_plain import Plain, PlainNodes
@@ -64,7 +65,7 @@ def of_plain(trace: ChakraTrace, rank: int) -> RankColumns | None:
         order=[],
         start=[],
         epoch=0,
-        unused=count_other([one.type for one in forms], form.tolist()),
+        unused=count_other(forms, form.tolist()),
     )
     return RankColumns(nodes, form, source, trace.plain.waiting)
 
@@ -86,16 +87,13 @@ def _forms(plain: Plain) -> tuple[Index, list[Form]]:
     """Tell forms apart by kind and duration, in the order in which they appear."""
     micros, duration = np.unique(plain.columns.micros.view(np.uint64), return_inverse=True)
     both = plain.columns.form.astype(np.int64) * len(micros) + duration
-    different, first, which = np.unique(both, return_index=True, return_inverse=True)
-    turn = np.argsort(first)
-    number = np.empty(len(turn), dtype=np.int64)
-    number[turn] = np.arange(len(turn))
+    number, first = by_appearance(both)
     forms = []
-    for one in different[turn].tolist():
+    for one in both[first].tolist():
         kind, told = divmod(one, len(micros))
         node = plain.kinds[kind]
         forms.append(form_of(node.type, node.name, int(micros[told]), plain.values[kind]))
-    return number[which], forms
+    return number, forms
 
 
 def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
@@ -120,11 +118,17 @@ def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
 
 def _alike(ranked: RankColumns, places: Index) -> tuple[Index, list[int]]:
     """Tell which nodes are alike, and where the first of each stands, in order of appearance."""
+    form = ranked.form[places]
+    nodes = ranked.nodes.nodes
+    if isinstance(nodes, PlainNodes) and not nodes.have_inputs(places):
+        which, first = by_appearance(form)
+        return which, places[first].tolist()
     inputs = _inputs(ranked, places)
     index: dict[tuple[int, bytes], int] = {}
-    keys = zip(ranked.form[places].tolist(), inputs, strict=True)
-    which = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
-    first = np.unique(which, return_index=True)[1]
+    keys = zip(form.tolist(), inputs, strict=True)
+    which, first = by_appearance(
+        np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+    )
     return which, places[first].tolist()
 
 

@@ -10,14 +10,13 @@ import numpy as np
 
 from simulator.errors import TraceError
 from simulator.workload import Floats
-from traces.assemble import align, assemble
 from traces.calls import LocalCall
 from traces.chakra_attributes import OWN
 from traces.chakra_calls import calls_of, highest_rank, local_calls, placed
 from traces.chakra_columns import columns
 from traces.chakra_coverage import Job, coverage, durations, waited
 from traces.chakra_files import Files
-from traces.chakra_nodes import RankNodes, lanes_of, rank_nodes
+from traces.chakra_nodes import RankNodes, lanes_of, often, rank_nodes
 from traces.chakra_ranks import of_nodes, of_plain, rank_calls
 from traces.chakra_schema import COMP, MEM_LOAD, MEM_STORE
 from traces.chakra_times import connect, spans
@@ -149,8 +148,7 @@ def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
 
 
 def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
-    for number, count in Counter(ranked.form).items():
-        form = ranked.forms[number]
+    for form, count in zip(ranked.forms, often(ranked.forms, ranked.form), strict=True):
         if form.micros or f"{OWN}duration" in form.values:
             continue
         if form.type == COMP and form.values.get("num_ops"):
@@ -161,6 +159,8 @@ def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
 
 def _measured(path: Path, files: Files, job: Job, measured: _Measured) -> Loaded:
     """Put what was measured on one clock, as every trace whose starts are told."""
+    from traces.assemble import align, assemble  # most Chakra files tell no starts
+
     graphs, calls = measured.graphs, measured.matching.calls
     clock = align(graphs, measured.epochs, calls)
     workload = assemble(graphs, calls, clock, job.job_ranks)

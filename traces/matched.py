@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.appearance import by_appearance
 from simulator.workload import Floats
 from traces.calls import LocalCall
 from traces.match import Matching, group_of
@@ -178,8 +179,8 @@ class _Table:
 
 
 def _by_first_use(one: RankCalls) -> list[int]:
-    different, first = np.unique(one.which, return_index=True)
-    return [int(at) for at in different[np.argsort(first)]]
+    used: list[int] = one.which[by_appearance(one.which)[1]].tolist()
+    return used
 
 
 def _communicators(
@@ -271,8 +272,5 @@ def _in_order(
 
 def _renumbered(group: Index, groups: tuple[Key, ...]) -> tuple[Index, tuple[Key, ...]]:
     """Give groups numbers in the order of their first call."""
-    used, first, which = np.unique(group, return_index=True, return_inverse=True)
-    turn = np.argsort(first)
-    number = np.empty(len(turn), dtype=np.int64)
-    number[turn] = np.arange(len(turn))
-    return number[which], tuple(groups[used[at]] for at in turn.tolist())
+    number, first = by_appearance(group)
+    return number, tuple(groups[used] for used in group[first].tolist())

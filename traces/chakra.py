@@ -8,10 +8,8 @@ from pathlib import Path
 
 from simulator.errors import OutputError, TraceError, WorkloadError
 from traces.chakra_files import read, read_files, recognise
-from traces.chakra_own import is_whole, load_own
 from traces.chakra_stream import ChakraTrace
 from traces.chakra_workload import load_files
-from traces.chakra_write import write_chakra
 from traces.garbage import uncollected
 from traces.loaded import Loaded
 
@@ -32,7 +30,9 @@ def load(path: Path, step: str = "all") -> Loaded:
     if step not in ("median", "all"):
         raise TraceError(f"{path}: no step {step}: a Chakra trace has no steps")
     files = read_files(path)
-    if is_whole(files):
+    if files.whole:
+        from traces.chakra_own import load_own  # others' files do without
+
         return load_own(path, files)
     try:
         return load_files(path, files)
@@ -42,6 +42,8 @@ def load(path: Path, step: str = "all") -> Loaded:
 
 def save(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
     """Write what was loaded; files and errors as :func:`~traces.chakra_write.write_chakra`."""
+    from traces.chakra_write import write_chakra
+
     return write_chakra(loaded.workload, directory, prefix)
 
 

@@ -44,6 +44,14 @@ class Files:
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether these are all the files of a workload that was written here."""
+        present = [file.rank for file in self.ranks]
+        return all(
+            file.own.get("ranks") == present and "all_ops" in file.own for file in self.ranks
+        )
+
 
 def recognise(head: bytes) -> bool:
     """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""

@@ -29,12 +29,6 @@ _CALL, _LAGS, _FAR, _FAR_LAGS = (
 )
 
 
-def is_whole(files: Files) -> bool:
-    """Whether these are all the files of a workload that was written here."""
-    present = [file.rank for file in files.ranks]
-    return all(file.own.get("ranks") == present and "all_ops" in file.own for file in files.ranks)
-
-
 def load_own(path: Path, files: Files) -> Loaded:
     """Read the workload that was written.
 

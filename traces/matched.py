@@ -94,8 +94,10 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
         If a call does not tell its group.
     """
     table = _Table.of(ranks, job_ranks)
-    if table is None or not len(table.communicator):
+    if table is None:
         return None
+    if not len(table.communicator):
+        return matched(Matching([]))
     every = _concatenated(ranks)
     of = table.first[every.place] + every.which
     communicator = table.communicator[of]

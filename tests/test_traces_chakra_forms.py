@@ -7,7 +7,7 @@ from simulator.errors import TraceError
 from traces import chakra
 from traces.chakra_attributes import Attributes
 from traces.chakra_nodes import lanes_of, rank_nodes
-from traces.chakra_schema import MetadataMessage
+from traces.chakra_schema import COLL, MetadataMessage
 from traces.chakra_stream import decode, encode
 
 
@@ -123,3 +123,9 @@ def test_of_calls_that_are_alike_a_message_names_the_right_one(tmp_path):
     ranks = [[collective(n, name="sum", pg_name="0") for n in range(3 - rank)] for rank in range(2)]
     with pytest.raises(TraceError, match=r"job\.0\.et: node 2 'sum': rank 0 has 3 calls"):
         chakra.load(write(tmp_path, *ranks))
+
+
+def test_a_comm_type_that_is_a_list_is_no_kind(tmp_path):
+    nodes = [node(1, COLL, comm_type=[True], comm_size=8, us=3)]
+    notes = chakra.load(write(tmp_path, nodes)).coverage.notes
+    assert any("comm_type [True], which Chakra does not have" in one for one in notes)

@@ -139,7 +139,7 @@ def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
     told = values.get("comm_type")
     if isinstance(told, str):
         told = _SPELLED.get(told.upper(), told)
-    if told in KIND_OF_TYPE:
+    if isinstance(told, int) and told in KIND_OF_TYPE:
         return KIND_OF_TYPE[told]
     if told is not None:
         notes[f"collectives of comm_type {told!r}, which Chakra does not have"] += 1

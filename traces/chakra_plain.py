@@ -73,7 +73,8 @@ def plain(data: bytes, at: int) -> Plain | None:
     if nodes < 1:
         return None
     columns = _columns(nodes)
-    deps, control = (Lists(_zeros(nodes + 1), _zeros(len(data))) for _ in range(2))
+    room = [np.empty(len(data), dtype=np.int64) for _ in range(2)]
+    deps, control = (Lists(_zeros(nodes + 1), item) for item in room)
     forms = Forms(
         content=np.empty(len(data), dtype=np.uint8),
         offset=_zeros(nodes + 1),

@@ -12,7 +12,7 @@ from simulator.errors import TwofoldError
 from traces import chakra
 from traces.chakra_files import read_files
 from traces.chakra_ranks import of_plain
-from traces.chakra_schema import MEM_LOAD, METADATA
+from traces.chakra_schema import COLL, MEM_LOAD, METADATA
 from traces.chakra_stream import ChakraTrace
 from traces.chakra_workload import load_files
 
@@ -161,3 +161,18 @@ def test_a_file_that_this_project_wrote_is_not_taken_for_a_plain_one(tmp_path):
 
     chakra.save(load("traces/samples/gpu-dp2-tp4"), tmp_path)
     assert not is_plain(read_files(tmp_path))
+
+
+def test_alike_nodes_without_a_kind_are_each_counted(tmp_path):
+    nodes = [node(number, COLL, comm_type=99, comm_size=8) for number in range(3)]
+    files, _ = same(write(tmp_path, [nodes]))
+    assert is_plain(files)
+    notes = load_files(tmp_path, files).coverage.notes
+    assert "3 collectives of comm_type 99, which Chakra does not have" in notes
+
+
+def test_only_kernels_that_wait_for_the_host_are_launched(tmp_path):
+    kernels = [node(number, is_cpu_op=False, after=after) for number, after in ((2, [1]), (3, [2]))]
+    files, _ = same(write(tmp_path, [[host(1), *kernels, host(4, after=[1])]]))
+    coverage = load_files(tmp_path, files).coverage
+    assert (coverage.kernels, coverage.launches_paired) == (2, 1)

@@ -164,7 +164,7 @@ def test_a_file_that_this_project_wrote_is_not_taken_for_a_plain_one(tmp_path):
 
 
 def test_alike_nodes_without_a_kind_are_each_counted(tmp_path):
-    nodes = [node(number, COLL, comm_type=99, comm_size=8) for number in range(3)]
+    nodes = [node(at, COLL, comm_type=99, comm_size=8, name="all") for at in range(3)]
     files, _ = same(write(tmp_path, [nodes]))
     assert is_plain(files)
     notes = load_files(tmp_path, files).coverage.notes

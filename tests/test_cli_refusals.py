@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,7 @@ def test_an_interruption_is_one_line_and_status_130(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background
     )
     _wait_until_asleep(process)
     process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,7 @@ def test_an_interrupt_stops_the_workers():
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background
     )
     time.sleep(2.5)
     os.killpg(begun.pid, signal.SIGINT)

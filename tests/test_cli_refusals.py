@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -308,6 +307,7 @@ def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux what a process does")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_one_line_and_status_130(tmp_path):
     """Interrupted for certain while it is at work: it waits for a trace that nobody writes."""
     os.mkfifo(tmp_path / "trace.json")
@@ -316,7 +316,6 @@ def test_an_interruption_is_one_line_and_status_130(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background
     )
     _wait_until_asleep(process)
     process.send_signal(signal.SIGINT)

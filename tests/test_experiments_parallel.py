@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +114,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_the_workers():
     begun = subprocess.Popen(
         [sys.executable, "-c", WITH_TWO],
@@ -122,7 +122,6 @@ def test_an_interrupt_stops_the_workers():
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background
     )
     time.sleep(2.5)
     os.killpg(begun.pid, signal.SIGINT)

@@ -1,12 +1,10 @@
-"""Large jobs: ranks that do the same in the same place are simulated once, and it is said so."""
+"""Large jobs generated in part: replicas that stand for all, and it is said so."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from experiments.scenario import FOLDING, Scenario
 from simulator.copies import check
-from simulator.engine import Progress
 from simulator.errors import WhatIfError
-from simulator.timeline import Timeline
 from topologies import Cluster
 from traces.model_card import Model
 from traces.parallelism import Parallelism
@@ -37,19 +35,6 @@ class Step:
             replicas=replicas,
         )
         return Scenario(workload, cluster, engine)
-
-
-def run_folded(scenario: Scenario, progress: Progress | None = None) -> tuple[Timeline, str]:
-    """Simulate a scenario folded; return the timeline of all ranks, and what was folded.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.Scenario.run` does; WhatIfError for an engine that cannot.
-    """
-    _check_engine(scenario.engine)
-    timeline = replace(scenario, fold=True).run(progress)
-    return timeline, timeline.folded
 
 
 def representatives(step: Step, cluster: Cluster, engine: str = "flow") -> tuple[Scenario, str]:

@@ -172,6 +172,17 @@ def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns
         assert any(line.startswith(row.resource) and row.note in line for line in lines)
 
 
+def test_a_utility_above_its_bound_is_explained(jobs, capsys):
+    report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
+    (first, second) = report.utilities
+    for bound, told in ((first.utility_pct - 0.02, True), (first.utility_pct - 1e-6, False)):
+        rows = (replace(first, bound_pct=bound), replace(second, bound_pct=100.0))
+        print_utility(Console(width=300), replace(report, utilities=rows))
+        said = capsys.readouterr().out
+        assert (f"less of it with more {first.resource})" in said) is told
+        assert f"more {second.resource})" not in said
+
+
 @pytest.mark.parametrize("columns", [80, 100])
 def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, columns):
     gaps = [

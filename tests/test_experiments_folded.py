@@ -1,9 +1,10 @@
 """Folded answers are the whole job's, and say what was folded."""
 
+from dataclasses import replace
+
 import pytest
 
-from experiments.folded import Step, representatives, run_folded
-from experiments.scenario import Scenario
+from experiments.folded import Step, representatives
 from experiments.what_if import improve
 from simulator.errors import WhatIfError
 from topologies import load_cluster
@@ -30,20 +31,21 @@ def test_a_step_takes_as_long_folded_generated_in_part_or_whole(engine):
     asked = step(tp=4, dp=8, pp=2)
     few, said = representatives(asked, CLUSTER, engine)
     whole = asked.scenario(CLUSTER, engine)
-    timeline, text = run_folded(whole)
-    expected = whole.run().makespan
+    timeline = replace(whole, fold=True).run()
+    expected = replace(whole, fold=False).run().makespan
     assert few.run().makespan == pytest.approx(expected, rel=1e-9)
     assert timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert len(timeline.end) == len(whole.workload)
     assert said == "16 of 64 ranks stand for all"
-    assert text.startswith("16 of 64 ranks are simulated: 2 of 8 like parts")
+    assert timeline.folded.startswith("16 of 64 ranks are simulated: 2 of 8 like parts")
 
 
 def test_a_what_if_on_representatives_is_that_of_the_whole_job():
     asked = step(tp=8, dp=4)
     few, _ = representatives(asked, CLUSTER)
     for resource in ("scale_out.bandwidth", "compute", "scale_up.latency"):
-        better = improve(asked.scenario(CLUSTER, "flow"), resource, 2).run().makespan
+        whole = replace(asked.scenario(CLUSTER, "flow"), fold=False)
+        better = improve(whole, resource, 2).run().makespan
         assert improve(few, resource, 2).run().makespan == pytest.approx(better, rel=1e-9)
 
 
@@ -63,15 +65,11 @@ def test_a_network_on_which_replicas_differ_gets_all_ranks():
     assert len(scenario.workload.ranks) == 64
     assert text.startswith("nothing is folded: ")
     on_one_router, _ = representatives(step(tp=4, dp=4), alps)
-    whole = step(tp=4, dp=4).scenario(alps, "flow").run().makespan
+    whole = replace(step(tp=4, dp=4).scenario(alps, "flow"), fold=False).run().makespan
     assert on_one_router.workload.ranks == (0, 1, 2, 3)
     assert on_one_router.run().makespan == pytest.approx(whole, rel=1e-9)
 
 
 def test_the_engine_of_single_transfers_is_refused():
-    scenario = step(tp=8, dp=2).scenario(CLUSTER, "transfer")
-    with pytest.raises(WhatIfError, match="'transfer' simulates every transfer"):
-        run_folded(scenario)
     with pytest.raises(WhatIfError, match="flow and analytic can fold"):
         representatives(step(tp=8, dp=2), CLUSTER, "transfer")
-    assert isinstance(scenario, Scenario)

@@ -38,7 +38,6 @@ def columns(data):
     forms = wire.Forms(
         np.zeros(len(data), np.uint8),
         numbers(nodes + 1),
-        np.zeros(nodes, np.int32),
         np.zeros(nodes, np.uint64),
         np.full(1 << (2 * nodes).bit_length(), -1, np.int32),
     )

@@ -78,7 +78,6 @@ def plain(data: bytes, at: int) -> Plain | None:
     forms = Forms(
         content=np.empty(len(data), dtype=np.uint8),
         offset=_zeros(nodes + 1),
-        first=np.zeros(nodes, dtype=np.int32),
         digest=np.zeros(nodes, dtype=np.uint64),
         slot=np.full(1 << (2 * nodes).bit_length(), -1, dtype=np.int32),
     )

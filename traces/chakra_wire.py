@@ -59,14 +59,13 @@ class Lists(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """Form ``i`` is ``content[offset[i]:offset[i + 1]]``, of which node ``first[i]`` is the first.
+    """Form ``i`` is ``content[offset[i]:offset[i + 1]]``.
 
     ``slot`` is a table of forms by ``digest``, -1 where empty; its length is a power of two.
     """
 
     content: Bytes
     offset: Numbers
-    first: NDArray[np.int32]
     digest: NDArray[np.uint64]
     slot: NDArray[np.int32]
 
@@ -107,7 +106,6 @@ def read(data: Bytes, at: int, nodes: Columns, deps: Lists, control: Lists, form
         form = _form(forms, found, size)
         if form == found:
             forms.offset[found + 1] = forms.offset[found] + size
-            forms.first[found] = node
             found += 1
         nodes.form[node] = form
         at = end

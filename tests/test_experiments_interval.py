@@ -103,3 +103,13 @@ def test_what_cannot_be_asked_is_left_out(tmp_path):
 def test_the_same_trace_gives_the_same(tmp_path):
     base = recorded(tmp_path, jitter=0.05)
     assert half_widths(base, CHANGES) == pytest.approx(half_widths(base, CHANGES), rel=1e-12)
+
+
+def test_a_call_of_which_nothing_was_measured_does_not_silence_the_others(tmp_path):
+    base = recorded(tmp_path, noise=0.1, steps=1)
+    workload = base.recorded.workload
+    transfer = workload.calls.transfer.copy()
+    transfer[0] = np.nan
+    partly = replace(base.recorded, workload=workload.with_calls(transfer=transfer))
+    widths = half_widths(replace(base, recorded=partly, scenario=partly), CHANGES)
+    assert widths["scale_out.bandwidth"] > 0

@@ -88,3 +88,25 @@ def test_nothing_has_no_path():
     timeline = simulate(WorkloadBuilder(job_ranks=1).build(), ring_network(2), plan)
     assert critical_path(timeline) == []
     assert timeline.makespan == 0.0
+
+
+@every_engine
+def test_of_a_call_it_goes_on_with_the_member_that_came_last(engine):
+    builder = WorkloadBuilder(job_ranks=2)
+    call = builder.call(CallRow("all_reduce", builder.group((0, 1), "dp"), 0, 4e3))
+    ops = {}
+    for rank, before, after in ((0, 2e-6, 9e-6), (1, 10e-6, 1e-6)):
+        first, joins, last = (
+            builder.op(what, rank=rank, lane="s", name="x", duration=duration, **joined)
+            for what, duration, joined in (
+                (What.COMPUTE, before, {}),
+                (What.COLLECTIVE, 0.0, {"call": call}),
+                (What.COMPUTE, after, {}),
+            )
+        )
+        builder.edge(first, joins)
+        builder.edge(joins, last)
+        ops[rank] = first, joins, last
+    timeline = simulate(builder.build(), ring_network(2), with_software, engine=engine)
+    path = [(segment.what, segment.op) for segment in critical_path(timeline)]
+    assert path == [("compute", ops[1][0]), ("communication", ops[0][1]), ("compute", ops[0][2])]

@@ -22,19 +22,20 @@ from benchmarks import cases
 from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
-from experiments.bound import most_utility
-from experiments.scenario import Scenario
-from experiments.study import steps, steps_at
-from simulator.contract import contract
+from experiments.evaluate.design_points import steps, steps_at
+from experiments.questions.utility_bound import most_utility
+from experiments.scenario.scenario import Scenario
+from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
-from traces.job import read_job
-from traces.kineto import read_rank
-from traces.link import linked
+from traces.kineto.directory import read_job
+from traces.kineto.reader import read_rank
+from traces.profiler.link import linked
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]
 _READ = (
-    "import sys, pathlib; from traces.kineto import read_rank; read_rank(pathlib.Path(sys.argv[1]))"
+    "import sys, pathlib; from traces.kineto.reader import read_rank;"
+    " read_rank(pathlib.Path(sys.argv[1]))"
 )
 
 
@@ -204,14 +205,14 @@ def _ring() -> Iterator[Figure]:
 
 def _commands() -> Iterator[Figure]:
     path, cluster = cases.job()
-    command = ["-c", "from experiments.cli import main; main()"]
+    command = ["-c", "from experiments.cli.main import main; main()"]
     asked = process([*command, "utility", str(path), "--cluster", cluster])
     remark = f"{path.name} on {cluster}, {asked.processor:.2f} s of processors"
     yield Figure("utility, cold", asked.seconds, "s", 3, remark=remark)
     yield Figure("its peak memory", asked.peak / 1e6, "MB")
     shown = process([*command, "--help"], 5)
     bare = process(["-c", ""], 5)
-    loaded = process(["-c", "import experiments.cli"], 5)
+    loaded = process(["-c", "import experiments.cli.main"], 5)
     yield Figure("command line, import", 1e3 * loaded.seconds, "ms", 300)
     yield Figure("command line, --help", 1e3 * shown.seconds, "ms", 500)
     yield Figure("Python alone", 1e3 * bare.seconds, "ms", remark="part of both")

@@ -25,9 +25,10 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from collectives import direct, recursive, ring, tree
+from collectives.algorithms import direct, ring, tree
+from collectives.algorithms import logarithmic as recursive
 from simulator.builder import WorkloadBuilder
-from simulator.engine import Planner, simulate
+from simulator.engine.simulate import Planner, simulate
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Link, Topology, topology
 from simulator.workload import Call, CallRow, What

@@ -6,24 +6,23 @@ from pathlib import Path
 
 import numpy as np
 
-from collectives import ring as ring_schedules
+from collectives.algorithms import ring as ring_schedules
 from experiments.baseline import Settings, baseline
-from experiments.folded import Step, representatives
-from experiments.generate import roofline
-from experiments.scenario import Scenario
-from experiments.what_if import RESOURCES, improve
+from experiments.questions.generate import Step, representatives, roofline
+from experiments.scenario.resources import RESOURCES, improve
+from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.engine import simulate
+from simulator.engine.simulate import simulate
 from simulator.errors import WhatIfError
 from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload
 from topologies import Cluster, load_cluster
-from traces.model_card import load_model
-from traces.parallelism import Parallelism
-from traces.phases import Training
-from traces.synthetic import generate
+from traces.generate.generate import generate
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.run import Training
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "traces" / "samples" / "gloo-ddp-4"

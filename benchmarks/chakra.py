@@ -14,19 +14,18 @@ from typing import Any
 from benchmarks.cases import design_points
 from benchmarks.measure import Figure, median, process
 from experiments.baseline import Settings, baseline
-from experiments.generate import roofline
-from experiments.study import Study
+from experiments.evaluate.design_points import Study
+from experiments.questions.generate import roofline
 from simulator.workload import Workload
 from topologies import load_cluster
-from traces.chakra import read
-from traces.chakra_attributes import OWN
-from traces.chakra_schema import MetadataMessage, NodeMessage
-from traces.chakra_stream import encode
-from traces.chakra_write import write_chakra
-from traces.model_card import load_model
-from traces.parallelism import Parallelism
-from traces.phases import Training
-from traces.synthetic import generate
+from traces.chakra.reader import read
+from traces.chakra.schema import OWN, MetadataMessage, NodeMessage
+from traces.chakra.stream import encode
+from traces.chakra.write import write_chakra
+from traces.generate.generate import generate
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.run import Training
 
 _CLUSTER = "hgx-h100"
 _POINTS = 20
@@ -85,7 +84,7 @@ def _generated(case: _Case) -> Workload:
 
 
 def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:
-    command = ["-c", "from experiments.cli import main; main()", "replay", str(folder)]
+    command = ["-c", "from experiments.cli.main import main; main()", "replay", str(folder)]
     for engine in ("analytic", "flow"):
         asked = process([*command, "--cluster", _CLUSTER, "--engine", engine, "-o", "json"])
         remark = f"{size}; ASTRA-sim {case.astra:g} s; {asked.processor:.2f} s of processors"

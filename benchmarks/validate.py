@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import astra
-from experiments.collective import collective
+from experiments.questions.collective import collective
 from topologies import catalog
 
 TABLE = Path(__file__).parents[1] / ".." / "shared" / "reference" / "measured_collectives.csv"

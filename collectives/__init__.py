@@ -1,12 +1,12 @@
 """Functions that return a schedule, and what is known about collectives."""
 
+from collectives.algorithms.placement import placed
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
-from collectives.custom import load_schedule
-from collectives.library import LIBRARIES
+from collectives.files.schedule_file import load_schedule
+from collectives.libraries.planners import LIBRARIES
 from collectives.machine import Machine
-from collectives.order import placed
+from collectives.proof import COLLECTIVES, check
 from collectives.select import ALGORITHMS, BY_DOMAIN, names, plan
-from collectives.semantics import COLLECTIVES, check
 
 __all__ = [
     "ALGORITHMS",

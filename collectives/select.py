@@ -12,20 +12,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import (
-    direct,
-    hierarchical,
-    in_network,
-    logarithmic,
-    recursive,
-    ring,
-    rings,
-    torus,
-    tree,
-)
-from collectives.order import by_domain, from_root, grid, placed
+from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
+from collectives.algorithms import logarithmic as recursive
+from collectives.algorithms.placement import by_domain, from_root, grid, placed
+from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
-from simulator.load import cost, lay
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 
@@ -74,34 +65,35 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
 BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     "all_reduce": {
         "hierarchical": lambda at: placed(hierarchical.all_reduce(*at.shape), at.ravel()),
-        "rings": lambda at: rings.all_reduce(rings.orders(at)),
+        "rings": lambda at: ring.all_reduce_over_rings(ring.orders(at)),
     },
     "all_gather": {
         "hierarchical": lambda at: placed(hierarchical.all_gather(*at.shape), at.ravel()),
-        "rings": lambda at: rings.all_gather(rings.orders(at)),
+        "rings": lambda at: ring.all_gather_over_rings(ring.orders(at)),
     },
     "reduce_scatter": {
         "hierarchical": lambda at: placed(hierarchical.reduce_scatter(*at.shape), at.ravel()),
-        "rings": lambda at: rings.reduce_scatter(rings.orders(at)),
+        "rings": lambda at: ring.reduce_scatter_over_rings(ring.orders(at)),
     },
 }
-"""Algorithms that need to know who shares a domain: functions of :func:`collectives.order.grid`."""
+"""Algorithms that need to know who shares a domain, by the grid of
+:func:`collectives.algorithms.placement.grid`."""
 
 IN_NETWORK: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     "all_reduce": {
-        "sharp": lambda at: placed(in_network.sharp_all_reduce(*at.shape), at.ravel()),
+        "sharp": lambda at: placed(hierarchical.sharp_all_reduce(*at.shape), at.ravel()),
     },
 }
 """Algorithms for fabrics whose switches add, functions of the same grid; only where forced."""
 
 ON_RINGS = {
-    "all_reduce": rings.all_reduce,
-    "all_gather": rings.all_gather,
-    "reduce_scatter": rings.reduce_scatter,
+    "all_reduce": ring.all_reduce_over_rings,
+    "all_gather": ring.all_gather_over_rings,
+    "reduce_scatter": ring.reduce_scatter_over_rings,
 }
 BY_RINGS: dict[str, Callable[[int], Ranks]] = {
-    "bidirectional": rings.both_ways,
-    "multi_ring": rings.disjoint,
+    "bidirectional": ring.both_ways,
+    "multi_ring": ring.disjoint,
 }
 """Several rings at once, for the kinds a ring serves: functions from n to the rings' orders."""
 
@@ -250,9 +242,7 @@ def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
     where, topology = there
     if name == _UNEVEN:
-        return replace(
-            ON_RINGS[kind](rings.uneven_orders(positions, where)), algorithm="multi_ring"
-        )
+        return replace(ON_RINGS[kind](ring.uneven_orders(positions, where)), algorithm="multi_ring")
     if name in BY_RINGS:
         order = by_domain(positions, where)
         return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)

@@ -1,6 +1,6 @@
 """What the collectives of a step carry, and how much of the links' bandwidth they use.
 
-Read off a :class:`~simulator.measured.Run`: a simulated timeline, or what was measured. Both use
+Read off a :class:`~simulator.timeline.Run`: a simulated timeline, or what was measured. Both use
 one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
 (:func:`collectives.bandwidth.busbw_factor`): the fewest bytes that the busiest port has to carry
 one way.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.bandwidth import busbw_factor
-from simulator.measured import Run
+from simulator.timeline import Run
 from simulator.workload import UNKNOWN, Call
 
 

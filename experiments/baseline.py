@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from collectives.force import parse
-from experiments.card_cluster import CardCluster, card_cluster
-from experiments.cost_modes import with_costs
-from experiments.scenario import Scenario
-from experiments.slowdown import (
+from collectives.libraries.rules import parse
+from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.costing.modes import with_costs
+from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
     given,
@@ -16,13 +15,14 @@ from experiments.slowdown import (
     slow_down,
     with_slow_down,
 )
-from simulator.engine import Progress
+from experiments.scenario.scenario import Scenario
+from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
+from traces.card.package import find_package, reader
+from traces.core.loaded import Loaded, Options
 from traces.load import Reader
-from traces.loaded import Loaded, Options
-from traces.package import find_package, reader
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -38,13 +38,14 @@ class Settings:
 
     ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
     or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
-    algorithms, as :func:`collectives.force.parse` reads them: ``all_reduce[1MiB..]@tp=ring``.
-    ``workers`` is how many processes simulate the what-ifs; the answers do not depend on it.
-    ``what_ifs`` change the step before anything is asked of it, as
-    :func:`experiments.changes.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
-    ``replicate`` are those of :class:`traces.loaded.Options`. ``slow_down`` is how much longer
-    kernels take beside a call, as :func:`experiments.slowdown.slow_down` reads it: ``0.15``.
-    ``fold`` simulates ranks that do the same once, which changes no answer; None: where it pays.
+    algorithms, as :func:`collectives.libraries.rules.parse` reads them:
+    ``all_reduce[1MiB..]@tp=ring``. ``workers`` is how many processes simulate the what-ifs; the
+    answers do not depend on it. ``what_ifs`` change the step before anything is asked of it, as
+    :func:`experiments.scenario.language.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
+    ``replicate`` are those of :class:`traces.core.loaded.Options`. ``slow_down`` is how much longer
+    kernels take beside a call, as :func:`experiments.costing.slowdown.slow_down` reads it:
+    ``0.15``. ``fold`` simulates ranks that do the same once, which changes no answer; None: where
+    it pays.
     """
 
     engine: str = "flow"
@@ -138,7 +139,7 @@ def baseline(
     ------
     TwofoldError
         As :func:`traces.load.load`, :func:`topologies.load_cluster`,
-        :func:`simulator.engine.simulate` and :func:`experiments.changes.changed` say.
+        :func:`simulator.engine.simulate.simulate` and :func:`experiments.scenario.change` say.
     """
     settings = settings or Settings()
     where, notes = _where(trace, cluster)
@@ -153,7 +154,7 @@ def baseline(
 def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
     """Read what-ifs before anything that takes time is begun."""
     if what_ifs:
-        from experiments.changes import parse
+        from experiments.scenario.language import parse
 
         for change in what_ifs:
             parse(change)
@@ -163,7 +164,8 @@ def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, t
     """Change a scenario as is written; return it, and what each change came upon."""
     if not what_ifs:
         return scenario, ()
-    from experiments.changes import changed, parse  # most scenarios are asked about as they are
+    from experiments.scenario.change import changed  # most scenarios are asked about as they are
+    from experiments.scenario.language import parse
 
     return changed(scenario, map(parse, what_ifs))
 

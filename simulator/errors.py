@@ -18,6 +18,12 @@ The command line turns any of them into one line on stderr and exit status 1.
 """
 
 
+def shown(value: object) -> str:
+    """Write a value that is wrong, so that it fits in a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 class TwofoldError(Exception):
     """The root of the tree in the module docstring."""
 

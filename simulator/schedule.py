@@ -1,7 +1,8 @@
 """A collective written out for n ranks, as data: steps of transfers.
 
 A schedule says which chunk goes where in which order; it knows no network and no time.
-``collectives`` builds schedules and proves them, :mod:`simulator.load` lays them on a topology.
+``collectives`` builds schedules and proves them, :mod:`simulator.costing.link_load` lays them on a
+topology.
 """
 
 from collections.abc import Mapping

@@ -57,7 +57,8 @@ class Topology:
 
     Columns have shape ``(links,)``; ``source`` and ``target`` are indices into ``nodes``, of
     which the ranks come first. ``route`` says which nodes a message passes, both ends included;
-    without it :mod:`simulator.routing` finds the shortest path. Build one with :func:`topology`.
+    without it :mod:`simulator.routing.routes` finds the shortest path. Build one with
+    :func:`topology`.
     """
 
     name: str
@@ -86,12 +87,12 @@ class Topology:
     def known_routes(
         self,
     ) -> dict[tuple[bytes, bytes], tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """What :func:`simulator.routing.routes` found last, by sources and targets."""
+        """What :func:`simulator.routing.routes.routes` found last, by sources and targets."""
         return {}
 
     @cached_property
     def known_graph(self) -> dict[str, Any]:
-        """What :mod:`simulator.routing` found out about the graph, whoever sends."""
+        """What :mod:`simulator.routing.routes` found out about the graph, whoever sends."""
         return {}
 
     def link(self, index: int) -> Link:

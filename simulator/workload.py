@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
-from simulator.order import find_circle
+from simulator.topological_order import find_circle
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]

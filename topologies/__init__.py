@@ -1,24 +1,26 @@
 """Functions that return a topology, and the catalogue of real clusters."""
 
-from topologies.bisection import closed_form
-from topologies.clos import LeafSpineShape, fat_tree, leaf_spine
-from topologies.cluster import Cluster, quantities
-from topologies.compose import build
-from topologies.custom import custom
+from topologies.cluster.build import Placement, build, place
+from topologies.cluster.catalog import catalog, load_cluster, parse_cluster
+from topologies.cluster.changed import changed, resource_values, with_topology
+from topologies.cluster.schema import Cluster, quantities
 from topologies.degrade import cut, double, slow
-from topologies.dragonfly import DragonflyShape, dragonfly
-from topologies.load import catalog, load_cluster, parse_cluster
-from topologies.mesh import hypercube, mesh, torus
-from topologies.paths import dimension_order, minimal, path_links, valiant
-from topologies.placement import Placement, place
-from topologies.properties import bisection_bandwidth, diameter
-from topologies.rail import RailShape, rail
-from topologies.ring import line, ring
-from topologies.routed import by_valiant, dimension_ordered, minimally
+from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
+from topologies.families.dragonfly import DragonflyShape, dragonfly
+from topologies.families.from_file import custom
+from topologies.families.grid import hypercube, mesh, torus, twisted_torus
+from topologies.families.ring_and_switch import fully_connected, line, ring, switch
+from topologies.families.routed import (
+    by_valiant,
+    dimension_order,
+    dimension_ordered,
+    minimal,
+    minimally,
+    path_links,
+    valiant,
+)
+from topologies.properties import bisection_bandwidth, closed_form, diameter
 from topologies.spec import FAMILIES, Summary, parse_topology, summary
-from topologies.switch import fully_connected, switch
-from topologies.twisted import twisted_torus
-from topologies.what_if import changed, resource_values, with_topology
 
 __all__ = [
     "FAMILIES",

@@ -8,17 +8,13 @@ from typing import TypedDict
 
 from simulator.errors import TopologyError
 from simulator.topology import Topology
-from topologies.bisection import closed_form
-from topologies.clos import LeafSpineShape, fat_tree, leaf_spine
-from topologies.custom import custom
-from topologies.dragonfly import DragonflyShape, dragonfly
-from topologies.mesh import hypercube, mesh, torus
-from topologies.properties import MOST_RANKS, bisection_bandwidth, diameter
-from topologies.rail import RailShape, rail
-from topologies.ring import line, ring
-from topologies.routed import by_valiant, dimension_ordered, minimally
-from topologies.switch import fully_connected, switch
-from topologies.twisted import twisted_torus
+from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
+from topologies.families.dragonfly import DragonflyShape, dragonfly
+from topologies.families.from_file import custom
+from topologies.families.grid import hypercube, mesh, torus, twisted_torus
+from topologies.families.ring_and_switch import fully_connected, line, ring, switch
+from topologies.families.routed import by_valiant, dimension_ordered, minimally
+from topologies.properties import MOST_RANKS, bisection_bandwidth, closed_form, diameter
 
 _MOST_LINKS = 10_000_000
 """A spec with a digit too many should be an error, not a machine without memory."""
@@ -49,12 +45,12 @@ def parse_topology(
 ) -> Topology:
     """Build the topology that a spec names, every cable with this bandwidth and latency.
 
-    ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph (:mod:`topologies.custom`), whose
-    edges may then say both themselves. ``leaf_spine:4x2x8:2`` is oversubscribed twofold,
-    ``mesh:4x4:yn`` closes the first dimension. ``dragonfly:GROUPSxROUTERSxRANKS`` has as few
-    global links per router as join all groups, unless a fourth number says how many. A torus or
-    mesh may be routed ``@dimension_order``, a dragonfly ``@minimal`` or ``@valiant``; else
-    messages take the shortest path.
+    ``FAMILY:NUMBERS[:OPTION][@ROUTING]`` or the path of a graph
+    (:mod:`topologies.families.from_file`), whose edges may then say both themselves.
+    ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
+    ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
+    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, a dragonfly
+    ``@minimal`` or ``@valiant``; else messages take the shortest path.
 
     Raises
     ------

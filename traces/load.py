@@ -8,8 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.beginnings import (
-    is_chakra,
+from traces.core.files import head_of
+from traces.core.loaded import MEDIAN, Loaded, Options
+from traces.core.sniff import (
     is_execution_trace,
     is_goal,
     is_kineto,
@@ -19,8 +20,6 @@ from traces.beginnings import (
     is_xplane,
     is_zip,
 )
-from traces.content import head_of
-from traces.loaded import MEDIAN, Loaded, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +30,22 @@ class _Format:
     module: str
 
 
+def _is_chakra(head: bytes) -> bool:
+    from traces.chakra.files import recognise  # its first messages have to be decoded to tell
+
+    return recognise(head)
+
+
 FORMATS = {
-    "kineto": _Format(is_kineto, "traces.kineto_job"),
-    "xplane": _Format(is_xplane, "traces.xplane"),
-    "xla_json": _Format(is_xla_json, "traces.xla_json"),
-    "nsys_jax": _Format(is_zip, "traces.nsys_jax"),
-    "nsys": _Format(is_sqlite, "traces.nsys"),
-    "pytorch_et": _Format(is_execution_trace, "traces.pytorch_et"),
-    "chakra": _Format(is_chakra, "traces.chakra"),
-    "plan": _Format(is_plan, "traces.plan"),
-    "goal": _Format(is_goal, "traces.goal"),
+    "kineto": _Format(is_kineto, "traces.kineto.directory"),
+    "xplane": _Format(is_xplane, "traces.xla.xplane"),
+    "xla_json": _Format(is_xla_json, "traces.xla.trace_json"),
+    "nsys_jax": _Format(is_zip, "traces.xla.nsys_jax"),
+    "nsys": _Format(is_sqlite, "traces.nsys.reader"),
+    "pytorch_et": _Format(is_execution_trace, "traces.pytorch_et.reader"),
+    "chakra": _Format(_is_chakra, "traces.chakra.reader"),
+    "plan": _Format(is_plan, "traces.generate.plan"),
+    "goal": _Format(is_goal, "traces.goal.read"),
 }
 """Formats that can be read.
 

@@ -2,7 +2,7 @@
 
 Tensor parallel inside a node (4 ranks), data parallel across (2). Compute lasts what a roofline of
 the cluster's accelerator says, times a seeded jitter; the network is simulated by the project's own
-planner; the files are written by :mod:`traces.write_kineto`. Nothing here was measured.
+planner; the files are written by :mod:`traces.kineto.write`. Nothing here was measured.
 
 ``python -m experiments.gallery.gpu_sample OUT_DIR`` makes the directory of traces and, beside it,
 ``<name>.truth.json`` with the makespans they were written from.
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.scenario import Scenario
+from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.timeline import Timeline
 from simulator.workload import CallRow, What, Workload
 from topologies import Cluster, load_cluster
-from traces.write_kineto import write
+from traces.kineto.write import write
 
 CLUSTER, NODES, TENSOR, DATA = "dgx-a100", 2, 4, 2
 LAYERS, HIDDEN, TOKENS, ELEMENT = 6, 2560, 4096, 2

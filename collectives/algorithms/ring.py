@@ -1,0 +1,266 @@
+"""Rings: every rank talks to its two neighbours only, and sends the fewest bytes possible.
+
+Ranks pass blocks of chunks on to the next rank, all at once. Rings lie along one axis of an array
+of ranks, so that a flat ring, the levels of a hierarchy and the dimensions of a torus are the same
+few lines (:func:`pass_on`).
+
+Several rings at once, each through every rank and each over NICs of its own.
+
+This is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
+different channels leave a node through different NICs. Steps inside and across nodes go on at the
+same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
+"""
+
+from math import inf, prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Step
+
+PIPELINE = 8
+"""Chunks of a chain where nobody says how many: as many as NCCL keeps slots in a connection's
+buffer (NCCL_STEPS, src/include/device.h)."""
+
+
+def reduce_scatter(n: int) -> Schedule:
+    """Partial sums travel once around: n-1 steps of S/n; rank r ends with chunk r."""
+    steps = pass_on((n,), 0, offset=-1, reduce=True)
+    return Schedule("reduce_scatter", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_gather(n: int) -> Schedule:
+    """Each rank's chunk travels once around: n-1 steps of S/n."""
+    steps = pass_on((n,), 0, offset=0, reduce=False)
+    return Schedule("all_gather", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_reduce(n: int) -> Schedule:
+    """Reduce-scatter, then all-gather: 2(n-1) steps of S/n, the fewest bytes.
+
+    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002.
+    """
+    steps = reduce_scatter(n).steps + all_gather(n).steps
+    return Schedule("all_reduce", "ring", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_to_all(n: int, *, bundled: bool = True) -> Schedule:
+    """Pass chunks on around the ring until they are home: n(n-1)/2 · S/n over every link.
+
+    ``bundled``: everything that is not home yet goes one hop further in each of n-1 steps. If
+    not, one chunk per step, the nearest targets first: n(n-1)/2 steps, as ASTRA-sim does.
+    """
+    steps = _bundled(n) if bundled else _one_by_one(n)
+    return Schedule("all_to_all", "ring", ranks=n, chunks=n * n, parts=n, steps=steps)
+
+
+def broadcast(n: int, chunks: int = PIPELINE) -> Schedule:
+    """Send ``chunks`` chunks down the chain 0, 1, … n-1, one behind the other.
+
+    n - 2 + chunks steps of S/chunks: more chunks fill the chain sooner and pay more latencies.
+    """
+    steps = _chain(np.arange(n, dtype=np.int32), chunks, reduce=False)
+    return Schedule("broadcast", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
+
+
+def reduce(n: int, chunks: int = PIPELINE) -> Schedule:
+    """Send chunks up the chain n-1, … 1, 0, each rank adding its own: the broadcast backwards."""
+    steps = _chain(np.arange(n, dtype=np.int32)[::-1], chunks, reduce=True)
+    return Schedule("reduce", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
+
+
+def best_chunks(n: int, *, size: float, alpha: float, bandwidth: float) -> float:
+    """Chunks that make the chain fastest: ``sqrt((n-2) S / (alpha B))``, at least 1.
+
+    The minimum of ``(c+n-2)(alpha + S/(c B))`` over real c; it is flat, so that alpha wrong by a
+    factor of two costs a few per cent.
+    """
+    if n <= 2 or not size:
+        return 1.0
+    return max(1.0, sqrt((n - 2) * size / bandwidth / alpha)) if alpha else inf
+
+
+def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> tuple[Step, ...]:
+    """Rings along one axis of an array of ranks, all at once, as one run of like steps.
+
+    Ranks and chunks are numbered alike, in C order of an array of ``shape``. The rank at place p
+    of its ring begins with the block of place ``p + offset`` and goes on with the one it has just
+    received, ``shape[axis] - 1`` times. A block is what differs only in later axes.
+    """
+    length, block = shape[axis], prod(shape[axis + 1 :])
+    if min(shape) < 1:
+        raise ScheduleError(f"ring along axis {axis} of {shape}: no ranks")
+    if length == 1:
+        return ()
+    rank = np.arange(prod(shape), dtype=np.int32)
+    place = rank // block % length
+    ring = rank - place * block
+    start = rank // (length * block) * (length * block)
+    return (
+        Step(
+            source=rank,
+            target=ring + (place + 1) % length * block,
+            chunk=start + (place + offset) % length * block,
+            count=np.full_like(rank, block),
+            reduce=reduce,
+            repeats=length - 1,
+            shift=-block,
+            cycle=length * block,
+        ),
+    )
+
+
+def _one_by_one(n: int) -> tuple[Step, ...]:
+    rank = np.arange(n, dtype=np.int32)
+    one = np.ones_like(rank)
+    steps = []
+    for distance in range(1, n):
+        for hop in range(distance):
+            origin = (rank - np.int32(hop)) % np.int32(n)
+            chunk = origin * np.int32(n) + (origin + np.int32(distance)) % np.int32(n)
+            steps.append(Step(rank, (rank + one) % np.int32(n), chunk, one, reduce=False))
+    return tuple(steps)
+
+
+def _bundled(n: int) -> tuple[Step, ...]:
+    """After k hops, what came from ``origin`` is left for the n-1-k ranks that end before it.
+
+    These lie in one or two blocks of ``origin``'s row: up to its end, and from its beginning.
+    """
+    rank = np.arange(n, dtype=np.int32)
+    steps = []
+    for hop in range(n - 1):
+        origin = (rank - np.int32(hop)) % np.int32(n)
+        first = origin + np.int32(hop + 1)
+        up = np.maximum(np.int32(n) - first, np.int32(0))
+        from_start = np.maximum(first - np.int32(n), np.int32(0))
+        source = np.concatenate([rank, rank])
+        chunk = np.concatenate([origin * np.int32(n) + first, origin * np.int32(n) + from_start])
+        count = np.concatenate([up, origin - from_start])
+        used = count > 0
+        source = source[used]
+        target = (source + np.int32(1)) % np.int32(n)
+        steps.append(Step(source, target, chunk[used], count[used], reduce=False))
+    return tuple(steps)
+
+
+def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:
+    """Fill, run full (one run of like steps), drain; columns are views of four arrays."""
+    if chunks < 1:
+        raise ScheduleError(f"a chain of {len(order)} ranks needs a chunk, not {chunks}")
+    hops = len(order) - 1
+    number = np.arange(max(chunks, hops), dtype=np.int32)
+    one = np.ones_like(number)
+    full = max(0, chunks - hops)
+    steps = []
+    time = 0
+    while time < hops + chunks - 1:
+        first, end = max(0, time - chunks + 1), min(hops, time + 1)
+        repeats = full + 1 if time == hops - 1 and full else 1
+        steps.append(
+            Step(
+                source=order[first:end],
+                target=order[first + 1 : end + 1],
+                chunk=number[time - end + 1 : time - first + 1][::-1],
+                count=one[: end - first],
+                reduce=reduce,
+                repeats=repeats,
+                shift=1,
+                cycle=chunks,
+            )
+        )
+        time += repeats
+    return tuple(steps) if hops else ()
+
+
+Ranks = NDArray[np.int32]
+
+
+def orders(grid: Ranks) -> Ranks:
+    """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
+
+    Ring c enters even domains at place c and goes up, odd ones at place c-1 and goes down: it
+    leaves a domain through the NIC at whose rail it enters the next one (but for the last hop
+    around an odd number of domains), and every rank sends and receives across for one ring.
+    """
+    local, domains = grid.shape
+    ring, domain, place = np.ogrid[:local, :domains, :local]
+    visited = np.where(domain % 2, ring - 1 - place, ring + place) % local
+    rings: Ranks = grid[visited, domain].reshape(local, -1)
+    return rings
+
+
+def both_ways(n: int) -> Ranks:
+    """Two rings, one up and one down: each carries half, over the other direction of the cables."""
+    up = np.arange(n, dtype=np.int32)
+    return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
+
+
+def disjoint(n: int) -> Ranks:
+    """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
+
+    Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
+    Walecki's zigzag: the last rank between the ends of i, i+1, i-1, i+2, … modulo n-1, which uses
+    the cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
+    Bull. Inst. Combin. Appl. 52 (2008)).
+    """
+    if n < 4:
+        return both_ways(n)
+    others = n - 1
+    step = np.arange(others)
+    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
+    paths = (np.arange(others // 2)[:, None] + zigzag) % others
+    cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
+    return np.concatenate([cycles, cycles[:, ::-1]])
+
+
+def uneven_orders(positions: Ranks, domains: Ranks) -> Ranks:
+    """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
+
+    ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
+    enters each domain at its member c (counted round) and goes through all of it, so that the
+    rings use different NICs of every domain.
+    """
+    order = np.argsort(positions)
+    members = [order[domains[order] == domain] for domain in np.unique(domains)]
+    count = min(len(inside) for inside in members)
+    rings = [np.concatenate([np.roll(one, -ring) for one in members]) for ring in range(count)]
+    return np.array(rings, dtype=np.int32)
+
+
+def reduce_scatter_over_rings(rings: Ranks) -> Schedule:
+    """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
+    return _schedule("reduce_scatter", rings, (_pass_on(rings, offset=-1, reduce=True),))
+
+
+def all_gather_over_rings(rings: Ranks) -> Schedule:
+    """Each ring gathers its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
+    return _schedule("all_gather", rings, (_pass_on(rings, offset=0, reduce=False),))
+
+
+def all_reduce_over_rings(rings: Ranks) -> Schedule:
+    """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
+    steps = (_pass_on(rings, offset=-1, reduce=True), _pass_on(rings, offset=0, reduce=False))
+    return _schedule("all_reduce", rings, steps)
+
+
+def _pass_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
+    count, n = rings.shape
+    chunk = np.arange(rings.size, dtype=np.int32).reshape(count, n)
+    return Step(
+        source=rings.ravel(),
+        target=np.roll(rings, -1, axis=1).ravel(),
+        chunk=np.roll(chunk, -offset, axis=1).ravel(),
+        count=np.ones(rings.size, dtype=np.int32),
+        reduce=reduce,
+        repeats=max(1, n - 1),
+        shift=-1,
+        cycle=n,
+    )
+
+
+def _schedule(kind: str, rings: Ranks, steps: tuple[Step, ...]) -> Schedule:
+    count, n = rings.shape
+    chunks = count * n
+    return Schedule(kind, "rings", n, chunks, chunks, steps if n > 1 else ())

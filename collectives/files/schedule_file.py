@@ -1,0 +1,140 @@
+"""A schedule of one's own, from a file: a small JSON form, or MSCCL's XML.
+
+JSON, with a transfer as ``[source, target, chunk, count]``::
+
+    {"kind": "all_gather", "algorithm": "mine", "ranks": 2, "chunks": 2, "parts": 2,
+     "steps": [{"reduce": false, "transfers": [[0, 1, 0, 1], [1, 0, 1, 1]]}]}
+
+A step may also have ``repeats``, ``shift``, ``cycle`` and ``in_network``; all fields mean what
+they do in :class:`simulator.schedule.Step`. ``owners`` beside ``steps`` gives the rank of each
+chunk where that is not block after block (:func:`collectives.check`).
+
+The JSON form of a schedule (:mod:`collectives.files.schedule_file`), as typed data.
+"""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from collectives.proof import check
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Step
+
+_Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
+"""From a text to a schedule, and the owners of its chunks where they are not the default's."""
+_READERS = {".json": "collectives.files.schedule_file", ".xml": "collectives.files.msccl"}
+"""By ending; imported when asked, since few schedules are somebody's own."""
+
+
+def load_schedule(path: Path | str) -> Schedule:
+    """Read a schedule from ``.json`` or ``.xml`` and prove that it computes its collective.
+
+    Raises
+    ------
+    ScheduleError
+        If the file cannot be read, is not understood, or the schedule is wrong; it names the file
+        and the element.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _READERS:
+        raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(_READERS)}")
+    read: _Reader = import_module(_READERS[path.suffix.lower()]).read
+    try:
+        schedule, owners = read(path.read_text(encoding="utf-8"))
+        check(schedule, owners)
+    except (OSError, UnicodeDecodeError, ScheduleError) as error:
+        raise ScheduleError(f"{path}: {error}") from error
+    return schedule
+
+
+def to_json(schedule: Schedule, owners: NDArray[np.int32] | None = None) -> str:
+    """Write a schedule in the form that :func:`load_schedule` reads."""
+    fields = {
+        name: getattr(schedule, name) for name in ("kind", "algorithm", "ranks", "chunks", "parts")
+    }
+    steps = [_step_fields(step) for step in schedule.steps]
+    end = {} if owners is None else {"owners": owners.tolist()}
+    return json.dumps({**fields, "steps": steps, **end})
+
+
+def _step_fields(step: Step) -> dict[str, object]:
+    columns = (step.source, step.target, step.chunk, step.count)
+    defaults = {"repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
+    special = {
+        name: getattr(step, name)
+        for name, default in defaults.items()
+        if getattr(step, name) != default
+    }
+    return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}
+
+
+Index = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class _StepFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reduce: bool
+    transfers: Annotated[
+        list[Annotated[list[Index], Field(min_length=4, max_length=4)]], Field(min_length=1)
+    ]
+    repeats: Count = 1
+    shift: Annotated[int, Field(gt=-(2**31), lt=2**31)] = 0
+    cycle: Count = 1
+    in_network: bool = False
+
+
+class _ScheduleFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str
+    algorithm: str
+    ranks: Count
+    chunks: Count
+    parts: Count
+    steps: list[_StepFile]
+    owners: list[Index] | None = None
+
+
+def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
+    """Turn a file's text into a schedule, and the owners of its chunks if it tells them.
+
+    Raises
+    ------
+    ScheduleError
+        If it is not JSON, or a field is wrong: it is named.
+    """
+    try:
+        file = _ScheduleFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ScheduleError(f"{where}: {first['msg']}") from error
+    steps = tuple(_step(step) for step in file.steps)
+    schedule = Schedule(file.kind, file.algorithm, file.ranks, file.chunks, file.parts, steps)
+    owners = None if file.owners is None else np.array(file.owners, dtype=np.int32)
+    if owners is not None and len(owners) and owners.max() >= file.ranks:
+        raise ScheduleError(f"owners: rank {owners.max()} is outside 0..{file.ranks - 1}")
+    return schedule, owners
+
+
+def _step(step: _StepFile) -> Step:
+    source, target, chunk, count = np.array(step.transfers, dtype=np.int32).T
+    return Step(
+        source,
+        target,
+        chunk,
+        count,
+        reduce=step.reduce,
+        repeats=step.repeats,
+        shift=step.shift,
+        cycle=step.cycle,
+        in_network=step.in_network,
+    )

@@ -1,0 +1,264 @@
+"""NCCL: which algorithm and protocol carries out a call, and what that costs.
+
+Inside a domain: one ring (several on a mesh, so that every link is used); NVLS for all-reduce
+where the switch can add and it is faster. Across domains: rings for all-gather and reduce-scatter;
+for all-reduce trees up to a size that NCCL's own model of its latencies gives, rings beyond, and
+NVLSTree where it is faster. All-to-all and messages are grouped sends. The protocol is the
+fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if does to each term).
+
+NCCL's model knows nothing of this network's latency and overrates that of long rings, so it stays
+with trees for longer than it should: the cost would fall where it changes its mind. Just beyond
+that size a ring is therefore taken to cost at least what the tree did there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import select
+from collectives.algorithms import direct, ring, tree
+from collectives.algorithms.placement import by_domain, from_root, placed
+from collectives.libraries import nccl_constants as nccl_tables
+from collectives.libraries.nccl_costs import (
+    Case,
+    Offer,
+    chained,
+    ringed,
+    sent,
+    switched,
+    treed,
+)
+from collectives.machine import Machine, Ranks, chosen
+from simulator.costing.stacked_networks import Networks, Number
+from simulator.errors import ScheduleError
+from simulator.schedule import Plan, Schedule
+from simulator.topology import Topology
+
+_RINGS: dict[str, Callable[[Ranks], Schedule]] = {
+    "all_reduce": ring.all_reduce_over_rings,
+    "all_gather": ring.all_gather_over_rings,
+    "reduce_scatter": ring.reduce_scatter_over_rings,
+}
+_RING: dict[str, Callable[[int], Schedule]] = {
+    "all_reduce": ring.all_reduce,
+    "all_gather": ring.all_gather,
+    "reduce_scatter": ring.reduce_scatter,
+}
+_SENDS: dict[str, Callable[[int], Schedule]] = {
+    "all_to_all": direct.all_to_all,
+    "send_receive": direct.send_receive,
+}
+_CHAINS: dict[str, Callable[[int, int], Schedule]] = {
+    "broadcast": ring.broadcast,
+    "reduce": ring.reduce,
+}
+_SMALL_MESH = 4
+"""Members of a mesh up to which all rings are few; together they use every link alike."""
+
+NAMES = ("ring", "tree", "nvls", "nvls_tree")
+"""Algorithms by NCCL's names; others may be forced too, by the names of `select`."""
+
+
+def plan(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    topology: Topology,
+    *,
+    machine: Machine,
+    algorithm: str | None = None,
+) -> Plan:
+    """Write out a call for a group as NCCL would carry it out.
+
+    Arguments as :func:`collectives.select.plan`. The order of the group does not change the cost.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
+        is not on the topology.
+    """
+    case = _case(kind, ranks, size, topology, machine=machine)
+    return min(_offers(case, machine, algorithm), key=case.time).plan()
+
+
+def times(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    networks: Networks,
+    *,
+    machine: Machine,
+    algorithm: str | None = None,
+) -> NDArray[np.float64]:
+    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    case = _case(kind, ranks, size, networks, machine=machine)
+    offers = _offers(case, machine, algorithm)
+    known = machine.calibration.get(kind)
+    if known is None:
+        return np.broadcast_to(_least(case, offers), len(networks))
+    there = networks.multiplied(known.latency, known.bandwidth)
+    found = chosen(
+        [case.time(offer) for offer in offers],
+        [case.software(offer) for offer in offers],
+        [case.moving(offer, networks, there) for offer in offers],
+        known.overhead,
+    )
+    return np.broadcast_to(found, len(networks))
+
+
+def _case(
+    kind: str,
+    ranks: Sequence[int] | Ranks,
+    size: float,
+    networks: Topology | Networks,
+    *,
+    machine: Machine,
+) -> Case:
+    positions = np.asarray(ranks, dtype=np.int32)
+    graph = networks.graph if isinstance(networks, Networks) else networks
+    select.check_group(kind, positions, graph, machine.domains)
+    return Case(
+        kind=kind,
+        positions=positions,
+        size=size,
+        networks=networks,
+        where=np.asarray(machine.domains)[positions],
+        tuning=nccl_tables.tuning(machine.generation, machine.version),
+        generation=machine.generation,
+        cpu=machine.cpu,
+        net_message=(
+            nccl_tables.NET_MESSAGE if machine.net_message is None else machine.net_message
+        ),
+        known=machine.known_of(kind, positions, graph),
+    )
+
+
+def _offers(case: Case, machine: Machine, algorithm: str | None) -> list[Offer]:
+    """All that NCCL has to choose from; it takes the fastest."""
+    kind = case.kind
+    if kind in _SENDS and algorithm in (None, "direct"):
+        return sent(case, case.known.schedule("send", lambda: _SENDS[kind](case.n)))
+    if kind not in _RINGS or algorithm not in (None, *NAMES):
+        return _other(case, machine.domains, algorithm)
+    if algorithm is not None:
+        return _forced(case, algorithm)
+    if kind != "all_reduce":
+        return _ringed(case)
+    offers = _ring_or_tree(case)
+    if machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
+        offers.append(_switched(case))
+    return offers
+
+
+def _forced(case: Case, algorithm: str) -> list[Offer]:
+    if algorithm == "ring":
+        return _ringed(case)
+    if case.kind != "all_reduce":
+        raise ScheduleError(f"{case.kind}: NCCL's {algorithm} is modelled for all_reduce only")
+    if algorithm == "tree":
+        return treed(case, _tree(case))
+    if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
+        raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
+    return [_switched(case)]
+
+
+def _switched(case: Case) -> Offer:
+    return switched(case, case.known.schedule("nvls", lambda: tree.switched_all_reduce(case.grid)))
+
+
+def _ring_or_tree(case: Case) -> list[Offer]:
+    """Trees up to where NCCL changes its mind; a ring beyond costs no less than the tree there."""
+    around = _ringed(case)
+    if case.domains == 1 or not case.even:
+        return around
+    schedule = _tree(case)
+    last = _last_of_tree(case, around[0].schedule, schedule)
+    small = case.size <= last
+    trees = treed(case, schedule)
+    if np.all(small):
+        return trees
+    there = replace(case, size=np.where(small, case.size, last))
+    missing = np.maximum(0.0, _least(there, treed(there, schedule)) - _least(case, around))
+    rings = [
+        replace(ring, overhead=np.where(small, inf, ring.overhead + missing)) for ring in around
+    ]
+    if not np.any(small):
+        return rings
+    return [replace(tree, overhead=np.where(small, tree.overhead, inf)) for tree in trees] + rings
+
+
+def _least(case: Case, offers: list[Offer]) -> Number:
+    return np.minimum.reduce([case.time(offer) for offer in offers])
+
+
+def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
+    """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
+    near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
+    hops = 2 * (case.domains - 1)
+    factor = nccl_tables.LONG_RING.get(case.generation, nccl_tables.LONG_RING[""])
+    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
+    up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
+    up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
+    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
+    of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction
+    loss = of_tree - case.wire(around, pipelined=True).per_byte
+    return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
+
+
+def _tree(case: Case) -> Schedule:
+    return case.known.schedule("tree", lambda: tree.chained_all_reduce(case.grid))
+
+
+def _ringed(case: Case) -> list[Offer]:
+    schedule = case.known.schedule("ring", lambda: _ring_schedule(case))
+    return ringed(case, schedule, pipelined=case.domains > 1)
+
+
+def _ring_schedule(case: Case) -> Schedule:
+    if case.domains > 1 and case.even and case.local > 1:
+        return _RINGS[case.kind](ring.orders(case.grid))
+    if case.domains > 1 and case.local > 1:
+        return _RINGS[case.kind](ring.uneven_orders(case.positions, case.where))
+    if case.domains == 1 and select.is_mesh(case.positions, case.topology):
+        if case.n <= _SMALL_MESH:
+            return _RINGS[case.kind](_all_orders(case.n))
+        return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
+    return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
+
+
+def _all_orders(n: int) -> Ranks:
+    """Every ring through n ranks, each direction: shape ``((n-1)!, n)``."""
+    return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
+
+
+def _other(case: Case, domains: Ranks, algorithm: str | None) -> list[Offer]:
+    """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
+    if case.kind in _CHAINS and algorithm in (None, "ring"):
+        order = from_root(by_domain(case.positions, case.where), case.where)
+        chain = _CHAINS[case.kind]
+        return chained(case, case.known.schedule("chain", lambda: placed(chain(case.n, 1), order)))
+    schedule = case.known.schedule(
+        f"other {algorithm}",
+        lambda: (
+            select.plan(
+                case.kind,
+                case.positions,
+                case.size,
+                case.topology,
+                domains=domains,
+                algorithm=algorithm,
+            ).schedule
+        ),
+    )
+    return ringed(case, schedule, pipelined=False)

@@ -1,0 +1,308 @@
+"""What NCCL's protocols add to a schedule on the wire: what one algorithm has to offer.
+
+The time of an offer is
+
+    base + fill + copy + Σ steps (links' latency + software) + bytes / (fraction · bandwidth)
+
+``base`` launches the kernel (LL128 and Simple pay ``WIDE`` more). ``fill``: before a pipeline
+runs full, a slice must have passed; a slice grows with its block up to a slot of the buffer,
+``V x / (V + x)`` of a block ``x``, and passes at the speed of the links. ``copy``: the rank's own
+block goes from one buffer to the other through its own channels. ``software`` of a step counts
+only as far as it is longer than the block that is on the wire meanwhile, ``a a / (a + t)``.
+
+Latency and bandwidth come from the topology's links. So twice the bandwidth of a tier halves
+bytes and fill, uncovers latency that was hidden, and leaves base and copy; half its latency halves
+the links' part and leaves the software's. Each term grows with size or is constant, so the
+minimum over protocols does too.
+
+All of it holds for one network and for many of one graph
+(:mod:`simulator.costing.stacked_networks`) alike: what depends on the links is then an array with a
+value per network.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from collectives.algorithms.placement import grid
+from collectives.bandwidth import least_bytes
+from collectives.libraries import nccl_constants as tables
+from collectives.libraries.nccl_constants import PROTOCOLS, SLOT, Tuning
+from collectives.machine import Known, Ranks
+from simulator.costing.stacked_networks import Networks, Number, Wire
+from simulator.schedule import Plan, Schedule
+from simulator.topology import SCALE_UP, Topology
+
+_TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
+"""What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
+_COPIED = {"all_reduce": 0.5}
+"""Of a rank's own block: fitted for all-reduce, the whole of it for others."""
+_NVLS_CHANNELS = 16
+_SLOTS = {
+    "LL": tables.CHANNELS * tables.LL_CHANNEL,
+    "LL128": SLOT * 15 / 16,
+    "Simple": float(SLOT),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """One way to carry out a call: a plan, whose numbers are arrays where networks are many."""
+
+    schedule: Schedule
+    overhead: Number
+    step_latency: Number = 0.0
+    efficiency: Number = 1.0
+    protocol: str = ""
+    pipelined: bool = False
+
+    def plan(self) -> Plan:
+        """Return the plan; for one network."""
+        return Plan(
+            self.schedule,
+            overhead=float(self.overhead),
+            step_latency=float(self.step_latency),
+            efficiency=float(self.efficiency),
+            protocol=self.protocol,
+            pipelined=self.pipelined,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A call of a group: ``positions`` on ``networks``, ``where`` is the domain of each."""
+
+    kind: str
+    positions: Ranks
+    size: Number
+    networks: Topology | Networks
+    where: Ranks
+    tuning: Tuning
+    generation: str = ""
+    cpu: str = ""
+    net_message: float = tables.NET_MESSAGE
+    known: Known = field(default_factory=Known)
+
+    @property
+    def topology(self) -> Topology:
+        """The network, or one of the many: whose links join whom is the same in all."""
+        return self.networks.graph if isinstance(self.networks, Networks) else self.networks
+
+    @property
+    def n(self) -> int:
+        """Ranks of the group."""
+        return len(self.positions)
+
+    @cached_property
+    def members(self) -> Ranks:
+        """Ranks in each domain."""
+        return np.unique(self.where, return_counts=True)[1].astype(np.int32)
+
+    @cached_property
+    def grid(self) -> Ranks:
+        """Group ranks as :func:`collectives.algorithms.placement.grid` puts them."""
+        return grid(self.positions, self.where)
+
+    @property
+    def domains(self) -> int:
+        """Domains that have a member."""
+        return len(self.members)
+
+    @property
+    def even(self) -> bool:
+        """Whether every domain has as many members."""
+        return bool(self.members.min() == self.members.max())
+
+    @property
+    def local(self) -> int:
+        """Members of a domain, the least."""
+        return int(self.members.min())
+
+    @property
+    def outside(self) -> int:
+        """Peers of a rank that are not in its domain, at most."""
+        return self.n - self.local
+
+    @property
+    def tree_fraction(self) -> float:
+        """Of the wire's bandwidth that trees move: all of it where no node has two children."""
+        return tables.TREE_FRACTION if self.domains > 2 else 1.0
+
+    @property
+    def block(self) -> Number:
+        """A rank's part of the message (B)."""
+        return self.size / self.n
+
+    @property
+    def own_copy(self) -> Number:
+        """Copying the rank's own block (s)."""
+        share = _COPIED.get(self.kind, 1.0)
+        return share * self.block / (tables.CHANNELS * self.tuning.channel)
+
+    def message(self, size: Number, protocol: str) -> Number:
+        """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
+        if protocol == "Simple":
+            return 0.0
+        return self.net_message * size / (size + tables.NET_EAGER)
+
+    def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
+        """Lay a schedule on the links, once."""
+        return self.known.wire(schedule, self.positions, self.networks, pipelined=pipelined)
+
+    def time(self, offer: Offer) -> Number:
+        """Time on an idle network (s): what `simulator.costing.link_load` makes of the plan."""
+        on_wire = self.wire(offer.schedule, pipelined=offer.pipelined)
+        moving = on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
+        return self.software(offer) + moving
+
+    def software(self, offer: Offer) -> Number:
+        """Time of it that is not the links' (s)."""
+        steps = sum(step.repeats for step in offer.schedule.steps)
+        return offer.overhead + steps * offer.step_latency
+
+    def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
+        """Time of it that is the links', calibrated (s)."""
+        both = networks, calibrated
+        on_wire = self.known.calibrated(
+            offer.schedule, self.positions, both, pipelined=offer.pipelined
+        )
+        return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
+
+    def bytes_time(self, schedule: Schedule, *, pipelined: bool = False) -> Number:
+        """Time of the bytes alone, at the full bandwidth of the links (s)."""
+        return self.size * self.wire(schedule, pipelined=pipelined).per_byte
+
+
+def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
+    """Offer a schedule of blocks that go round, all ranks at once."""
+    return [_ring(case, schedule, name, pipelined=pipelined) for name in PROTOCOLS]
+
+
+def treed(case: Case, schedule: Schedule) -> list[Offer]:
+    """Offer slices that go up and down the trees of several domains."""
+    net_hops = 2 * (case.domains - 1).bit_length()
+    return [
+        _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
+        for name in PROTOCOLS
+    ]
+
+
+def chained(case: Case, schedule: Schedule) -> list[Offer]:
+    """Offer slices that go down a chain, domain by domain."""
+    return [
+        _sliced(case, schedule, (name, tables.FRACTION[name]), case.domains - 1)
+        for name in PROTOCOLS
+    ]
+
+
+def switched(case: Case, schedule: Schedule) -> Offer:
+    """NVLS: the domain's switch adds.
+
+    Every rank also puts its own part through the switch, S (1 + 1/L) each way for L ranks of the
+    domain, and one of 16 channels does not move data.
+    """
+    on_wire = case.wire(schedule, pipelined=True)
+    share = (
+        (case.tuning.nvls or 1.0)
+        * (_NVLS_CHANNELS - 1)
+        / _NVLS_CHANNELS
+        * case.local
+        / (case.local + 1)
+    )
+    inside = on_wire.on(case.topology, SCALE_UP) / share
+    slowed = np.maximum(inside, on_wire.per_byte)
+    hops = 2 * (case.domains - 1).bit_length()
+    filling = case.bytes_time(schedule, pipelined=not hops)
+    return Offer(
+        schedule,
+        overhead=_base(case, "Simple")
+        + tables.NVLS_STEP
+        + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
+        + filling * SLOT / (SLOT + case.size),
+        efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
+        protocol="Simple",
+        pipelined=True,
+    )
+
+
+def sent(case: Case, schedule: Schedule) -> list[Offer]:
+    """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
+    peers = case.n - 1
+    base = case.tuning.base + tables.P2P_PEER * (peers - case.outside)
+    base += tables.P2P_PEER_NET * case.outside
+    transfer = case.bytes_time(schedule)
+    block = case.size / schedule.parts
+    half = tables.FRACTION["LL"]
+    alone = block / case.tuning.p2p_channel
+    fill = transfer / max(peers, 1) * SLOT / (SLOT + block)
+    small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
+    return [
+        Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
+        Offer(
+            schedule,
+            overhead=base + tables.WIDE + fill,
+            efficiency=tables.P2P_FRACTION,
+            protocol="Simple",
+        ),
+    ]
+
+
+def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:
+    """Every hop waits for its first slice and then passes on what comes."""
+    name, fraction = how
+    steps = len(schedule.steps)
+    net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
+    near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
+    bytes_time = case.bytes_time(schedule, pipelined=True)
+    capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
+    fill = case.bytes_time(schedule) * _SLOTS[name] / (_SLOTS[name] + case.size)
+    return Offer(
+        schedule,
+        overhead=_base(case, name) + fill,
+        step_latency=(net_hops * net + (steps - net_hops) * near) / max(steps, 1),
+        efficiency=capped,
+        protocol=name,
+        pipelined=True,
+    )
+
+
+def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offer:
+    on_wire = case.wire(schedule, pipelined=pipelined)
+    steps, transfer = on_wire.steps, case.size * on_wire.per_byte
+    fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
+    step = transfer / max(steps, 1)
+    near = tables.NVLINK_STEP[name] - tables.NVLINK_STEP["LL"]
+    across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
+    crossing = case.domains / case.n if case.domains > 1 else 0.0
+    software = (tables.STEP if name == "LL" else 0.0) + near + crossing * (across - near)
+    block = case.block
+    if name == "LL":
+        passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
+        fill = case.n * passed / (tables.FRACTION["LL"] * case.tuning.channel)
+    else:
+        phases = 2 if case.kind == "all_reduce" else 1
+        fill = phases * step * _SLOTS[name] / (_SLOTS[name] + block)
+    return Offer(
+        schedule,
+        overhead=_base(case, name) + fill + case.own_copy,
+        step_latency=software * software / (software + step / fraction) if software else 0.0,
+        efficiency=fraction,
+        protocol=name,
+        pipelined=pipelined,
+    )
+
+
+def _ll_fraction(case: Case, transfer: Number) -> Number:
+    """LL's share of the wire: half, or less where llMaxBws is less."""
+    half = tables.FRACTION["LL"]
+    moved = least_bytes(case.kind, size=case.size, n=case.n)
+    some = (moved > 0) & (transfer > 0)
+    carried = np.where(some, moved, 1.0) / np.where(some, transfer, 1.0)
+    caps = tables.LL_CAP_NET.get(case.cpu, tables.LL_CAP_NET[""])
+    cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
+    return np.where(some, np.minimum(half, cap / carried), half)
+
+
+def _base(case: Case, name: str) -> float:
+    return case.tuning.base + (0.0 if name == "LL" else tables.WIDE)

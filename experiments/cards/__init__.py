@@ -1,0 +1,1 @@
+"""Workload cards against clusters and traces."""

@@ -1,0 +1,258 @@
+"""A workload card against the trace it lies beside: what cannot both be true, one line each.
+
+FLOPs that a model needs per step, counted from its workload card.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from collectives.bandwidth import busbw
+from experiments.cards.cluster import CardCluster, card_cluster, same_accelerator
+from simulator.errors import ClusterError
+from simulator.quantities import format_quantity
+from simulator.workload import UNKNOWN, Group, Workload
+from topologies import load_cluster
+from traces.card.card import Architecture, Card
+from traces.core.loaded import Loaded
+
+_TRAINING = "model_fwd_bwd_pass"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFlops:
+    """FLOPs of one step of the job, None where the card does not tell them; ``why`` says so."""
+
+    flops: float | None
+    why: str
+
+
+def step_flops(card: Card) -> StepFlops:
+    """FLOPs per step of training a dense transformer: per token ``6 (N - E) + 12 L H Q T``.
+
+    N parameters without the E of the embedding, L layers, Q heads of dimension H, sequences of T
+    tokens; a matrix multiplication counts 2 FLOPs forward and 4 backward. Chowdhery et al., PaLM,
+    arXiv 2204.02311, appendix B, with the embedding left out as CCL-Bench (arXiv 2605.06544) does.
+    The batch is global unless ``batch_size_scope`` says otherwise: then times the data parallel
+    ranks. Not told: for experts (which parameters are active), for inference (whether the step is
+    prefill or decode), for granularities other than a forward and backward pass.
+    """
+    model, data = card.workload.model, card.workload.data
+    if model.phase is None or model.phase.lower() != "training":
+        return StepFlops(None, f"phase {model.phase or 'unknown'}: FLOPs are counted for training")
+    if model.moe:
+        return StepFlops(
+            None, "the card does not tell how many parameters of the experts are active"
+        )
+    if model.granularity not in (None, _TRAINING):
+        return StepFlops(None, f"granularity {model.granularity}: not a whole training step")
+    scope = (data.batch_size_scope or "global").lower()
+    replicas = 1 if scope == "global" else card.parallelism.dp
+    per_token = _per_token(model.model_arch, data.seq_len)
+    if per_token is None or data.batch_size is None or data.seq_len is None or replicas is None:
+        return StepFlops(None, "the card lacks model_arch, batch_size, seq_len or data parallelism")
+    return StepFlops(per_token * data.batch_size * replicas * data.seq_len, "")
+
+
+def _per_token(arch: Architecture, tokens: int | None) -> float | None:
+    parts = arch.num_params, arch.num_layers, arch.num_heads, arch.head_dim, tokens
+    if None in parts:
+        return None
+    params, layers, heads, dimension, length = (float(part or 0) for part in parts)
+    embedding = arch.num_params_embedding or 0
+    return 6 * max(0.0, params - embedding) + 12 * layers * heads * dimension * length
+
+
+def peak_of(peaks: dict[str, float], precision: str | None) -> float | None:
+    """Peak FLOP/s of a precision as cards write it; None if the cluster does not give it.
+
+    Examples
+    --------
+    >>> peak_of({"bf16": 312e12}, "BF16"), peak_of({"bf16": 312e12}, "fp8")
+    (312000000000000.0, None)
+    """
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
+    wanted = (precision or "").lower()
+    wanted = names.get(wanted, wanted)
+    if wanted == "fp16":
+        return peaks.get("fp16", peaks.get("bf16"))
+    return peaks.get(wanted)
+
+
+_LABELS = (
+    ("tp", r"tp|tensor"),
+    ("pp", r"pp|pipeline"),
+    ("cp", r"cp|context"),
+    ("ep", r"ep|expert"),
+    ("dp", r"dp|fsdp|data|dp_shard|dp_replicate"),
+)
+"""Words by which PyTorch's meshes, Megatron and vLLM label the groups of a kind of parallelism."""
+_SURE_SIZE = 1 << 20
+"""Bytes from which a measured bandwidth is not made of rounded stamps."""
+_NOISE = 1.05
+_BACKWARD = re.compile(
+    r"backward|(?<![a-z])(?:bwd|dgrad|wgrad)(?![a-z])|optimizer\.step", re.IGNORECASE
+)
+_MEASURED_AT_ONCE = 1e-6
+"""Calls that moved for less (s) were over before their last stamp."""
+
+
+def check_card(card: Card, loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
+    """Say what of the card the trace contradicts; nothing where they agree or do not tell.
+
+    Ranks of the job, sizes of the groups against the parallelism, the accelerator, the phase, and
+    the bandwidths against the fastest call that was measured.
+    """
+    found = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
+    found += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
+    return tuple(found)
+
+
+def _ranks(card: Card, loaded: Loaded) -> Iterator[str]:
+    traced = loaded.coverage.ranks_in_job
+    total, plan = card.xpu.total_count, card.parallelism.ranks
+    if total is not None and total != traced:
+        where = "workload.hardware.xpu_spec.total_count"
+        yield f"{where} is {total}, the trace's job has {traced} ranks"
+    if plan is not None and plan not in {total, traced}:
+        yield (
+            f"model_plan_parallelization is dp x tp x pp x cp = {plan} ranks, "
+            f"but the job has {total or traced}"
+        )
+    per_node = card.xpu.count_per_node
+    if total is not None and per_node is not None and total > per_node and total % per_node:
+        yield f"{total} accelerators do not fill nodes of {per_node}"
+
+
+def _groups(card: Card, workload: Workload) -> Iterator[str]:
+    """Compare labelled groups with their kind; others must be a product of some of the sizes."""
+    plan = card.parallelism
+    sizes = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp}
+    sharded = {size for size in (plan.dp_replicate, plan.dp_shard) if size is not None}
+    products = _products([size for size in sizes.values() if size is not None] + list(sharded))
+    told: dict[str, None] = {}
+    for group in _collective_groups(workload):
+        ranks = len(group.ranks)
+        kind = kind_of_group(group.label)
+        if kind is not None and sizes[kind] is not None:
+            if ranks != sizes[kind] and not (kind == "dp" and ranks in products):
+                told[f"{kind} is {sizes[kind]}, but the trace has {group}"] = None
+        elif (
+            kind is None and plan.ranks is not None and ranks not in {*products, workload.job_ranks}
+        ):
+            told[f"{group} of the trace fits no product of the card's parallel sizes"] = None
+    yield from told
+
+
+def _collective_groups(workload: Workload) -> list[Group]:
+    """Return the groups whose calls are collectives: messages are between any two ranks."""
+    used = {
+        int(workload.calls.group[index])
+        for index in range(len(workload.calls))
+        if workload.call_view(index).kind not in ("send_receive", UNKNOWN)
+    }
+    return [workload.groups[index] for index in sorted(used)]
+
+
+def kind_of_group(label: str) -> str | None:
+    """Return the kind of parallelism that a group's label names; None if none, or several.
+
+    Examples
+    --------
+    >>> kind_of_group("mesh_tp"), kind_of_group("TENSOR_MODEL_PARALLEL_GROUP")
+    ('tp', 'tp')
+    >>> kind_of_group("default_pg") is None, kind_of_group("mesh_dp_cp") is None
+    (True, True)
+    """
+    kinds = [
+        kind
+        for kind, words in _LABELS
+        if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", label.lower().replace("_", " "))
+    ]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _products(sizes: list[int]) -> set[int]:
+    chosen = sizes[:8]
+    picks = (pick for count in range(len(chosen) + 1) for pick in combinations(chosen, count))
+    return {math.prod(pick) for pick in picks}
+
+
+def _accelerator(card: Card, loaded: Loaded) -> Iterator[str]:
+    told, traced = card.xpu.model, loaded.accelerator
+    if told and traced and not same_accelerator(told, traced):
+        yield f"workload.hardware.xpu_spec.model is {told!r}, the trace was recorded on {traced!r}"
+
+
+def _phase(card: Card, workload: Workload) -> Iterator[str]:
+    phase = (card.workload.model.phase or "").lower()
+    backward = next((name for name in workload.names if _BACKWARD.search(name)), None)
+    if phase in ("inference", "serving") and backward is not None:
+        yield f"workload.model.phase is {phase}, but the trace has {backward[:60]!r}"
+    if phase and phase not in ("training", "inference", "serving"):
+        yield f"workload.model.phase is {phase!r}: write training, inference or serving"
+
+
+def _bandwidth(card: Card, loaded: Loaded, source: str) -> Iterator[str]:
+    try:
+        made = card_cluster(card, source=source)
+    except ClusterError:
+        made = None
+    told = card.bandwidths()
+    if told.scale_up is not None and made is not None:
+        yield from _unit("scale-up", told.scale_up, load_cluster(made.nearest).scale_up.bandwidth)
+    fabric = load_cluster(made.nearest).scale_out if made is not None else None
+    if told.scale_out is not None and fabric is not None:
+        yield from _unit("scale-out", told.scale_out, fabric.bandwidth)
+    if told.scale_up is not None:
+        yield from _measured(card, loaded.workload, told.scale_up, made)
+
+
+def _unit(tier: str, told: float, known: float) -> Iterator[str]:
+    """Find numbers that are eight times off what the hardware has: bytes written for bits."""
+    for factor, means in ((8.0, "GB/s one way"), (4.0, "GB/s of both directions together")):
+        if abs(told * factor / known - 1) < 0.1:
+            number = told * 8 / 1e9
+            yield (
+                f"{tier} bandwidth {number:g} Gb/s is {format_quantity(told, 'B/s')}, a "
+                f"{factor:g}th of the {format_quantity(known, 'B/s')} of this hardware: "
+                f"perhaps {number:g} is {means}"
+            )
+
+
+def _measured(
+    card: Card, workload: Workload, scale_up: float, made: CardCluster | None
+) -> Iterator[str]:
+    """Find a measured busbw that a rank's port of this bandwidth cannot have carried."""
+    adds = made is not None and made.cluster.scale_up.in_network_reduction
+    fastest = max(_busbws(workload, card.xpu.count_per_node, adds=adds), default=None)
+    if fastest is None or fastest[0] <= _NOISE * scale_up:
+        return
+    number = scale_up * 8 / 1e9
+    means = f"; perhaps {number:g} is GB/s, not Gb/s" if fastest[0] <= 8 * scale_up else ""
+    yield (
+        f"scale-up bandwidth {number:g} Gb/s is {format_quantity(scale_up, 'B/s')}, but "
+        f"{fastest[1]} ran at a busbw of {format_quantity(fastest[0], 'B/s')}{means}"
+    )
+
+
+def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator[tuple[float, str]]:
+    """Busbw of the large calls inside one node (B/s) that all members recorded, and their names.
+
+    A switch that adds (``adds``) makes of a reduction's busbw something else than traffic.
+    """
+    whole = workload.members
+    for index in range(len(workload.calls)):
+        call = workload.call_view(index)
+        ranks = call.group.ranks
+        if call.kind == UNKNOWN or not call.size >= _SURE_SIZE or len(ranks) != whole[index]:
+            continue
+        if not call.transfer > _MEASURED_AT_ONCE or (adds and "reduce" in call.kind):
+            continue
+        if per_node is None or len({rank // per_node for rank in ranks}) == 1:
+            speed = busbw(call.kind, size=call.size, n=len(ranks), time=call.transfer)
+            yield (0.0 if np.isnan(speed) else speed), str(call)

@@ -1,0 +1,166 @@
+"""A step before there is a trace."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from experiments.cli.options import (
+    ClusterOption,
+    Output,
+    OutputOption,
+    fraction,
+    seconds,
+    with_settings,
+)
+from experiments.cli.show import say, show
+from simulator.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from experiments.baseline import Settings
+    from traces.generate.run import Serving, Training
+
+Phase = Literal["training", "prefill", "decode"]
+Recompute = Literal["none", "selective", "full"]
+Batch = tuple[int, int, int]
+"""Sequences at once, in the step of all replicas, and tokens of each."""
+
+
+@with_settings("collective_cost", "step", "kernels", "replicate", "fold", "workers")
+def generate(
+    model: Annotated[str, typer.Argument(help="llama-3.1-405b, gpt-3-175b, … or a YAML card.")],
+    *,
+    cluster: ClusterOption,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
+    cp: Annotated[int, typer.Option(min=1, help="Context-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
+    virtual: Annotated[int, typer.Option(min=1, help="Chunks of layers per stage.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Replicas that share out experts.")] = 1,
+    zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO; 3 is FSDP.")] = 0,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Cut norms along the sequence.")
+    ] = False,
+    phase: Annotated[Phase, typer.Option(help="What is asked of the model.")] = "training",
+    micro_batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 1,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="micro-batch x dp; 4 x pp times that in training",
+            help="Sequences in a step of all replicas.",
+        ),
+    ] = None,
+    sequence: Annotated[
+        int, typer.Option("--sequence", "--context", min=1, help="Tokens of a sequence.")
+    ] = 4096,
+    precision: Annotated[str, typer.Option(help="Of weights and activations.")] = "bf16",
+    recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
+    schedule: Annotated[
+        str | None,
+        typer.Option(show_default="1f1b or interleaved", help="gpipe, 1f1b, interleaved, zb-h1."),
+    ] = None,
+    launch: Annotated[
+        str | None, typer.Option(callback=seconds, help="Host time per op, such as '5 us'.")
+    ] = None,
+    compute_efficiency: Annotated[
+        float | None,
+        typer.Option(callback=fraction, show_default="0.8", help="Part of the peak reached."),
+    ] = None,
+    memory_efficiency: Annotated[
+        float | None,
+        typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
+    ] = None,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Simulate no more replicas than stand for all.")
+    ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", help="Write the plan, a YAML file other commands read."),
+    ] = None,
+    settings: "Settings",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Generate a step from a model's shape and simulate it: before there is a trace."""
+    from experiments.files import check_output
+    from experiments.output.progress import watching
+    from experiments.questions.generate import Asked, write_plan
+    from experiments.questions.generate import generate as ask
+    from simulator.quantities import parse_quantity
+    from traces.generate.parallelism import Parallelism
+
+    if write is not None:
+        check_output(write, (".yaml", ".yml"))
+    if phase != "training" and (schedule is not None or recompute != "none"):
+        raise WorkloadError(f"--schedule and --recompute are for training, not for {phase}")
+    parallelism = Parallelism(
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        dp=dp,
+        pp=pp,
+        virtual=virtual,
+        sequence_parallel=sequence_parallel,
+        zero=zero,
+    )
+    sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
+    batch = (micro_batch, sequences, sequence)
+    asked = Asked(
+        model=model,
+        parallelism=parallelism,
+        run=(
+            _training(
+                batch,
+                precision,
+                recompute=recompute,
+                schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
+            )
+            if phase == "training"
+            else _serving(phase, batch, precision, dp=dp)
+        ),
+        launch=None if launch is None else parse_quantity(launch, "s"),
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+        fold=fold,
+    )
+    with watching() as watch:
+        report = ask(asked, cluster, settings=settings, watch=watch)
+    if write is not None:
+        write_plan(report.plan, write)
+        say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
+    show(report, output)
+
+
+def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: str) -> "Training":
+    """Make a training step."""
+    from traces.generate.run import Training
+
+    at_once, sequences, length = batch
+    return Training(
+        micro_batch=at_once,
+        global_batch=sequences,
+        sequence=length,
+        precision=precision,
+        recompute=recompute,
+        schedule=schedule,
+    )
+
+
+def _serving(
+    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int
+) -> "Serving":
+    """Make a pass of every replica."""
+    from traces.generate.run import Serving
+
+    at_once, sequences, length = batch
+    if sequences % (at_once * dp):
+        raise WorkloadError(
+            f"global_batch {sequences} is not a multiple of micro_batch x dp = {at_once} x {dp}"
+        )
+    return Serving(
+        phase=phase,
+        batch=sequences // dp,
+        context=length,
+        precision=precision,
+        micro_batches=sequences // (at_once * dp),
+    )

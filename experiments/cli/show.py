@@ -1,0 +1,64 @@
+"""What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from experiments.cli.options import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from experiments.output.perfetto import WithPath
+    from experiments.report import Report
+
+
+def check_figure(figure: Path | None) -> None:
+    """Refuse a figure that cannot be written before minutes are spent on what it shows."""
+    from experiments.files import check_output
+
+    if figure is not None:
+        check_output(figure, (".png", ".svg", ".pdf"))
+
+
+def check_perfetto(perfetto: Path | None) -> None:
+    """Refuse a file that cannot be written before minutes are spent on what it shows."""
+    from experiments.files import check_output
+
+    if perfetto is not None:
+        check_output(perfetto)
+
+
+def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
+    """Write a replay for ui.perfetto.dev if it was asked for."""
+    if perfetto is not None:
+        from experiments.output.perfetto import write
+
+        write(report, perfetto)
+        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+
+
+def show(report: "Report", output: Output, figure: Path | None = None) -> None:
+    """Draw the report if a figure was asked for, then print it."""
+    if figure is not None:
+        from experiments.output.figures import draw
+
+        draw(report, figure)
+        say(f"drew {figure}")
+    _writer(output)(report)
+
+
+def _writer(output: Output) -> "Callable[[Report], None]":
+    if output == Output.TABLE:
+        from experiments.output.tables.printing import print_table
+
+        return print_table
+    from experiments.report import print_csv, print_json
+
+    return print_json if output == Output.JSON else print_csv
+
+
+def say(message: str) -> None:
+    """Tell on stderr what was done besides the answer."""
+    typer.echo(message, err=True)

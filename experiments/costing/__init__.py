@@ -1,0 +1,1 @@
+"""What collectives cost and how kernels slow down, as the model or the trace says."""

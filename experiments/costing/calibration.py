@@ -1,0 +1,161 @@
+"""Calibration: what a trace shows of the network it ran on, put into the cluster.
+
+From each call that a trace shows, the waiting is taken away (from the last member's arrival on),
+and so is what other calls on the same links cost it (by replaying). What is left is compared with
+what the cluster's model says of the call alone, part by part: software, and latency and bytes of
+each tier. The multiples that fit best, per kind of collective, make the calibrated cluster.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.costing.collective_costs import alone, by_model, by_trace
+from experiments.costing.fitting import Fit, Rows, fit
+from experiments.scenario.scenario import Scenario
+from simulator.engine.simulate import Costs
+from simulator.errors import CalibrationError
+from simulator.workload import UNKNOWN
+from topologies import Cluster
+from topologies.cluster.schema import Calibrated
+
+Floats = NDArray[np.float64]
+Row = tuple[float, Floats]
+"""How long a call took alone (s), and what of it each part should have taken (s)."""
+
+SOFTWARE = "software"
+"""The part of a call's time that no link causes."""
+
+
+def by_calibration(scenario: Scenario) -> Scenario:
+    """Cost calls by the model, after the cluster was fitted to what the trace shows.
+
+    Raises
+    ------
+    CalibrationError
+        If the trace cannot tell anything of any kind of collective.
+    """
+    fits = fit_kinds([by_trace(scenario)])
+    cluster = calibrated_cluster(scenario.cluster, fits, "fitted to this trace")
+    return by_model(replace(scenario, cluster=cluster))
+
+
+def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
+    """Fit each kind of collective to steps of one job, costed :func:`by_trace`.
+
+    Raises
+    ------
+    CalibrationError
+        As :func:`by_calibration`.
+    """
+    scenarios = list(scenarios)
+    fits = {kind: fit(rows) for kind, rows in rows_by_kind(scenarios).items()}
+    if not fits:
+        raise CalibrationError(f"nothing to calibrate with: {_why_none(scenarios)}")
+    if not any(found.fitted for found in fits.values()):
+        told = (f"{kind}: {next(iter(found.why_not.values()))}" for kind, found in fits.items())
+        raise CalibrationError(f"nothing can be calibrated ({'; '.join(told)})")
+    return fits
+
+
+def _why_none(scenarios: Iterable[Scenario]) -> str:
+    """Say why no call of these steps tells how long it takes by itself."""
+    sizes = np.concatenate([one.workload.calls.size for one in scenarios])
+    if not len(sizes):
+        return "no collectives in the step"
+    if np.isnan(sizes).all():
+        return "no collective's size is known"
+    return (
+        "of no collective of known size it is seen how long it takes alone (that takes all members "
+        "of its group, or many calls alike)"
+    )
+
+
+def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, Rows]:
+    """Gather the calls of steps of one job, costed :func:`by_trace`, by kind, as rows to fit."""
+    tables: dict[str, list[Row]] = {}
+    names: tuple[str, ...] = ()
+    for scenario in scenarios:
+        topology = scenario.topology()
+        costs = Costs(topology, scenario.planner())
+        took = alone(scenario)
+        names = (SOFTWARE, *_names(topology.resources))
+        for index in range(len(took)):
+            call = scenario.workload.call_view(index)
+            if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
+                parts = _parts(costs, scenario, index)
+                if parts.sum() > 0:
+                    tables.setdefault(call.kind, []).append((float(took[index]), parts))
+    return {kind: _rows(names, table) for kind, table in sorted(tables.items())}
+
+
+def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -> Cluster:
+    """Put what was fitted into the cluster; what was not stays as it was."""
+    calibration = dict(cluster.calibration)
+    sources = dict(cluster.sources)
+    for kind, found in fits.items():
+        if not found.fitted:
+            continue
+        known = calibration.get(kind, Calibrated())
+        values = dict(zip(found.rows.names, found.multiple.tolist(), strict=True))
+        fields = {name: values[name] for name in found.fitted}
+        calibration[kind] = _merged(known, fields)
+        about = f"{source}: {len(found.rows.took)} calls"
+        sources |= {f"calibration.{kind}.{_field(name)}": about for name in fields}
+    return Cluster.model_validate(
+        cluster.model_copy(update={"calibration": calibration, "sources": sources})
+    )
+
+
+def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) -> Cluster:
+    """Another cluster, on which the library does as well, against its file, as it did on the first.
+
+    What the cluster's own file gives wins.
+    """
+    return cluster.model_copy(update={"calibration": {**calibration, **cluster.calibration}})
+
+
+def _merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
+    """Multiply what is known by what was fitted on top of it."""
+    overhead, latency, bandwidth = known.overhead, dict(known.latency), dict(known.bandwidth)
+    for name, multiple in fields.items():
+        tier, _, what = name.rpartition(".")
+        if name == SOFTWARE:
+            overhead *= multiple
+        elif what == "latency":
+            latency[tier] = latency.get(tier, 1.0) * multiple
+        else:
+            bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
+    return Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+
+
+def _field(name: str) -> str:
+    """Name a part as the cluster file does: ``bandwidth.scale_up``."""
+    tier, _, what = name.rpartition(".")
+    return "overhead" if name == SOFTWARE else f"{what}.{tier}"
+
+
+def _names(resources: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}.{what}" for what in ("latency", "bandwidth") for name in resources)
+
+
+def _parts(costs: Costs, scenario: Scenario, index: int) -> Floats:
+    """Split what the model says of a call on an idle network (s)."""
+    resources = len(costs.topology.resources)
+    parts = np.zeros(1 + 2 * resources)
+    for load in costs.loads(scenario.workload.call_view(index)):
+        parts[0] += load.latency_of[-1]
+        parts[1 : 1 + resources] += load.latency_of[:-1]
+        if load.amount:
+            parts[1 + resources + costs.topology.resource[load.bottleneck]] += load.transfer
+    return parts
+
+
+def _rows(names: tuple[str, ...], table: list[Row]) -> Rows:
+    """Make columns; parts that no call has are left out."""
+    parts = np.array([row for _, row in table])
+    used = np.flatnonzero(parts.any(axis=0))
+    took = np.array([took for took, _ in table])
+    return Rows(tuple(names[place] for place in used), took, parts[:, used])

@@ -1,0 +1,263 @@
+"""How much kernels slow down beside communication, as a trace shows it: ``--slow-down``.
+
+A trace shows it where the same work ran beside a call once and alone another time. The same work is
+the n-th kernel of a name on a stream, on ranks that launch as many of every name, and in other
+steps: two kernels of one name on one rank need not have the same shapes. Ranks that are slower, or
+have other data, are no slow-down: kernels and ranks each have a pace of their own, and what is left
+is held against the fraction of the kernel beside a call that moves
+(:mod:`simulator.edits.slowdown`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.scenario.scenario import Scenario
+from simulator.analysis.intervals import Intervals
+from simulator.edits.slowdown import alone, covered, kernels, moving, recorded
+from simulator.errors import CalibrationError, TwofoldError
+from simulator.workload import Workload
+from traces.core.loaded import Loaded
+from traces.load import Reader
+
+Floats = NDArray[np.float64]
+Table = tuple[Floats, Floats]
+"""Kernels by ranks and steps, ``(kernels, columns)``: logarithms of durations, fractions beside."""
+
+TRACE = "trace"
+"""Stands for the slope that the trace shows."""
+_STEPS = 4
+"""Steps read at most."""
+_FEWEST = 20
+"""Kernels whose overlap differs, below which there is no slope."""
+_DIFFERS = 0.1
+"""Overlaps of the same work that differ by less say nothing."""
+_SHORTEST = 5e-6
+"""Shorter kernels (s) tell of the stamps and of being launched."""
+_NOISE = 0.05
+"""Kernels that are surely faster beside a call by more than this are not the same work."""
+_LEAST, _MOST = -0.5, 4.0
+"""Bounds of what is looked for: more is not slowing down, but other work."""
+_GOLDEN = (5**0.5 - 1) / 2
+_CLOSE = 1e-3
+_POLISH = 3
+_DRAWS, _SEED = 100, 0
+_MOST_ROWS = 400
+"""Kernels drawn at most of those that tell the slope, and of the others: more only take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDown:
+    """How much longer a kernel takes wholly beside a call: ``slope`` of 0.2 is a fifth.
+
+    ``low`` and ``high`` hold 95 % of the slopes of kernels drawn with replacement (bootstrap, Efron
+    1979), ``compared`` says how many kernels were compared; 0 where the slope was given.
+    """
+
+    slope: float
+    low: float
+    high: float
+    compared: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Column:
+    """Kernels of a rank in a step, in order of their names, and when calls moved there (s)."""
+
+    start: Floats
+    end: Floats
+    moving: Intervals
+
+
+def recorded_steps(loaded: Loaded, read: Reader) -> Iterator[Workload]:
+    """Yield a step and some others of its trace; the first of more than two is a warm-up."""
+    yield loaded.workload
+    numbers = [str(number) for number in loaded.coverage.steps]
+    if loaded.coverage.step not in numbers:
+        return
+    others = [one for one in numbers[len(numbers) > 2 :] if one != loaded.coverage.step]
+    for number in others[: _STEPS - 1]:
+        try:
+            yield read(number).workload
+        except TwofoldError:
+            continue
+
+
+def slow_down(asked: str, steps: Iterable[Workload]) -> SlowDown | None:
+    """Understand ``--slow-down``: ``trace``, a number, or "" for none.
+
+    Raises
+    ------
+    CalibrationError
+        If it is no such thing, or the trace does not tell; says why.
+    """
+    if asked == "":
+        return None
+    if asked == TRACE:
+        return measured(steps)
+    slope = given(asked)
+    return SlowDown(slope, slope, slope, 0)
+
+
+def given(asked: str) -> float:
+    """Read a slope.
+
+    Raises
+    ------
+    CalibrationError
+        If it is no number that a slope can be.
+    """
+    try:
+        slope = float(asked)
+    except ValueError:
+        slope = -1.0
+    if not 0 <= slope <= _MOST:
+        raise CalibrationError(
+            f"slow-down {asked!r}: write {TRACE!r}, or how much longer kernels take beside a call, "
+            f"such as 0.15 (at most {_MOST:g})"
+        )
+    return slope
+
+
+def with_slow_down(scenario: Scenario, found: SlowDown | None) -> Scenario:
+    """Let the kernels of a scenario as recorded slow down by what they run beside."""
+    slope = 0.0 if found is None else max(0.0, found.slope)
+    if slope == 0.0:
+        return scenario
+    return replace(scenario, workload=alone(scenario.workload, slope), slow_down=slope)
+
+
+def measured(steps: Iterable[Workload]) -> SlowDown:
+    """Read the slope off recorded steps.
+
+    Raises
+    ------
+    CalibrationError
+        If the same work does not occur with different overlap often enough, or is faster with more.
+    """
+    random = np.random.default_rng(_SEED)
+    tables = [_long(table) for table in _tables(list(steps))]
+    told = [_told(table) for table in tables]
+    compared = sum(int(one.sum()) for one in told)
+    if compared < _FEWEST:
+        raise CalibrationError(
+            f"the slow-down by overlap cannot be told: {compared} kernels ran beside a call "
+            f"on one rank or in one step and less so on another; it needs {_FEWEST}"
+        )
+    sides = [
+        side
+        for (durations, fractions), own in zip(tables, told, strict=True)
+        for side in ((durations[own], fractions[own]), (durations[~own], fractions[~own]))
+    ]
+    most = max(1, _MOST_ROWS // len(tables))
+    sides = [_drawn(side, random, most) if len(side[0]) > most else side for side in sides]
+    slope = _slope(_put_together(sides))
+    slopes = []
+    for _ in range(_DRAWS):
+        drawn = [_drawn(side, random, len(side[0])) for side in sides]
+        slopes.append(_slope(_put_together(drawn)))
+    low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
+    if high < -_NOISE:
+        raise CalibrationError(
+            f"the slow-down by overlap cannot be told: {compared} kernels ran up to "
+            f"{-100 * high:.0f} % faster beside calls, so ranks or steps differ in what they do"
+        )
+    return SlowDown(slope, low, high, compared)
+
+
+def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
+    """Lay the same work of ranks and steps side by side."""
+    alike: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
+    for workload in steps:
+        times = recorded(workload)
+        known = kernels(workload) & (times.end > times.start)
+        name_order = np.argsort(np.argsort(np.array(workload.names)))
+        for rank in workload.ranks:
+            own = np.flatnonzero(known & (workload.rank == rank))
+            order = times.start[own], workload.lane[own], name_order[workload.name[own]]
+            own = own[np.lexsort(order)]
+            counts = Counter(workload.names[name] for name in workload.name[own].tolist())
+            column = _Column(times.start[own], times.end[own], moving(workload, times, rank))
+            alike[tuple(sorted(counts.items()))].append(column)
+    yield from (_side_by_side(columns) for columns in alike.values() if len(columns) > 1)
+
+
+def _side_by_side(columns: Sequence[_Column]) -> Table:
+    """Make a table of kernels that ran on several ranks or in several steps.
+
+    What counts as beside is a kernel's usual time from its start on. Of the time it took, one that
+    chance made longer lies beside a call to another part than it would have, and chance would look
+    like slowing down, or like the contrary.
+    """
+    durations = np.log(np.stack([one.end - one.start for one in columns], axis=1))
+    usual = np.exp(durations - _polished(durations))
+    fractions = [
+        covered(one.moving, one.start, one.start + took)
+        for one, took in zip(columns, usual.T, strict=True)
+    ]
+    return durations, np.stack(fractions, axis=1)
+
+
+def _long(table: Table) -> Table:
+    durations, fractions = table
+    long = np.median(durations, axis=1) >= np.log(_SHORTEST)
+    return durations[long], fractions[long]
+
+
+def _told(table: Table) -> NDArray[np.bool_]:
+    """Which kernels lie beside calls to different parts; the others tell how fast the ranks are."""
+    return np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
+
+
+def _put_together(sides: Sequence[Table]) -> list[Table]:
+    """Join the kernels that tell the slope and those that do not, drawn each for themselves."""
+    return [
+        (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
+        for one, other in zip(sides[::2], sides[1::2], strict=True)
+    ]
+
+
+def _drawn(table: Table, random: "np.random.Generator", rows: int) -> Table:
+    drawn = random.integers(0, len(table[0]), rows) if len(table[0]) else np.zeros(0, dtype=int)
+    return table[0][drawn], table[1][drawn]
+
+
+def _slope(tables: Sequence[Table]) -> float:
+    """Find the slope that leaves the least differences, by golden section."""
+    low, high = _LEAST, _MOST
+    one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_one, at_other = _left(tables, one), _left(tables, other)
+    while high - low > _CLOSE:
+        if at_one <= at_other:
+            high, other, at_other = other, one, at_one
+            one = high - _GOLDEN * (high - low)
+            at_one = _left(tables, one)
+        else:
+            low, one, at_one = one, other, at_other
+            other = low + _GOLDEN * (high - low)
+            at_other = _left(tables, other)
+    return (low + high) / 2
+
+
+def _left(tables: Sequence[Table], slope: float) -> float:
+    """How much kernels differ beyond their own pace and their rank's, that slope taken away.
+
+    Each kernel counts alike: weighting them by their time drew slopes of 0.3 to 0.27 in tests.
+    """
+    return sum(
+        float(np.abs(_polished(durations - np.log1p(slope * fractions))).sum())
+        for durations, fractions in tables
+    )
+
+
+def _polished(values: Floats) -> Floats:
+    """Take away what rows and columns have in common (median polish, Tukey 1977)."""
+    for _ in range(_POLISH):
+        if not len(values):
+            break
+        values = values - np.median(values, axis=1, keepdims=True)
+        values = values - np.median(values, axis=0, keepdims=True)
+    return values

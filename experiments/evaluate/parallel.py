@@ -1,0 +1,86 @@
+"""Many scenarios over the processes of one machine; the answers are those of one process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from experiments.baseline import Watch
+from experiments.scenario.scenario import Scenario
+from simulator.analysis.metrics import exposed_communication
+from simulator.engine.simulate import Progress
+from simulator.errors import WhatIfError
+from simulator.timeline import Timeline
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Ask(Protocol[Answer]):
+    """A question to a scenario: a function of a module, so that every process finds it."""
+
+    def __call__(self, scenario: Scenario, progress: Progress | None = None) -> Answer:
+        """Answer it, a small value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a table says of a simulation: times (s), and the time of all calls by resource.
+
+    ``engine`` is the one that answered.
+    """
+
+    engine: str
+    makespan: float
+    exposed_communication: float
+    spent: dict[str, float]
+
+
+def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
+    """Simulate a scenario and keep what tables need of its timeline."""
+    return told(scenario.run(progress))
+
+
+def told(timeline: Timeline) -> Outcome:
+    """Keep what tables need of a timeline."""
+    return Outcome(
+        engine=timeline.engine,
+        makespan=timeline.makespan,
+        exposed_communication=exposed_communication(timeline),
+        spent=spent(timeline),
+    )
+
+
+def spent(timeline: Timeline) -> dict[str, float]:
+    """Time of all calls (s) by resource."""
+    together = timeline.call_spent.sum(axis=0).tolist()
+    return dict(zip(timeline.topology.resources, together, strict=False))
+
+
+def map_scenarios(
+    scenarios: Sequence[tuple[str, Scenario]],
+    ask: Ask[Answer],
+    *,
+    workers: int = 1,
+    watch: Watch = lambda _: None,
+) -> list[Answer]:
+    """Ask every scenario the same, in order; with several ``workers`` that many at a time.
+
+    Answers and their order do not depend on the number of workers, and neither does the error if
+    one fails: it is the first scenario's. ``watch`` is given the scenarios' names, which stand
+    before them. A script that
+    uses several workers must be guarded by ``if __name__ == "__main__"``, as for any use of
+    :mod:`multiprocessing`.
+
+    Raises
+    ------
+    WhatIfError
+        If there is no worker, or one was killed.
+    TwofoldError
+        What the first scenario that fails raises.
+    """
+    if workers < 1:
+        raise WhatIfError(f"{workers} workers cannot simulate anything; 1 or more can")
+    if workers == 1 or len(scenarios) < 2:
+        return [ask(scenario, watch(name)) for name, scenario in scenarios]
+    from experiments.evaluate.workers import asked  # with multiprocessing: one process does without
+
+    return asked([scenario for _, scenario in scenarios], ask, workers, watch)

@@ -1,0 +1,115 @@
+"""Processes that simulate scenarios of one question.
+
+Scenarios are pickled once, all together, and their columns not at all: these lie in one file that
+every process maps, so a column that several scenarios share is in memory once.
+"""
+
+import mmap
+import multiprocessing
+import pickle
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import accumulate, pairwise
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any, TypeVar
+
+from experiments.baseline import Watch
+from experiments.scenario.scenario import Scenario
+from simulator.engine.simulate import Progress
+from simulator.errors import WhatIfError
+
+Answer = TypeVar("Answer")
+_ALIGNED = 64
+"""Columns begin at multiples of this many bytes, a cache line."""
+
+
+def asked(
+    scenarios: Sequence[Scenario], ask: Callable[[Scenario], Answer], workers: int, watch: Watch
+) -> list[Answer]:
+    """Ask every scenario the same, ``workers`` at a time; answers in order.
+
+    Raises
+    ------
+    WhatIfError
+        If a worker was killed.
+    TwofoldError
+        What the first scenario that fails raises.
+    """
+    with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
+        columns = Path(folder) / "columns"
+        graph, bounds = _written(scenarios, columns)
+        progress = watch(f"{len(scenarios)} scenarios in {workers} processes")
+        before = set(multiprocessing.active_children())
+        pool = ProcessPoolExecutor(
+            min(workers, len(scenarios)),
+            _context(),
+            initializer=_attach,
+            initargs=(graph, columns, bounds),
+        )
+        try:
+            futures = [pool.submit(_answer, ask, index) for index in range(len(scenarios))]
+            return _collected(futures, progress)
+        except BrokenProcessPool:
+            raise WhatIfError(
+                "a worker was killed, perhaps for want of memory; try fewer workers"
+            ) from None
+        except KeyboardInterrupt:
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _context() -> BaseContext:
+    """Return how processes are started: copies of a clean one, which imports once for all."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "simulator.engine.flow"])
+    return context
+
+
+def _collected(futures: "list[Future[Answer]]", progress: Progress | None) -> list[Answer]:
+    answers = []
+    for future in futures:
+        answers.append(future.result())
+        if progress is not None:
+            progress(len(answers), len(futures))
+    return answers
+
+
+def _written(scenarios: Sequence[Scenario], path: Path) -> tuple[bytes, list[tuple[int, int]]]:
+    """Pickle scenarios without their columns, and put these into a file; return where each is."""
+    columns: list[pickle.PickleBuffer] = []
+    graph = pickle.dumps(scenarios, protocol=5, buffer_callback=columns.append)
+    lengths = [column.raw().nbytes for column in columns]
+    padded = [-(-length // _ALIGNED) * _ALIGNED for length in lengths]
+    with path.open("wb") as file:
+        for column, length, room in zip(columns, lengths, padded, strict=True):
+            file.write(column.raw())
+            file.write(bytes(room - length))
+        file.write(bytes(_ALIGNED))
+    begins = [begin for begin, _ in pairwise(accumulate(padded, initial=0))]
+    return graph, [(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)]
+
+
+_mapped: dict[str, Any] = {}
+"""What a worker process was given when it began; nothing in any other process."""
+
+
+def _attach(graph: bytes, path: Path, bounds: list[tuple[int, int]]) -> None:
+    """Begin a worker: map the columns, read-only; an interrupt is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with path.open("rb") as file:
+        columns = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    buffers = [columns[begin:end] for begin, end in bounds]
+    _mapped["scenarios"] = pickle.loads(graph, buffers=buffers)
+
+
+def _answer(ask: Callable[[Scenario], Answer], index: int) -> Answer:
+    return ask(_mapped["scenarios"][index])

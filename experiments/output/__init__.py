@@ -1,0 +1,1 @@
+"""Reports as tables, figures, Perfetto and Parquet files; progress."""

@@ -1,0 +1,335 @@
+"""Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isnan, log
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from experiments.baseline import Baseline
+from experiments.files import check_output, writing
+from experiments.questions.collective import CollectiveReport
+from experiments.questions.compare import CompareReport
+from experiments.questions.curve import CurveReport
+from experiments.questions.sweep import SweepPoint, SweepReport
+from experiments.questions.topology import TopologyReport
+from experiments.questions.what_if import WhatIfReport
+from simulator.analysis.metrics import exposed_communication
+from simulator.errors import OutputError
+from topologies.drawing import draw as draw_topology
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ENDINGS = (".png", ".svg", ".pdf")
+"""Endings of the formats that papers take."""
+_STYLE: Any = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "twofold",
+}
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#7F7F7F"
+"""From the palette of Okabe and Ito (2008), told apart by colour-blind readers."""
+_COLUMN = 3.5
+"""Width of one column of a two-column paper, in inches."""
+_SMALL = 6.5
+"""Size of what stands at points and bars, in points."""
+_MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+_LABELS = 7.0
+"""Labels that fit side by side in one column."""
+_TITLE = 48
+"""Characters of a title that fit in one column."""
+
+
+_WRAP = 26
+"""Characters in a line of a bar's name."""
+
+
+def draw(report: object, path: Path) -> None:
+    """Draw a report that has a figure: a sweep, a comparison, a collective, a topology.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written or its ending is no figure format.
+    """
+    _DRAWN[type(report)](report, path)
+
+
+def _draw_sweep(report: SweepReport, path: Path) -> None:
+    """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written or its ending is no figure format.
+    """
+    check_output(path, ENDINGS)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        steps = [point.step_s for point in report.points]
+        measured = report.base.loaded.measured_step
+        highest = max(steps) if isnan(measured) else max(*steps, measured)
+        scale, unit = _unit(highest)
+        factors = [point.factor for point in report.points]
+        heights = [scale * step for step in steps]
+        axes.plot(
+            factors,
+            heights,
+            marker="o",
+            color=_BLUE,
+            label="simulated step, with utility",
+            zorder=3,
+        )
+        if not isnan(measured):
+            axes.axhline(scale * measured, color=_GREY, ls="--", lw=1, label="measured step")
+        axes.set_ylim(0, 1.22 * scale * highest)
+        axes.set_ylabel(f"step time [{unit}]")
+        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        labelled = _with_room(report.points)
+        _tick_factors(axes, report, labelled)
+        for point in labelled:
+            _label_gain(axes, point, scale)
+        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        cluster = report.base.scenario.cluster.name
+        figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
+        _save(figure, path)
+
+
+def _tick_factors(axes: "Axes", report: SweepReport, points: "list[SweepPoint]") -> None:
+    """Tick points at their factors, with the values they stand for."""
+    first, last = report.points[0].factor, report.points[-1].factor
+    reach = max(1.35, (last / first) ** 0.09)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(first / reach, last * reach)
+    labels = [f"{point.factor:g}{_TIMES}" for point in points]
+    if report.resource not in ("compute", "host"):
+        labels = [f"{label}\n{point.value}" for label, point in zip(labels, points, strict=True)]
+    axes.set_xticks([point.factor for point in points], labels, fontsize=_SMALL)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _with_room(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:
+    """Choose points whose labels do not run into each other: factor 1, then from the left."""
+    least = log(points[-1].factor / points[0].factor) / _LABELS
+    chosen: list[SweepPoint] = []
+    for point in sorted(points, key=lambda point: (point.factor != 1, point.factor)):
+        if all(abs(log(point.factor / one.factor)) >= least for one in chosen):
+            chosen.append(point)
+    return sorted(chosen, key=lambda point: point.factor)
+
+
+def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
+    if point.factor != 1:
+        axes.annotate(
+            _gain(point.utility_pct),
+            (point.factor, scale * point.step_s),
+            textcoords="offset points",
+            xytext=(0, 5),
+            ha="center",
+            fontsize=_SMALL,
+            color=_BLUE,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8},
+            zorder=4,
+        )
+
+
+def _draw_compare(report: CompareReport, path: Path) -> None:
+    """Draw a bar per cluster; the first is the baseline."""
+    bars = [
+        _Bar(
+            point.cluster.replace(" (", "\n("),
+            point.step_s,
+            point.exposed_communication_s,
+            f"({_gain(point.utility_pct)})" if number else "(baseline)",
+        )
+        for number, point in enumerate(report.points)
+    ]
+    _draw_bars(bars, _title(report.base, ": step and utility"), path)
+
+
+def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
+    """Draw a bar per change below that of the step as it is."""
+    timeline = report.base.timeline
+    exposed = exposed_communication(timeline)
+    bars = [
+        _Bar("as it is", timeline.makespan, exposed, "(baseline)"),
+        *(
+            _Bar(
+                fill(point.change, _WRAP).replace("$", r"\$"),
+                point.step_s,
+                point.exposed_communication_s,
+                f"({_gain(point.gain_pct)})",
+            )
+            for point in report.points
+        ),
+    ]
+    _draw_bars(bars, _title(report.base, ": what ifs"), path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A step (s), the part of it that is exposed communication, and what it saves in words."""
+
+    name: str
+    step: float
+    exposed: float
+    gain: str
+
+
+def _draw_bars(bars: Sequence[_Bar], title: str, path: Path) -> None:
+    """Draw steps below each other, and the part of them that is exposed communication.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written or its ending is no figure format.
+    """
+    check_output(path, ENDINGS)
+    with mpl.rc_context(_STYLE):
+        lines = sum(max(2, bar.name.count("\n") + 1) for bar in bars)
+        figure = Figure(figsize=(_COLUMN, 0.95 + 0.17 * lines), layout="constrained")
+        axes = figure.add_subplot()
+        longest = max(bar.step for bar in bars)
+        scale, unit = _unit(longest)
+        steps = [scale * bar.step for bar in bars]
+        exposed = [scale * bar.exposed for bar in bars]
+        rows = range(len(bars))
+        axes.barh(rows, steps, color=_BLUE, height=0.62, label="simulated step")
+        axes.barh(
+            rows, exposed, color=_ORANGE, height=0.62, label="of it exposed communication (mean)"
+        )
+        for row, bar in zip(rows, bars, strict=True):
+            text = f" {scale * bar.step:.4g} {unit}\n {bar.gain}"
+            axes.text(steps[row], row, text, va="center", fontsize=_SMALL, linespacing=1.0)
+        axes.set_yticks(rows, [bar.name for bar in bars], fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.3 * scale * longest)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(f"step time [{unit}]")
+        axes.grid(visible=False, axis="y")
+        figure.suptitle(title, fontsize=8)
+        figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
+        _save(figure, path)
+
+
+def _draw_collective(report: CollectiveReport, path: Path) -> None:
+    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        sizes = [point.size_bytes for point in report.points]
+        times = [1e6 * point.time_s for point in report.points]
+        (time,) = axes.plot(sizes, times, marker="o", ms=3, color=_BLUE, label="time")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("size [B]")
+        axes.set_ylabel("time [us]", color=_BLUE)
+        right = axes.twinx()
+        speeds = [point.busbw_GBps for point in report.points]
+        (busbw,) = right.plot(sizes, speeds, marker="s", ms=3, color=_ORANGE, label="busbw")
+        right.set_ylabel("busbw [GB/s]", color=_ORANGE)
+        right.set_ylim(bottom=0)
+        right.grid(visible=False)
+        axes.legend(handles=[time, busbw], frameon=False, fontsize=_SMALL, loc="upper left")
+        first = report.points[0]
+        title = f"{first.kind} of {first.ranks} ranks on {report.where}"
+        figure.suptitle(title.replace("_", "-"), fontsize=8)
+        _save(figure, path)
+
+
+def _draw_curve(report: CurveReport, path: Path) -> None:
+    """Draw step time over the factor, with the band it lies in and the break-even."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        factors = np.array([point.factor for point in report.points])
+        steps = np.array([point.step_s for point in report.points])
+        scale, unit = _unit(float(steps.max()))
+        fine = np.geomspace(factors[0], factors[-1], 400)
+        line = scale * np.interp(1 / fine, 1 / factors[::-1], steps[::-1])
+        band = scale * report.gap_s
+        axes.plot(fine, line, color=_BLUE, label="step without contention", zorder=3)
+        if report.certificate != "none":
+            label = f"within {100 * report.gap_s / steps.max():.1g} %"
+            axes.fill_between(
+                fine, line - band, line + band, color=_BLUE, alpha=0.25, label=label, lw=0
+            )
+        if report.break_even is not None and report.break_even > factors[0] * (1 + 1e-9):
+            label = f"doubling buys < {report.threshold_pct:g} % beyond {report.break_even:.3g}"
+            axes.axvline(report.break_even, color=_ORANGE, ls="--", lw=1, label=label + _TIMES)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda factor, _: f"{factor:g}{_TIMES}")
+        axes.set_ylim(0, 1.1 * scale * steps.max())
+        axes.set_ylabel(f"step time [{unit}]")
+        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        cluster = report.base.scenario.cluster.name
+        figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
+        _save(figure, path)
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """Choose a unit for times up to this one: how many of it a second has, and its name."""
+    for scale, name in ((1.0, "s"), (1e3, "ms")):
+        if scale * seconds >= 1:
+            return scale, name
+    return 1e6, "us"
+
+
+def _title(base: Baseline, rest: str) -> str:
+    """Return the trace's short name, the rest, and what was changed of it, in lines that fit."""
+    name = Path(base.loaded.trace).name.removesuffix(".gz").removesuffix(".json")
+    title = name + (rest if len(name + rest) <= _TITLE else f"\n{rest.lstrip(' :')}")
+    if base.notes:
+        changes = fill(f"with {', '.join(base.settings.what_ifs)}", _TITLE)
+        title += "\n" + changes.replace("$", r"\$")
+    return title
+
+
+def _gain(percent: float) -> str:
+    """Return a utility with its sign, as typeset: nothing is called +0 or -0."""
+    text = f"{abs(percent):.1f} %"
+    if text == "0.0 %":
+        return "0 %"
+    return ("+" if percent > 0 else _MINUS) + text
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write without a date, so that equal figures are equal files."""
+    kind = path.suffix.lower().lstrip(".")
+    dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    with writing(path) as stream:
+        try:
+            figure.savefig(stream, format=kind, dpi=300, metadata=dated)
+        except ValueError as error:
+            raise OutputError(f"{path}: cannot be drawn: {error}") from error
+
+
+_DRAWN: dict[type, Callable[[Any, Path], None]] = {
+    SweepReport: _draw_sweep,
+    CompareReport: _draw_compare,
+    WhatIfReport: _draw_what_ifs,
+    CurveReport: _draw_curve,
+    CollectiveReport: _draw_collective,
+    TopologyReport: lambda report, path: draw_topology(report.network, path),
+}

@@ -1,0 +1,168 @@
+"""A replay for ui.perfetto.dev: measured and simulated side by side, and the critical path.
+
+Chrome's JSON trace format: complete events (``ph`` X) on processes and threads. Each rank is two
+processes, measured above simulated, with a thread per lane, host threads above streams. In a call,
+the slice ``transfer`` is when it moves; what is before it is waiting for other ranks. The critical
+path is a process of its own: one track without gaps, the outer slice naming the rank.
+
+``ts`` and ``dur`` are microseconds. Both ends of a slice are rounded to nanoseconds, not its
+length: what touches still touches, and what is nested stays nested.
+"""
+
+import gzip
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from experiments.baseline import Baseline
+from experiments.files import writing
+from simulator.analysis.critical_path import Segment
+from simulator.workload import What, Workload
+
+Event = dict[str, Any]
+
+
+class WithPath(Protocol):
+    """A report that holds a replay and its critical path."""
+
+    @property
+    def base(self) -> Baseline:
+        """The replay."""
+
+    @property
+    def path(self) -> tuple[Segment, ...]:
+        """The critical path, in order of time."""
+
+
+_PATH = 1
+"""Process id of the critical path; rank r is measured in 10 + 2 r and simulated in 11 + 2 r."""
+
+
+def write(report: WithPath, path: Path) -> None:
+    """Write the file; gzipped if its name ends in ``.gz``.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    with writing(path) as stream:
+        if path.suffix != ".gz":
+            stream.writelines(_document(report))
+            return
+        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+            packed.writelines(_document(report))
+
+
+def _document(report: WithPath) -> Iterator[bytes]:
+    """Encode event by event: a million ops as objects would take gigabytes."""
+    encode = msgspec.json.Encoder().encode
+    base = report.base
+    about = {
+        "trace": base.loaded.trace,
+        "cluster": base.scenario.cluster.name,
+        "engine": base.settings.engine,
+        "measured step [us]": 1e6 * base.loaded.measured_step,
+        "simulated step [us]": 1e6 * base.timeline.makespan,
+    }
+    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    for number, event in enumerate(events(report)):
+        yield (b",\n" if number else b"") + encode(event)
+    yield b"\n]}\n"
+
+
+def events(report: WithPath) -> Iterator[Event]:
+    """All events: names of processes and threads, ops as measured and as simulated, the path."""
+    workload = report.base.timeline.workload
+    yield from _names(workload)
+    yield from _path(report)
+    for op in range(len(workload)):
+        yield from _measured(report, op)
+        yield from _simulated(report, op)
+
+
+def _names(workload: Workload) -> Iterator[Event]:
+    yield _meta("process_name", _PATH, 0, "critical path (simulated)")
+    yield _meta("process_sort_index", _PATH, 0, 0)
+    yield _meta("thread_name", _PATH, 1, "rank and op")
+    for rank in workload.ranks:
+        mine = workload.rank == rank
+        lanes = np.unique(workload.lane[mine])
+        for process, word in ((_process(rank), "measured"), (_process(rank) + 1, "simulated")):
+            yield _meta("process_name", process, 0, f"rank {rank} {word}")
+            yield _meta("process_sort_index", process, 0, process)
+            for lane in lanes.tolist():
+                yield _meta("thread_name", process, lane + 1, workload.lanes[lane])
+                host = bool((workload.what[mine & (workload.lane == lane)] == What.HOST).any())
+                order = lane + 1 + (0 if host else len(workload.lanes))
+                yield _meta("thread_sort_index", process, lane + 1, order)
+
+
+def _meta(what: str, process: int, thread: int, value: object) -> Event:
+    key = "sort_index" if what.endswith("sort_index") else "name"
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
+
+
+def _process(rank: int) -> int:
+    return 10 + 2 * rank
+
+
+def _slice(name: str, kind: str, span: tuple[float, float], where: tuple[int, int]) -> Event:
+    """Make a slice of a span (s) on a process and thread."""
+    start, end = (round(1e9 * time) for time in span)
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": where[0],
+        "tid": where[1],
+        "ts": start / 1e3,
+        "dur": max(0, end - start) / 1e3,
+    }
+
+
+def _measured(report: WithPath, op: int) -> Iterator[Event]:
+    workload = report.base.timeline.workload
+    span = float(workload.measured_start[op]), float(workload.measured_end[op])
+    if np.isnan(span[0]):
+        return
+    where = _process(int(workload.rank[op])), int(workload.lane[op]) + 1
+    yield _slice(*_called(workload, op), span, where) | {"args": {"op": op}}
+    if workload.what[op] >= What.COLLECTIVE:
+        took = float(workload.calls.transfer[workload.call[op]])
+        if 0 < took < span[1] - span[0]:
+            yield _slice("transfer", "transfer", (span[1] - took, span[1]), where)
+
+
+def _simulated(report: WithPath, op: int) -> Iterator[Event]:
+    timeline, workload = report.base.timeline, report.base.timeline.workload
+    span = float(timeline.start[op]), float(timeline.end[op])
+    where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
+    args: dict[str, object] = {"op": op, "released by op": int(timeline.released_by[op])}
+    call = int(workload.call[op])
+    if call >= 0:
+        args["call"] = str(workload.call_view(call))
+    yield _slice(*_called(workload, op), span, where) | {"args": args}
+    if call >= 0:
+        moving = float(timeline.call_start[call]), float(timeline.call_end[call])
+        yield _slice("transfer", "transfer", moving, where)
+
+
+def _called(workload: Workload, op: int) -> tuple[str, str]:
+    return workload.names[workload.name[op]], What(workload.what[op]).name.lower()
+
+
+def _path(report: WithPath) -> Iterator[Event]:
+    workload = report.base.timeline.workload
+    for rank, run in groupby(report.path, lambda segment: int(workload.rank[segment.op])):
+        segments = list(run)
+        whole = segments[0].start, segments[-1].end
+        yield _slice(f"rank {rank}", "rank", whole, (_PATH, 1))
+        for segment in segments:
+            name = f"{segment.what}: {workload.names[workload.name[segment.op]]}"
+            span = segment.start, segment.end
+            yield _slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}

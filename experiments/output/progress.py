@@ -1,0 +1,92 @@
+"""Progress on stderr: a bar on a terminal, with an estimate; else a line now and then."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from experiments.baseline import Watch
+from simulator.engine.simulate import Progress as Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_PATIENCE = 1.0
+"""Seconds without a word before the bar appears."""
+_EVERY = 0.1
+"""Seconds between two updates of the bar."""
+_LOG_EVERY = 10.0
+"""Seconds between two lines where stderr is no terminal: a log has no use for a bar."""
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Yield what makes a progress callback for each simulation of a command."""
+    if sys.stderr.isatty():
+        with bar() as watch:
+            yield watch
+    else:
+        told = [time.monotonic()]
+        yield lambda what: _logger(f"simulating {what}", told)
+
+
+def _logger(what: str, told: list[float]) -> Report:
+    """Say it in lines; ``told`` is when the last was, for all simulations of a command."""
+
+    def report(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - told[0] >= _LOG_EVERY:
+            told[0] = now
+            sys.stderr.write(f"{what}: {done} of {total} calls\n")
+            sys.stderr.flush()
+
+    return report
+
+
+@contextmanager
+def bar() -> Iterator[Watch]:
+    """Yield what makes a progress callback for each simulation; the bar is gone afterwards."""
+    from rich.console import Console  # rich is slow to load, and a bar is for terminals only
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    begun = time.monotonic()
+    shown = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("calls, left:"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    try:
+        yield lambda what: _reporter(shown, f"simulating {what}", begun)
+    finally:
+        if shown.live.is_started:
+            shown.stop()
+
+
+def _reporter(bar: "Progress", what: str, begun: float) -> Report:
+    task: TaskID | None = None
+    shown = begun
+
+    def report(done: int, total: int) -> None:
+        nonlocal task, shown
+        now = time.monotonic()
+        if now - begun < _PATIENCE or (now - shown < _EVERY and done < total):
+            return
+        shown = now
+        if not bar.live.is_started:
+            bar.start()
+        if task is None:
+            task = bar.add_task(what, total=total)
+        bar.update(task, completed=done)
+
+    return report

@@ -1,0 +1,165 @@
+"""Calibrate a cluster with a trace that ran on it: what was fitted, how sure, what could not be."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.costing.calibration import calibrated_cluster, fit_kinds
+from experiments.costing.fitting import Fit, interval
+from experiments.files import writing
+from experiments.report import Rows
+from topologies import Cluster
+from topologies.cluster.changed import resource_values
+from topologies.cluster.schema import Calibrated
+
+_SEED = 0
+"""Of the bootstrap: the same trace gives the same bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: what the cluster says now, what the trace shows, and within what bounds.
+
+    In base units; a bandwidth is that of payload, software what the mean call spends on it.
+    ``value`` is ``now * multiple``; ``low`` and ``high`` bound ``multiple`` with 95 % confidence.
+    All are None where nothing was fitted: ``note`` says why.
+    """
+
+    kind: str
+    parameter: str
+    now: float
+    value: float | None
+    multiple: float | None
+    low: float | None
+    high: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """How well the calls of a kind are met: relative errors (%), of the cluster and calibrated."""
+
+    kind: str
+    calls: int
+    sizes: int
+    before_pct: float
+    median_pct: float
+    worst_pct: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibrationReport:
+    """Parameters and residuals by kind, and the cluster they make."""
+
+    base: Baseline
+    cluster: Cluster
+    parameters: tuple[Parameter, ...]
+    residuals: tuple[Residual, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return self.base.record() | {
+            "parameters": [asdict(one) for one in self.parameters],
+            "residuals": [asdict(one) for one in self.residuals],
+            "cluster": self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True),
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Parameter, self.parameters
+
+
+def calibrate(
+    trace: Path | str,
+    cluster: Where,
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> CalibrationReport:
+    """Fit a cluster's collectives to those of a trace that ran on it.
+
+    Raises
+    ------
+    CalibrationError
+        If the trace cannot tell anything of any kind of collective.
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says.
+    """
+    by_trace = replace(settings or Settings(), collective_cost="trace")
+    base = baseline(trace, cluster, by_trace, watch)
+    fits = fit_kinds([base.scenario])
+    source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
+    known = base.scenario.cluster
+    rng = np.random.default_rng(_SEED)
+    return CalibrationReport(
+        base=base,
+        cluster=calibrated_cluster(known, fits, source),
+        parameters=tuple(
+            row for kind, found in fits.items() for row in _parameters(kind, found, known, rng)
+        ),
+        residuals=tuple(_residual(kind, found) for kind, found in fits.items()),
+    )
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write a cluster as the YAML file that :func:`topologies.load_cluster` reads.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    text = yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=100)
+    with writing(path) as stream:
+        stream.write(text.encode())
+
+
+def _parameters(
+    kind: str, found: Fit, cluster: Cluster, rng: "np.random.Generator"
+) -> Iterable[Parameter]:
+    bounds = interval(found, rng) if found.fitted else None
+    values = _payload(cluster, cluster.calibration.get(kind, Calibrated()))
+    for place, name in enumerate(found.rows.names):
+        now = values.get(name, float(found.rows.parts[:, place].mean()))
+        if bounds is None or name in found.why_not:
+            yield Parameter(kind, name, now, None, None, None, None, found.why_not[name])
+            continue
+        low, high = bounds[:, place].tolist()
+        multiple = float(found.multiple[place])
+        if name.endswith("bandwidth"):
+            multiple, low, high = 1 / multiple, 1 / high, 1 / low if low else np.inf
+        wire = resource_values(cluster).get(name, np.inf)
+        beyond = name.endswith("bandwidth") and now * multiple > wire
+        note = "more than the wire: is this the cluster it ran on?" if beyond else ""
+        yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
+
+
+def _payload(cluster: Cluster, known: Calibrated) -> dict[str, float]:
+    """Latencies (s) and payload bandwidths (B/s) of the tiers as the cluster has them now."""
+    values = {name: float(value) for name, value in resource_values(cluster).items()}
+    values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
+    if cluster.scale_out is not None:
+        values["scale_out.bandwidth"] *= cluster.scale_out.efficiency
+    for tier, multiple in known.latency.items():
+        values[f"{tier}.latency"] *= multiple
+    for tier, multiple in known.bandwidth.items():
+        values[f"{tier}.bandwidth"] *= multiple
+    return values
+
+
+def _residual(kind: str, found: Fit) -> Residual:
+    sizes = len(np.unique(found.rows.parts, axis=0))
+    error = 100 * np.abs(found.residual)
+    return Residual(
+        kind=kind,
+        calls=len(error),
+        sizes=sizes,
+        before_pct=float(np.median(100 * np.abs(found.before))),
+        median_pct=float(np.median(error)),
+        worst_pct=float(error.max()),
+    )

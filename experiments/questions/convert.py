@@ -1,0 +1,130 @@
+"""Convert: a step of any format to a form that other tools read."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from experiments.baseline import Settings
+from experiments.report import Rows
+from experiments.scenario.scenario import Scenario
+from simulator.errors import OutputError
+from simulator.schedule import Schedule
+from simulator.workload import Call
+from topologies import load_cluster
+from traces.card.package import reader
+from traces.chakra import reader as chakra
+from traces.core.loaded import Loaded
+from traces.goal.write import write_goal
+from traces.kineto.write import write as write_kineto
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written."""
+
+    file: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvertReport:
+    """What was read, and the files it became; ``notes`` say what the form has no place for."""
+
+    loaded: Loaded
+    form: str
+    files: tuple[Written, ...]
+    notes: tuple[str, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return {
+            "trace": self.loaded.trace,
+            "step": self.loaded.coverage.step,
+            "ops": len(self.loaded.workload),
+            "calls": len(self.loaded.workload.calls),
+            "ranks": len(self.loaded.workload.ranks),
+            "form": self.form,
+            "files": [asdict(file) for file in self.files],
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Written, self.files
+
+
+def convert(
+    source: Path | str,
+    target: Path | str,
+    form: str,
+    *,
+    read_as: str | None = None,
+    cluster: str | None = None,
+    settings: Settings | None = None,
+) -> ConvertReport:
+    """Read a step and write it in another form, one of ``FORMS``.
+
+    ``read_as`` names the format of the source where its content does not tell. ``cluster`` says
+    how collectives are carried out, and how long they take, where the form needs that.
+
+    Raises
+    ------
+    TraceError
+        If the source cannot be read.
+    OutputError
+        If there is no such form, it cannot say what the workload is, or nothing can be written.
+    """
+    if form not in FORMS:
+        raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
+    settings = settings or Settings()
+    loaded = reader(source, settings.reading, read_as)(settings.step)
+    where = None if cluster is None else load_cluster(cluster)
+    scenario = (
+        None if where is None else Scenario(loaded.workload, where, settings.engine, settings.nodes)
+    )
+    paths, notes = FORMS[form](loaded, Path(target), scenario)
+    files = tuple(Written(str(path), path.stat().st_size) for path in paths)
+    return ConvertReport(loaded, form, files, notes)
+
+
+Form = Callable[[Loaded, Path, Scenario | None], tuple[tuple[Path, ...], tuple[str, ...]]]
+"""Write a step to a path; returns the files, and what the form could not hold."""
+
+
+def _chakra(
+    loaded: Loaded, target: Path, _: Scenario | None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    notes = ("whole microseconds as the schema has them, nanoseconds in attributes besides",)
+    return chakra.save(loaded, target), notes
+
+
+def _goal(
+    loaded: Loaded, target: Path, scenario: Scenario | None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """GOAL has no collectives: they are written out as the cluster's library would do them."""
+    schedule = None if scenario is None else _schedules(scenario)
+    write_goal(loaded.workload, target, schedule)
+    return (target,), (
+        "GOAL keeps times, messages and their order; no names, groups or streams",
+        "each message costs as a send of its own where it is read: what the library does in one "
+        "kernel, or in the switch, may take longer",
+    )
+
+
+def _schedules(scenario: Scenario) -> Callable[[Call], Schedule]:
+    planner, topology = scenario.planner(), scenario.topology()
+    return lambda call: planner(call, topology).schedule
+
+
+def _kineto(
+    loaded: Loaded, target: Path, scenario: Scenario | None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write the PyTorch profiler's files; the times they tell are those of a simulation."""
+    if scenario is None:
+        raise OutputError(f"{target}: these files tell when things happened: name a --cluster")
+    files = write_kineto([scenario.run()], target, accelerator=loaded.accelerator)
+    return files, (f"times as simulated on {scenario.cluster.name}",)
+
+
+FORMS: dict[str, Form] = {"chakra": _chakra, "goal": _goal, "kineto": _kineto}
+"""What can be written, by name."""

@@ -1,0 +1,98 @@
+"""Where a step goes: the critical path by its causes, and what each rank did with its time."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.costing.slowdown import SlowDown, measured, recorded_steps
+from experiments.report import Rows
+from simulator.analysis.attribution import Part, Stretch, path_parts, rank_parts, stretches
+from simulator.analysis.critical_path import Segment, critical_path
+from simulator.errors import CalibrationError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplainReport:
+    """A step explained.
+
+    ``parts`` put its critical path down to causes, the largest first; ``ranks`` says what each
+    rank did, as :func:`simulator.analysis.attribution.rank_parts` defines it, and ``mean`` is the
+    mean over ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path
+    in order of time, like segments merged. ``slow_down`` is how much longer kernels took beside
+    calls as the trace shows it, whether it was asked for or not; else ``slow_down_note`` says why
+    it cannot be told.
+    """
+
+    base: Baseline
+    parts: tuple[Part, ...]
+    mean: dict[str, float]
+    ranks: dict[int, dict[str, float]]
+    path: tuple[Segment, ...]
+    stretches: tuple[Stretch, ...]
+    slow_down: SlowDown | None = None
+    slow_down_note: str = ""
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return self.base.record() | {
+            "critical_path": [
+                {"what": part.what, "name": part.name, "time_s": part.seconds}
+                for part in self.parts
+            ],
+            "mean_rank_s": self.mean,
+            "ranks": [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()],
+            "measured_slow_down": None if self.slow_down is None else asdict(self.slow_down),
+            "slow_down_note": self.slow_down_note,
+            "path": [asdict(stretch) for stretch in self.stretches],
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Stretch, self.stretches
+
+
+def explain(
+    trace: Path | str,
+    cluster: Where,
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> ExplainReport:
+    """Simulate a step and say what it is spent on.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says.
+    """
+    base = baseline(trace, cluster, settings, watch)
+    timeline = base.timeline
+    found, why_not = _slow_down(base)
+    path = critical_path(timeline)
+    ranks = {rank: rank_parts(timeline, rank) for rank in timeline.workload.ranks}
+    names = dict.fromkeys(name for parts in ranks.values() for name in parts)
+    means = {
+        name: float(np.mean([parts.get(name, 0.0) for parts in ranks.values()])) for name in names
+    }
+    return ExplainReport(
+        base=base,
+        parts=tuple(path_parts(timeline, path, base.scenario.planner())),
+        mean={name: seconds for name, seconds in means.items() if seconds},
+        ranks=ranks,
+        path=tuple(path),
+        stretches=tuple(stretches(timeline, path)),
+        slow_down=found,
+        slow_down_note=why_not,
+    )
+
+
+def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:
+    """Read the slow-down off the trace, or say why it cannot be told."""
+    if base.slow_down is not None and base.slow_down.compared:
+        return base.slow_down, ""
+    try:
+        return measured(recorded_steps(base.loaded, base.read)), ""
+    except CalibrationError as error:
+        return None, str(error)

@@ -1,0 +1,230 @@
+"""Write a CCL-Bench package: a workload card with what is known, the traces, scripts, metrics."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.baseline import Settings
+from experiments.cards.check import check_card, kind_of_group
+from experiments.questions.metrics import metrics
+from experiments.report import Rows
+from simulator.errors import OutputError, TraceError
+from topologies import Cluster, load_cluster
+from traces.card.card import TEMPLATE_VERSION, Card, Section, write_card
+from traces.card.package import find_package, trace_files
+from traces.card.package import load as load_any
+from traces.core.loaded import Loaded
+from traces.load import recognised
+
+CARD, TRACES, SCRIPTS, METRICS = "workload_card.yaml", "traces", "scripts", "metrics.json"
+_GIGABIT = 1e9 / 8
+_TRACE_TYPES = {"kineto": "json"}
+"""What cards call a format, where it is not our own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedFile:
+    """A file of the package, and where it is from."""
+
+    file: str
+    bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackageReport:
+    """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
+
+    directory: str
+    files: tuple[PackagedFile, ...]
+    card: Card
+    blank: tuple[str, ...]
+    findings: tuple[str, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return {
+            "directory": self.directory,
+            "files": [asdict(file) for file in self.files],
+            "blank": list(self.blank),
+            "card_findings": list(self.findings),
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return PackagedFile, self.files
+
+
+def package(
+    trace: Path | str,
+    directory: Path | str,
+    *,
+    cluster: Cluster | Path | str | None = None,
+    scripts: Sequence[Path] = (),
+    settings: Settings | None = None,
+) -> PackageReport:
+    """Write a package of a trace into a new or empty directory; all of it, or nothing.
+
+    The card has what the trace tells (ranks, accelerator, sizes of labelled groups) and the
+    cluster (bandwidths, ranks per node, library); every other key of the template is there and
+    blank. Where ``trace`` is a package, its card is kept and only blank keys are filled.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`traces.card.package.load` says; OutputError if the directory cannot be written.
+    """
+    target, source = Path(directory), find_package(trace)
+    _check_free(target)
+    settings = settings or Settings()
+    loaded = load_any(trace, settings.step)
+    where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
+    inner = source.traces if source is not None else Path(trace)
+    files = trace_files(inner)
+    card = source.card if source is not None else Card()
+    if where is not None:
+        card = _filled(card, _of_cluster(where, loaded, settings.nodes))
+    card = _filled(card, _of_trace(loaded, recognised(inner)))
+    record = metrics(trace, where, settings=settings).record()
+    numbers = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    with _whole(target) as folder:
+        written = [*_copied(files, folder, TRACES), *_copied(scripts, folder, SCRIPTS)]
+        for name, text in ((CARD, write_card(card)), (METRICS, numbers)):
+            (folder / name).write_text(text, "utf-8")
+            written.append(PackagedFile(name, (folder / name).stat().st_size, "made"))
+    return PackageReport(
+        directory=str(target),
+        files=tuple(written),
+        card=card,
+        blank=tuple(blank_keys(card)),
+        findings=check_card(card, loaded, source=str(target / CARD)),
+    )
+
+
+def blank_keys(section: Section, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of the template's keys that have no value."""
+    for name, field in type(section).model_fields.items():
+        value, path = getattr(section, name), f"{prefix}{field.alias or name}"
+        if isinstance(value, Section):
+            yield from blank_keys(value, f"{path}.")
+        elif value in (None, ()):
+            yield path
+
+
+def _filled(card: Card, known: dict[str, Any]) -> Card:
+    data = card.model_dump(by_alias=True)
+    _merge(data, known)
+    return Card.model_validate(data)
+
+
+def _merge(data: dict[str, Any], known: dict[str, Any]) -> None:
+    """Fill what is blank in ``data`` with what is known; what is there stays."""
+    for key, value in known.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            _merge(data[key], value)
+        elif data.get(key) in (None, (), [], {}):
+            data[key] = value
+
+
+def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
+    """Return what the trace tells, as a card has it."""
+    name = loaded.accelerator
+    xpu = {
+        "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
+        "model": name or None,
+        "total_count": loaded.coverage.ranks_in_job,
+    }
+    return {
+        "version": TEMPLATE_VERSION,
+        "workload": {"hardware": {"xpu_spec": xpu}},
+        "Model-executor": {"model_plan_parallelization": _parallel_sizes(loaded)},
+        "metric_source": {"traces": [_TRACE_TYPES.get(kind, kind)]},
+    }
+
+
+def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
+    """Sizes of the groups whose label names a kind of parallelism, where they agree.
+
+    Data parallel groups are taken to be replicas: whether they are shards no label tells.
+    """
+    sizes: dict[str, set[int]] = {}
+    for group in loaded.workload.groups:
+        kind = kind_of_group(group.label)
+        if kind is not None:
+            sizes.setdefault(kind, set()).add(len(group.ranks))
+    told = {kind: found.pop() for kind, found in sizes.items() if len(found) == 1}
+    if "dp" in told:
+        told["dp_replicate"] = told.pop("dp")
+    return told
+
+
+def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str, Any]:
+    """Return what the cluster tells, as a card has it; its name tells it from others again."""
+    ranks = loaded.coverage.ranks_in_job
+    fabric, library = cluster.scale_out, cluster.library
+    out = fabric.bandwidth / _GIGABIT if fabric is not None else None
+    known: dict[str, Any] = {
+        "workload": {
+            "hardware": {
+                "network_topo": {
+                    "topology": f"{(fabric or cluster.scale_up).topology} ({cluster.name})",
+                    "bandwidth_gbps": [out, cluster.scale_up.bandwidth / _GIGABIT],
+                },
+                "xpu_spec": {
+                    "model": loaded.accelerator or cluster.accelerator.name,
+                    "count_per_node": ranks // nodes if nodes else cluster.ranks_per_node,
+                },
+            }
+        }
+    }
+    if library is not None and library.name != "none":
+        named = {"name": library.name.upper(), "version": library.version}
+        known["Model-executor"] = {"communication_library": named}
+    return known
+
+
+def _check_free(target: Path) -> None:
+    try:
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
+    if taken:
+        raise OutputError(f"{target}: is there already and not an empty directory; name another")
+    if not target.absolute().parent.is_dir():
+        raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Yield a directory beside the target that takes its name when all is written."""
+    beside = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
+    try:
+        beside.mkdir()
+        try:
+            yield beside
+            if target.is_dir():
+                target.rmdir()
+            beside.rename(target)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        where = error.filename or target
+        raise OutputError(f"{where}: cannot be copied or written: {error.strerror}") from error
+
+
+def _copied(files: Sequence[Path], folder: Path, name: str) -> Iterator[PackagedFile]:
+    names = [file.name for file in files]
+    if len(set(names)) < len(names):
+        raise OutputError(f"{folder.name}: two files of one name: {sorted(names)}")
+    for file in files:
+        (folder / name).mkdir(exist_ok=True)
+        if not file.is_file():
+            raise TraceError(f"{file}: cannot be read: no such file")
+        copy = folder / name / file.name
+        shutil.copyfile(file, copy)
+        yield PackagedFile(f"{name}/{file.name}", copy.stat().st_size, str(file))

@@ -1,0 +1,102 @@
+"""Measured against simulated: whether the replay deserves to be asked what-ifs."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.report import Rows
+from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
+from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
+
+
+@dataclass(frozen=True, slots=True)
+class RankReplay:
+    """One rank: measured and simulated span of its step (s), and where simulated time went.
+
+    What was measured is None for a rank that was not recorded, and so is the error, as well as
+    where what-ifs changed the step.
+    """
+
+    rank: int
+    measured_start_s: float | None
+    measured_end_s: float | None
+    simulated_end_s: float
+    error_pct: float | None
+    compute_s: float
+    communication_s: float
+    exposed_communication_s: float
+    exposed_waiting_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayReport:
+    """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
+
+    base: Baseline
+    ranks: tuple[RankReplay, ...]
+    exposed_communication_s: float
+    path: tuple[Segment, ...]
+    path_by_what: dict[str, float]
+    path_by_group: dict[str, float]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return self.base.record() | {
+            "exposed_communication_s": self.exposed_communication_s,
+            "ranks": [asdict(rank) for rank in self.ranks],
+            "critical_path_s": self.path_by_what,
+            "critical_path_by_group_s": self.path_by_group,
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return RankReplay, self.ranks
+
+
+def replay(
+    trace: Path | str,
+    cluster: Where,
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> ReplayReport:
+    """Simulate a step as it was recorded.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says.
+    """
+    base = baseline(trace, cluster, settings, watch)
+    ends = base.loaded.measured_end
+    rows = rank_times(base.timeline)
+    path = critical_path(base.timeline)
+    return ReplayReport(
+        base=base,
+        ranks=tuple(_rank(base, row) for row in rows if not ends or row.rank in ends),
+        exposed_communication_s=mean_exposed(rows),
+        path=tuple(path),
+        path_by_what=path_by_what(base.timeline, path),
+        path_by_group=path_by_group(base.timeline, path),
+    )
+
+
+def _rank(base: Baseline, row: RankTime) -> RankReplay:
+    begin = _known(base.loaded.measured_begin.get(row.rank, math.nan))
+    end = _known(base.loaded.measured_end.get(row.rank, math.nan))
+    return RankReplay(
+        rank=row.rank,
+        measured_start_s=begin,
+        measured_end_s=end,
+        simulated_end_s=row.end,
+        error_pct=100 * (row.end - end) / end if end and not base.notes else None,
+        compute_s=row.compute,
+        communication_s=row.communication,
+        exposed_communication_s=row.exposed_communication,
+        exposed_waiting_s=row.exposed_waiting,
+    )
+
+
+def _known(time: float) -> float | None:
+    return None if math.isnan(time) else time

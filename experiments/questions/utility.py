@@ -1,0 +1,175 @@
+"""The main job: what twice of each resource would buy."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.questions.utility_bound import most_utility
+from experiments.questions.utility_interval import half_widths
+from experiments.report import Rows
+from experiments.scenario.resources import (
+    RESOURCES,
+    check_factor,
+    check_resource,
+    improve,
+    not_used,
+    utility_pct,
+    value_of,
+)
+from experiments.scenario.scenario import Scenario
+from simulator.errors import WhatIfError
+
+_SHIFTED = 0.25
+"""Another tier holds back if it takes up this share of the time that a better one freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """One resource: its value now and changed, the step time with it (s), and its utility.
+
+    ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
+    arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
+    ``interval_pct`` is half the width of its 95 % interval
+    (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
+    ``bound_pct`` is what it can be at most without contention
+    (:mod:`experiments.questions.utility_bound`), None where the cluster cannot have that.
+    ``engine`` is the one that answered.
+    """
+
+    resource: str
+    baseline: str
+    changed: str
+    step_s: float | None
+    utility_pct: float | None
+    note: str = ""
+    interval_pct: float | None = None
+    bound_pct: float | None = None
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UtilityReport:
+    """Utilities of a job's resources, the greatest first."""
+
+    base: Baseline
+    factor: float
+    utilities: tuple[Utility, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        rows = [asdict(utility) for utility in self.utilities]
+        return self.base.record() | {"factor": self.factor, "utilities": rows}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return Utility, self.utilities
+
+
+def utility(
+    trace: Path | str,
+    cluster: Where,
+    *,
+    factor: float = 2.0,
+    resources: Sequence[str] = (),
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> UtilityReport:
+    """Ask what ``factor`` times of each resource would buy.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
+        that is not positive.
+    """
+    asked = tuple(dict.fromkeys(resources)) or tuple(RESOURCES)
+    for name in asked:
+        check_resource(name)
+    check_factor(factor)
+    base = baseline(trace, cluster, settings, watch)
+    rows = _simulated(base, asked, factor, watch)
+    rows = _with_bounds(base, _with_intervals(base, rows, factor), factor)
+    rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
+    return UtilityReport(base, factor, tuple(rows))
+
+
+def _simulated(
+    base: Baseline, resources: Sequence[str], factor: float, watch: Watch
+) -> list[Utility]:
+    prepared = [(name, _prepared(base, name, factor)) for name in resources]
+    scenarios = [(name, one) for name, one in prepared if isinstance(one, Scenario)]
+    found = iter(map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch))
+    return [
+        one if isinstance(one, Utility) else _answered(base, name, factor, next(found))
+        for name, one in prepared
+    ]
+
+
+def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    changes = {
+        row.resource: partial(improve, resource=row.resource, factor=factor)
+        for row in rows
+        if row.utility_pct is not None
+    }
+    widths = half_widths(base, changes)
+    return [replace(row, interval_pct=widths.get(row.resource)) for row in rows]
+
+
+def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    if base.scenario.slow_down:
+        return list(rows)  # nothing bounds a step whose kernels are as long as they overlap
+    asked = [row.resource for row in rows if row.utility_pct is not None]
+    bounds = most_utility(base.scenario, factor=factor, resources=asked) if asked else {}
+    return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]
+
+
+def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:
+    """Return the scenario to be simulated, or the answer if there is nothing to simulate."""
+    now = value_of(base.scenario, resource)
+    reason = without_effect(base, resource, factor)
+    if reason:
+        return Utility(resource, now, value_of(base.scenario, resource, factor), None, None, reason)
+    try:
+        return improve(base.scenario, resource, factor)
+    except WhatIfError as error:
+        return Utility(resource, now, "", None, None, str(error))
+
+
+def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> Utility:
+    return Utility(
+        resource=resource,
+        baseline=value_of(base.scenario, resource),
+        changed=value_of(base.scenario, resource, factor),
+        step_s=found.makespan,
+        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        note=_held_by(spent(base.timeline), found.spent, resource),
+        engine=found.engine,
+    )
+
+
+def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> str:
+    """Say which tier that was no limit before holds calls back now; "" if none does.
+
+    Twice the NICs' bandwidth buys less where PCIe cannot feed them.
+    """
+    tier = resource.partition(".")[0]
+    freed = held.get(tier, 0.0) - now.get(tier, 0.0)
+    others = {one: now[one] for one in now if one != tier and not held.get(one, 0.0)}
+    if tier not in held or freed <= 0 or not others:
+        return ""
+    most = max(others, key=lambda one: others[one])
+    return f"then {most} holds" if others[most] > _SHIFTED * freed else ""
+
+
+def without_effect(base: Baseline, resource: str, factor: float) -> str:
+    """Why the resource ``factor`` times as good changes nothing, in words; "" if it may.
+
+    A smaller domain can make traffic between domains where there was none.
+    """
+    if resource == "scale_up.size" and factor < 1:
+        return ""
+    return not_used(base.timeline, base.scenario, resource)

@@ -1,0 +1,209 @@
+"""Validate: the error of the replay on every step of many traces, also of steps not fitted to."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Watch, replayed
+from experiments.costing.calibration import calibrated_cluster, fit_kinds
+from experiments.report import Rows
+from simulator.errors import CalibrationError, TwofoldError, WhatIfError
+from simulator.workload import What
+from topologies import Cluster, load_cluster
+from traces.card.package import reader
+from traces.core.loaded import Coverage
+
+EVERY = "every"
+"""The step that stands for each of a trace, one after the other."""
+BETWEEN = "@"
+"""Stands between a trace and the cluster it ran on, if they ran on different ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    """One step of one trace: errors are simulated against measured, in % of what was measured.
+
+    ``model_pct`` is with the cluster's figures alone, ``trace_pct`` with the step's own transfers,
+    ``left_out_pct`` with a calibration on the trace's other steps (None where there are none, or
+    they cannot tell). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls of
+    how far a call's start and end on a rank are off, with the cluster's figures. ``note`` says why
+    a step was not answered.
+    """
+
+    trace: str
+    cluster: str
+    step: str
+    measured_s: float | None
+    simulated_s: float | None
+    model_pct: float | None
+    trace_pct: float | None
+    left_out_pct: float | None
+    call_start_s: float | None
+    call_end_s: float | None
+    collectives: int
+    collectives_matched: int
+    bytes_known: float
+    starts_explained: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValidationReport:
+    """Steps in the order of the traces."""
+
+    steps: tuple[StepError, ...]
+    settings: Settings
+
+    def record(self) -> list[dict[str, object]]:
+        """Return the JSON answer: a list of rows."""
+        return [asdict(step) for step in self.steps]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return StepError, self.steps
+
+    def median(self, column: str) -> float | None:
+        """Median of the absolute errors in a column, of the steps that have one."""
+        values = [getattr(step, column) for step in self.steps]
+        known = [abs(value) for value in values if value is not None]
+        return float(np.median(known)) if known else None
+
+
+def validate(
+    traces: Sequence[Path | str],
+    cluster: Cluster | Path | str | None = None,
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> ValidationReport:
+    """Replay all steps of traces; a trace may name its own cluster, as ``TRACE@CLUSTER``.
+
+    A trace or a step that cannot be used is a row that says why, so that the others are answered.
+
+    Raises
+    ------
+    WhatIfError
+        If a trace has no cluster, or there is no trace.
+    ClusterError
+        As :func:`topologies.load_cluster` says.
+    """
+    if not traces:
+        raise WhatIfError("nothing to validate: name a trace")
+    settings = settings or Settings(step=EVERY)
+    pairs = [_pair(trace, cluster) for trace in traces]
+    rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
+    return ValidationReport(tuple(rows), settings)
+
+
+def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str, Cluster]:
+    path, between, name = str(trace).rpartition(BETWEEN)
+    if not between or Path(trace).exists():
+        path, name = str(trace), ""
+    where = name or cluster
+    if where is None:
+        raise WhatIfError(f"{trace}: on which cluster? --cluster C for all, or {path}@C")
+    return path, where if isinstance(where, Cluster) else load_cluster(where)
+
+
+def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:
+    try:
+        read = reader(path)
+        first = read(settings.step if settings.step != EVERY else "median")
+    except TwofoldError as error:
+        yield _refused(path, cluster, settings.step, error)
+        return
+    bases: dict[str, Baseline] = {}
+    for number in _numbers(first.coverage, settings):
+        try:
+            by_trace = replace(settings, step=number, collective_cost="trace")
+            bases[number] = replayed(read, cluster, by_trace, watch)
+        except TwofoldError as error:
+            yield _refused(path, cluster, number, error)
+    for number, base in bases.items():
+        others = [other for other in bases if other != number]
+        yield _row(base, cluster, [bases[other] for other in others], watch)
+
+
+def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
+    """Name the steps to replay: every one, or the one that was asked for."""
+    if settings.step == EVERY and coverage.steps:
+        return [str(number) for number in coverage.steps]
+    return [coverage.step]
+
+
+def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch) -> StepError:
+    loaded, coverage = base.loaded, base.loaded.coverage
+    model = _again(base, cluster, watch)
+    start, end = _off(model)
+    return StepError(
+        trace=loaded.trace,
+        cluster=cluster.name,
+        step=coverage.step,
+        measured_s=None if base.error is None else loaded.measured_step,
+        simulated_s=model.timeline.makespan,
+        model_pct=_percent(model),
+        trace_pct=_percent(base),
+        left_out_pct=_left_out(base, cluster, others, watch),
+        call_start_s=start,
+        call_end_s=end,
+        collectives=coverage.collectives,
+        collectives_matched=coverage.collectives_matched,
+        bytes_known=coverage.bytes_known,
+        starts_explained=coverage.starts_explained,
+    )
+
+
+def _again(base: Baseline, cluster: Cluster, watch: Watch) -> Baseline:
+    """Replay a step once more, with the figures of a cluster."""
+    settings = replace(base.settings, collective_cost="model")
+    return replayed(lambda _: base.loaded, cluster, settings, watch)
+
+
+def _left_out(
+    base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Watch
+) -> float | None:
+    """Error of a step (%) on the cluster calibrated with the other steps; None if they cannot."""
+    if not others:
+        return None
+    try:
+        fits = fit_kinds([other.scenario for other in others])
+    except CalibrationError:
+        return None
+    fitted = calibrated_cluster(cluster, fits, "the other steps")
+    return _percent(_again(base, fitted, watch))
+
+
+def _percent(base: Baseline) -> float | None:
+    return None if base.error is None else 100 * base.error
+
+
+def _off(base: Baseline) -> tuple[float | None, float | None]:
+    """How far calls' starts and ends on their ranks are off in the median (s)."""
+    timeline, workload = base.timeline, base.timeline.workload
+    joined = (workload.what >= What.COLLECTIVE) & ~np.isnan(workload.measured_start)
+    if not joined.any():
+        return None, None
+    start = np.abs(timeline.start - workload.measured_start)[joined]
+    end = np.abs(timeline.end - workload.measured_end)[joined]
+    return float(np.median(start)), float(np.median(end))
+
+
+def _refused(path: str, cluster: Cluster, step: str, error: TwofoldError) -> StepError:
+    nothing: Mapping[str, None] = dict.fromkeys(
+        ("measured_s", "simulated_s", "model_pct", "trace_pct", "left_out_pct")
+    )
+    return StepError(
+        trace=path,
+        cluster=cluster.name,
+        step=step,
+        **nothing,
+        call_start_s=None,
+        call_end_s=None,
+        collectives=0,
+        collectives_matched=0,
+        bytes_known=0.0,
+        starts_explained=0.0,
+        note=str(error),
+    )

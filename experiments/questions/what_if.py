@@ -1,0 +1,78 @@
+"""What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.report import Rows
+from experiments.scenario.language import parse
+from experiments.scenario.resources import utility_pct
+from simulator.analysis.metrics import exposed_communication
+from simulator.errors import WhatIfError
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfPoint:
+    """One change: the step time with it (s), and what it saves of the step in percent.
+
+    ``note`` says what it touched.
+    """
+
+    change: str
+    step_s: float
+    gain_pct: float
+    exposed_communication_s: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIfReport:
+    """Changes in the order they were given."""
+
+    base: Baseline
+    points: tuple[WhatIfPoint, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return the JSON answer."""
+        return self.base.record() | {"points": [asdict(point) for point in self.points]}
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return WhatIfPoint, self.points
+
+
+def what_ifs(
+    trace: Path | str,
+    cluster: Where,
+    changes: Sequence[str],
+    *,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> WhatIfReport:
+    """Simulate a step with each of several changes, each written as text.
+
+    :func:`experiments.scenario.language.parse` reads them.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, or
+        that names nothing in the step, before any is simulated.
+    """
+    if not changes:
+        raise WhatIfError("say what to change, such as 'compute x0.5'")
+    asked = [parse(text) for text in changes]
+    base = baseline(trace, cluster, settings, watch)
+    points = []
+    for change, done in [(change, change.apply(base.scenario)) for change in asked]:
+        timeline = done.scenario.run(watch(change.text))
+        point = WhatIfPoint(
+            change=change.text,
+            step_s=timeline.makespan,
+            gain_pct=utility_pct(base.timeline.makespan, timeline.makespan),
+            exposed_communication_s=exposed_communication(timeline),
+            note=done.note,
+        )
+        points.append(point)
+    return WhatIfReport(base, tuple(points))

@@ -1,0 +1,1 @@
+"""A question ready to be simulated, its resources, and what-ifs written as text."""

@@ -1,0 +1,208 @@
+"""The language of what-ifs: from text to a :class:`Change`, or to a message that says how to write.
+
+``x`` multiplies what is named: a duration, a bandwidth, a latency, a number. ``compute x0.5`` is
+compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
+
+=====================================================  ==========================================
+``[rank R] compute|host|copy|NAME xF``                 durations, of ``host`` its launch latencies,
+                                                       too; ``*`` in a NAME stands for any text;
+                                                       quote one with spaces
+``[rank R] launch|gaps xF``                            from a launch to its kernel; between the
+                                                       device's ops
+``[rank R] compute|host|copy|launch|gaps|NAME drop``   they take no time, and are not launched
+``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
+``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster
+``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
+``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
+``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
+``overlap none|full``                                  of compute and communication
+``stragglers removed``                                 every rank as the median one
+``accelerator NAME``                                   another, by roofline
+=====================================================  ==========================================
+
+R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies together, in order.
+"""
+
+from collections.abc import Callable
+
+from experiments.scenario import calls, cluster, ops
+from experiments.scenario.change import Apply, Change
+from experiments.scenario.resources import CLUSTER_RESOURCES
+from experiments.scenario.words import (
+    CallsNamed,
+    Clause,
+    Word,
+    calls_named,
+    factor_of,
+    near,
+    ranks_of,
+    words_of,
+)
+from simulator.errors import TwofoldError, WhatIfError
+
+GRAMMAR = (
+    "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
+    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
+    "overlap none|full, stragglers removed, accelerator NAME; joined by 'and'"
+)
+"""All of it in one line."""
+
+
+def parse(text: str) -> Change:
+    """Read a what-if.
+
+    Raises
+    ------
+    WhatIfError
+        If it is none: what is wrong, and how one is written.
+
+    Examples
+    --------
+    >>> len(parse("rank 3 compute x1.2 and scale_out.bandwidth = 400 Gbit/s").parts)
+    2
+    """
+    try:
+        return Change(text, tuple(_part(clause) for clause in _clauses(words_of(text))))
+    except TwofoldError as error:
+        raise WhatIfError(f"what-if {text!r}: {error}; write {GRAMMAR}") from error
+
+
+def _clauses(words: list[Word]) -> list[Clause]:
+    """Split at ``and``; take the ranks off the front."""
+    parts: list[list[Word]] = [[]]
+    for word in words:
+        if word.is_one_of("and"):
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    clauses = []
+    for part in parts:
+        if part and part[0].is_one_of("rank", "ranks"):
+            if len(part) < 3:
+                raise WhatIfError("name a rank and what to change of it")
+            clauses.append(Clause(tuple(part[2:]), ranks_of(part[1])))
+        elif part:
+            clauses.append(Clause(tuple(part)))
+        else:
+            raise WhatIfError("there is nothing to change")
+    return clauses
+
+
+def _part(clause: Clause) -> Apply:
+    first, last = clause.words[0], clause.words[-1]
+    if first.is_one_of(*_VERBS):
+        return _VERBS[first.text](clause)
+    if len(clause.words) > 2 and clause.words[1].is_one_of("="):
+        return _set(clause)
+    if last.is_one_of("drop"):
+        return _drop(clause)
+    if len(clause.words) == 1:
+        raise WhatIfError(f"say what is to become of {first.text!r}")
+    return _scale(clause)
+
+
+def _scale(clause: Clause) -> Apply:
+    *named, last = clause.words
+    factor = factor_of(last)
+    if named[-1].is_one_of("bytes", "time"):
+        clause.for_all_ranks()
+        if len(named) > 2:
+            raise WhatIfError(f"name one kind before {named[-1].text!r}")
+        which = calls_named(named[0]) if len(named) == 2 else CallsNamed()
+        if which is None:
+            raise WhatIfError(f"{named[0].text!r} is no kind of call")
+        act = calls.scale_bytes if named[-1].text == "bytes" else calls.scale_time
+        return act(which, factor)
+    name = _one(named)
+    if _is_resource(name):
+        clause.for_all_ranks()
+        return cluster.scale_resource(name.text, factor)
+    if calls_named(name) is not None:
+        raise WhatIfError(f"say 'bytes' or 'time' of {name.text!r}")
+    return ops.scale(name, factor, clause.ranks)
+
+
+def _drop(clause: Clause) -> Apply:
+    name = _one(clause.words[:-1])
+    if _is_resource(name):
+        raise WhatIfError(f"{name.text!r} cannot be dropped")
+    which = calls_named(name)
+    if which is None:
+        return ops.drop(name, clause.ranks)
+    clause.for_all_ranks()
+    return calls.drop_calls(which)
+
+
+def _set(clause: Clause) -> Apply:
+    clause.for_all_ranks()
+    name, _, *value = clause.words
+    if not _is_resource(name):
+        raise WhatIfError(f"{name.text!r} is not a resource of the cluster")
+    return cluster.set_resource(name.text, " ".join(word.text for word in value))
+
+
+def _fuse(clause: Clause) -> Apply:
+    _, name, *rest = clause.words if len(clause.words) > 1 else (*clause.words, Word(""))
+    if not name.text or len(rest) > 1:
+        raise WhatIfError("name the kernels to fuse, in quotes if there are spaces")
+    return ops.fuse(name, factor_of(rest[0]) if rest else 1.0, clause.ranks)
+
+
+def _algorithm(clause: Clause) -> Apply:
+    clause.for_all_ranks()
+    return calls.force(" ".join(word.text for word in clause.words[1:]))
+
+
+def _overlap(clause: Clause) -> Apply:
+    clause.for_all_ranks()
+    how = " ".join(word.text for word in clause.words[1:])
+    if how not in ops.OVERLAPS:
+        raise WhatIfError(f"overlap is one of {', '.join(ops.OVERLAPS)}, not {how!r}")
+    return ops.overlap(how)
+
+
+def _stragglers(clause: Clause) -> Apply:
+    clause.for_all_ranks()
+    if [word.text for word in clause.words[1:]] != ["removed"]:
+        raise WhatIfError("stragglers are 'removed'; to inject one write 'rank 3 compute x1.2'")
+    return ops.without_stragglers
+
+
+def _accelerator(clause: Clause) -> Apply:
+    clause.for_all_ranks()
+    name = " ".join(word.text for word in clause.words[1:])
+    if not name:
+        raise WhatIfError("name an accelerator or a cluster")
+    return cluster.accelerate(name)
+
+
+_VERBS: dict[str, Callable[[Clause], Apply]] = {
+    "fuse": _fuse,
+    "algorithm": _algorithm,
+    "overlap": _overlap,
+    "stragglers": _stragglers,
+    "accelerator": _accelerator,
+}
+
+
+def _one(named: "list[Word] | tuple[Word, ...]") -> Word:
+    """Refuse none and several words where one is meant."""
+    if len(named) == 1 and named[0].text:
+        return named[0]
+    text = " ".join(word.text for word in named)
+    verb = near(named[0].text, tuple(_VERBS)) if named else None
+    hint = f"did you mean {verb!r}? " if verb else ""
+    raise WhatIfError(f"{text!r} is not one name; {hint}put quotes around a name with spaces")
+
+
+def _is_resource(name: Word) -> bool:
+    """Tell a value of the cluster from the name of an op; near misses are refused."""
+    if name.quoted:
+        return False
+    if name.text in CLUSTER_RESOURCES:
+        return True
+    if name.text.partition(".")[0] in {one.partition(".")[0] for one in CLUSTER_RESOURCES}:
+        close = near(name.text, tuple(CLUSTER_RESOURCES))
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
+    return False

@@ -1,0 +1,131 @@
+"""Words of a what-if, and the parts they are put together from: factors, ranks, selectors."""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from experiments.scenario.resources import check_factor
+from simulator.errors import WhatIfError
+from simulator.workload import KINDS
+
+_WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
+_FACTOR = re.compile(r"x(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)")
+_CALLS = re.compile(r"(\w*)(?:@(.+))?")
+_EVERY = "calls"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word; ``quoted`` is always a name, whatever it looks like."""
+
+    text: str
+    quoted: bool = False
+
+    def is_one_of(self, *words: str) -> bool:
+        """Whether it is one of these words of the language."""
+        return not self.quoted and self.text in words
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One change without what it is joined to: its words, and the ranks it is for (None: all)."""
+
+    words: tuple[Word, ...]
+    ranks: tuple[int, ...] | None = None
+
+    def for_all_ranks(self) -> None:
+        """Refuse ranks in front of what is no rank's own.
+
+        Raises
+        ------
+        WhatIfError
+            If ranks are named.
+        """
+        if self.ranks is not None:
+            name = " ".join(word.text for word in self.words)
+            raise WhatIfError(f"{name!r} is not a change to single ranks; leave 'rank' out")
+
+
+@dataclass(frozen=True, slots=True)
+class CallsNamed:
+    """Calls of a kind (None: any) in groups of a label (None: any), as in ``all_reduce@tp``."""
+
+    kind: str | None = None
+    label: str | None = None
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return (self.kind or _EVERY) + (f"@{self.label}" if self.label else "")
+
+
+def words_of(text: str) -> list[Word]:
+    """Split at spaces; what stands in quotes is one word."""
+    found = []
+    for double, single, bare in _WORD.findall(text):
+        found.append(Word(bare) if bare else Word(double or single, quoted=True))
+    return found
+
+
+def factor_of(word: Word) -> float:
+    """Read ``x0.5``.
+
+    Raises
+    ------
+    WhatIfError
+        If it is no factor, or not one between the bounds.
+    """
+    match = None if word.quoted else _FACTOR.fullmatch(word.text)
+    if match is None:
+        wanted = _like(word.text, ("drop", "bytes", "time", "removed"))
+        raise WhatIfError(f"{word.text!r} is no factor such as x0.5{wanted}")
+    factor = float(match[1])
+    check_factor(factor)
+    return factor
+
+
+def ranks_of(word: Word) -> tuple[int, ...]:
+    """Read ``3`` or ``0-3,8``.
+
+    Raises
+    ------
+    WhatIfError
+        If it is no list of ranks.
+    """
+    ranks: set[int] = set()
+    for part in word.text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise WhatIfError(f"{word.text!r} is no list of ranks such as 3 or 0-3,8")
+        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(ranks))
+
+
+def calls_named(word: Word) -> CallsNamed | None:
+    """Read ``all_reduce``, ``all_reduce@tp``, ``@tp`` or ``calls``; None if it is none of them."""
+    match = None if word.quoted else _CALLS.fullmatch(word.text)
+    if match is None or not (match[1] or match[2]):
+        return None
+    if match[1] not in (*KINDS, _EVERY, ""):
+        if match[2]:
+            hint = _like(match[1], (*KINDS, _EVERY))
+            raise WhatIfError(f"{match[1]!r} is no kind of call{hint}")
+        return None
+    return CallsNamed(match[1] if match[1] in KINDS else None, match[2])
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is what a pattern says, case aside; ``*`` and ``?`` stand for other text."""
+    name, pattern = name.lower(), pattern.lower()
+    return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def near(text: str, known: tuple[str, ...]) -> str | None:
+    """Return the known word that a misspelt one is nearest to."""
+    found = get_close_matches(text, known, n=1)
+    return found[0] if found else None
+
+
+def _like(text: str, known: tuple[str, ...]) -> str:
+    found = near(text, known)
+    return f"; did you mean {found!r}?" if found else ""

@@ -1,0 +1,1 @@
+"""What a timeline says: critical path, attribution, the numbers people quote."""

@@ -1,0 +1,150 @@
+"""The critical path: ops that each start when the one before ends, up to the makespan.
+
+Nothing is searched for: the engine noted what released each op, so the path is read backwards
+from the op that ended last. Its segments tile the time from 0 to the makespan without a gap.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.compiled import compiled
+from simulator.distinct import by_appearance
+from simulator.timeline import Timeline
+from simulator.workload import KINDS, Floats, Ints, What
+
+_MOVING = "communication"
+_BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
+
+
+class Segment(NamedTuple):
+    """A stretch of the critical path (s), spent on ``what`` by op ``op``.
+
+    ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own end of
+    a call), ``launch`` (from a host op's end to the start of what it released), ``gap`` (from one
+    device op to the next), ``absent ranks`` (waiting for members that were not traced) or
+    ``not ready`` (a rank that starts late).
+    """
+
+    start: float
+    end: float
+    what: str
+    op: int
+
+    @property
+    def duration(self) -> float:
+        """Length (s)."""
+        return self.end - self.start
+
+
+def critical_path(timeline: Timeline) -> list[Segment]:
+    """Segments of the critical path in order of time; their durations add up to the makespan."""
+    if not len(timeline.end):
+        return []
+    segments = list(_backwards(timeline))
+    return [segment for segment in reversed(segments) if segment.end > segment.start]
+
+
+def _backwards(timeline: Timeline) -> Iterator[Segment]:
+    """Segments from the last to the first, some of no length."""
+    workload = timeline.workload
+    left, arrived = _ops(timeline)
+    call, before = workload.call[left], timeline.released_by[arrived]
+    launched = workload.what[before] == What.HOST
+    rows = zip(
+        workload.what[left].tolist(),
+        left.tolist(),
+        timeline.end[left].tolist(),
+        arrived.tolist(),
+        timeline.start[arrived].tolist(),
+        call.tolist(),
+        before.tolist(),
+        np.where(before >= 0, timeline.end[before], 0.0).tolist(),
+        launched.tolist(),
+        strict=True,
+    )
+    for what, op, end, last, start, joined, earlier, released, by_host in rows:
+        if joined >= 0:
+            begun, over = float(timeline.call_start[joined]), float(timeline.call_end[joined])
+            yield Segment(over, end, "drain", op)
+            yield Segment(begun, over, _MOVING, op)
+            yield Segment(start, begun, "absent ranks", last)
+        else:
+            yield Segment(start, end, _BUSY[What(what)], op)
+        reason = "not ready" if earlier < 0 else "launch" if by_host else "gap"
+        yield Segment(released, start, reason, last)
+
+
+def _ops(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Ops on the path, from the last: each with the member whose arrival let its call begin.
+
+    Of an op without a call that is itself.
+    """
+    rows = np.empty((2, len(timeline.end)), dtype=np.int32)
+    left, arrived = rows
+    released = _Released(timeline.released_by, timeline.workload.call, timeline.call_released_by)
+    count = _follow(int(np.argmax(timeline.end)), released, left, arrived)
+    return left[:count], arrived[:count]
+
+
+class _Released(NamedTuple):
+    """What released each op; the call of each (-1: none); which member each call began with."""
+
+    by: Ints
+    call: Ints
+    last: Ints
+
+
+@compiled
+def _follow(op: int, released: _Released, left: Ints, arrived: Ints) -> int:
+    """Fill two columns from an op back to one that nothing released; return how long they are."""
+    count = 0
+    while op >= 0:
+        left[count] = op
+        if released.call[op] >= 0:
+            op = released.last[released.call[op]]
+        arrived[count] = op
+        count += 1
+        op = released.by[op]
+    return count
+
+
+def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+    """Time on the critical path by what it was spent on (s); communication is split by resource.
+
+    The split of a call follows where the network spent it: ``scale_up``, ``scale_out``, …, and
+    ``software`` for overhead that no link causes.
+    """
+    totals: dict[str, float] = {}
+    names = (*timeline.topology.resources, "software")
+    for segment in path:
+        if segment.what != _MOVING:
+            totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
+    call, duration = _moving(timeline, path)
+    spent = timeline.call_spent[call]
+    every = spent.sum(axis=1)
+    seconds = (spent * (duration / np.where(every > 0, every, 1.0))[:, None]).sum(axis=0)
+    return totals | {name: time for name, time in zip(names, seconds.tolist(), strict=True) if time}
+
+
+def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+    """Time of communication on the critical path by kind and group (s)."""
+    workload = timeline.workload
+    call, duration = _moving(timeline, path)
+    kinds = len(KINDS) + 1
+    number, first = by_appearance(workload.calls.group[call] * kinds + workload.calls.kind[call])
+    totals: dict[str, float] = {}
+    seconds = np.bincount(number, weights=duration, minlength=len(first)).tolist()
+    for one, time in zip(call[first].tolist(), seconds, strict=True):
+        view = workload.call_view(one)
+        key = f"{view.kind} {view.group}"
+        totals[key] = totals.get(key, 0.0) + time
+    return totals
+
+
+def _moving(timeline: Timeline, path: list[Segment]) -> tuple[Ints, Floats]:
+    """Return the calls that move on the path, and for how long they do (s)."""
+    moving = [(segment.op, segment.duration) for segment in path if segment.what == _MOVING]
+    ops, duration = zip(*moving, strict=True) if moving else ((), ())
+    return timeline.workload.call[np.array(ops, dtype=np.int64)], np.array(duration)

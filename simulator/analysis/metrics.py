@@ -1,0 +1,230 @@
+"""Numbers people quote of a step: one function, one definition each.
+
+All read a :class:`~simulator.timeline.Run`: a simulated timeline, or what was measured. Bytes and
+bandwidths are in :mod:`collectives.traffic`, phases of serving in :mod:`simulator.analysis.phases`.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.analysis.intervals import Intervals, common, joined, length, union
+from simulator.timeline import Run
+from simulator.workload import STEP_BEFORE, What
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """Where one rank's time went (s).
+
+    ``compute`` is time with a kernel or copy under way, ``exposed_communication`` time a rank
+    communicates while it computes nothing, ``exposed_waiting`` time it waits in a call for other
+    members while it computes nothing, ``communication`` all time a call of the rank is moving.
+    ``exposed_copy`` is time a copy is under way while no kernel is and no call moves.
+    """
+
+    rank: int
+    start: float
+    end: float
+    compute: float
+    communication: float
+    exposed_communication: float
+    exposed_waiting: float
+    exposed_copy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DominantKernel:
+    """The kernel with the most time, and its share of the time of all kernels (0 to 1)."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """How much calls wait for their last member (0 to 1), and for which rank the longest."""
+
+    index: float
+    rank: int | None
+
+
+def rank_times(run: Run) -> list[RankTime]:
+    """One row per rank, ascending."""
+    return [_rank_time(run, rank) for rank in run.workload.ranks]
+
+
+def step_time(run: Run) -> float:
+    """When the last op of any rank ends (s since the earliest start of the step on any rank).
+
+    The slowest rank's end, never a mean over ranks; a simulated timeline calls it makespan.
+    """
+    return float(run.end.max()) if len(run.end) else 0.0
+
+
+def mfu(flops: float, *, step: float, ranks: int, peak: float) -> float:
+    """Model FLOPs utilisation: model's FLOPs per step / (step time, ranks and peak FLOP/s).
+
+    Chowdhery et al., PaLM, arXiv 2204.02311, section 4.1: recomputed FLOPs do not count.
+
+    Examples
+    --------
+    >>> mfu(312e12, step=2.0, ranks=1, peak=312e12)
+    0.5
+    """
+    return flops / (step * ranks * peak)
+
+
+def exposed_communication(run: Run) -> float:
+    """Mean over ranks of the time a rank communicates while it computes nothing (s).
+
+    Communicating is from the last member's arrival to the call's end; waiting for members is not.
+    """
+    return mean_exposed(rank_times(run))
+
+
+def mean_exposed(rows: Sequence[RankTime]) -> float:
+    """Exposed communication of a run (s), given the times of its ranks."""
+    return float(np.mean([row.exposed_communication for row in rows])) if rows else 0.0
+
+
+def communication_fraction(run: Run) -> float:
+    """Mean over ranks of the time a call of the rank is moving, as a share of the step (0 to 1).
+
+    Of CCL-Bench (arXiv 2605.06544) ``communication_fraction``, less the waiting for members, which
+    its kernels' durations include.
+    """
+    return _share_of_step(run, [row.communication for row in rank_times(run)])
+
+
+def communication_overlap(run: Run) -> float | None:
+    """Share of the communication during which its rank computes (0 to 1), summed over ranks.
+
+    The rest is exposed: overlap * communication + exposed communication = communication. None
+    where nothing is communicated. Of CCL-Bench (arXiv 2605.06544) ``communication_overlap_ratio``.
+    """
+    rows = rank_times(run)
+    total = sum(row.communication for row in rows)
+    exposed = sum(row.exposed_communication for row in rows)
+    return min(1.0, max(0.0, (total - exposed) / total)) if total > 0 else None
+
+
+def memory_transfer_overhead(run: Run) -> float:
+    """Mean over ranks of the time of copies that nothing hides, as a share of the step (0 to 1).
+
+    A copy or memset is hidden while a kernel of the rank runs or a call of it moves. Of CCL-Bench
+    (arXiv 2605.06544) ``memory_transfer_overhead``, which counts hidden copies as well.
+    """
+    return _share_of_step(run, [row.exposed_copy for row in rank_times(run)])
+
+
+def load_imbalance(run: Run) -> float | None:
+    """Greatest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
+
+    The percent imbalance of Pearce et al., Quantifying the Effectiveness of Load Balance
+    Algorithms, ICS 2012, doi 10.1145/2304576.2304601, as a fraction. A rank computes while a
+    kernel of the step runs on it. None where nothing computes, and of a single rank.
+    """
+    workload, kernels = run.workload, _kernels(run)
+    own = [kernels[workload.rank[kernels] == rank] for rank in workload.ranks]
+    compute = [length(_spans(run, ops)) for ops in own]
+    mean = float(np.mean(compute)) if len(compute) > 1 else 0.0
+    return max(0.0, max(compute) / mean - 1) if mean > 0 else None
+
+
+def straggler(run: Run) -> Straggler | None:
+    """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
+
+    Summed over the calls with at least two members in the run: from the first arrival to the last,
+    over from the first arrival to the end. It is CCL-Bench's (arXiv 2605.06544) relative lag of the
+    slowest member of a communication group, taken where members arrive, because they end
+    together. The rank is the one for which calls waited longest. None where no call has two.
+    """
+    workload = run.workload
+    ops = np.flatnonzero(workload.what >= What.COLLECTIVE)
+    call = workload.call[ops]
+    first = np.full(len(workload.calls), np.inf)
+    np.minimum.at(first, call, run.start[ops])
+    of_many = workload.members >= 2
+    if not of_many.any():
+        return None
+    last = np.full(len(workload.calls), -np.inf)
+    np.maximum.at(last, call, run.start[ops])
+    lag = np.where(of_many, last - first, 0.0)
+    span = float((run.call_end - first)[of_many].sum())
+    waited: dict[int, float] = defaultdict(float)
+    late = run.start[ops] == last[call]
+    for rank, index in zip(workload.rank[ops[late]].tolist(), call[late].tolist(), strict=True):
+        waited[rank] += float(lag[index])
+    worst = max(waited, key=lambda rank: (waited[rank], -rank))
+    index_value = min(1.0, float(lag.sum()) / span) if span > 0 else 0.0
+    return Straggler(index_value, worst if waited[worst] > 0 else None)
+
+
+def dominant_kernel(run: Run) -> DominantKernel | None:
+    """Find the kernel name with the most time on all ranks together; None without kernels.
+
+    Of CCL-Bench (arXiv 2605.06544) ``dominant_kernel_concentration``, over kernels that compute:
+    those of collectives mostly wait.
+    """
+    workload = run.workload
+    kernels = _kernels(run)
+    spent = np.bincount(
+        workload.name[kernels],
+        weights=run.end[kernels] - run.start[kernels],
+        minlength=len(workload.names),
+    )
+    total = float(spent.sum())
+    if total <= 0:
+        return None
+    most = int(np.argmax(spent))
+    return DominantKernel(workload.names[most], min(1.0, float(spent[most]) / total))
+
+
+def _kernels(run: Run) -> NDArray[np.int64]:
+    """Kernels that the step launched: not what a stream had left of the step before."""
+    workload = run.workload
+    mine = workload.what == What.COMPUTE
+    if STEP_BEFORE in workload.names:
+        mine &= workload.name != workload.names.index(STEP_BEFORE)
+    return np.flatnonzero(mine)
+
+
+def _share_of_step(run: Run, seconds: list[float]) -> float:
+    step = step_time(run)
+    return min(1.0, float(np.mean(seconds)) / step) if seconds and step > 0 else 0.0
+
+
+def _rank_time(run: Run, rank: int) -> RankTime:
+    workload = run.workload
+    mine = workload.ops_of(rank)
+    what = workload.what[mine]
+    kernels = _spans(run, mine[what == What.COMPUTE])
+    copies = _spans(run, mine[what == What.COPY])
+    calls = mine[what >= What.COLLECTIVE]
+    compute = joined(kernels, copies)
+    begun = run.call_start[workload.call[calls]]
+    moving = union(begun, np.maximum(begun, run.end[calls]))
+    waiting = union(run.start[calls], begun)
+    return RankTime(
+        rank=rank,
+        start=float(run.start[mine].min()),
+        end=float(run.end[mine].max()),
+        compute=length(compute),
+        communication=length(moving),
+        exposed_communication=_alone(moving, compute),
+        exposed_waiting=_alone(waiting, compute),
+        exposed_copy=_alone(copies, joined(kernels, moving)),
+    )
+
+
+def _spans(run: Run, ops: NDArray[np.int64]) -> Intervals:
+    return union(run.start[ops], run.end[ops])
+
+
+def _alone(one: Intervals, other: Intervals) -> float:
+    """Length of the part of one union that the other does not cover."""
+    return max(0.0, length(one) - common(one, other))

@@ -1,0 +1,108 @@
+"""Phases of serving that a trace marks, and the latencies that follow from them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.timeline import Run
+from simulator.workload import Workload
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A range on a host thread that marks a phase, where it was measured (s)."""
+
+    name: str
+    rank: int
+    lane: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLatency:
+    """Time to first token, and per output token after it (s), None where nothing decodes."""
+
+    ttft: float
+    tpot: float | None
+
+
+def serving_latency(run: Run, phases: Iterable[Phase]) -> ServingLatency | None:
+    """TTFT and TPOT of the first request whose prefill is marked; None where none is.
+
+    TTFT is from the start of the first prefill to the end of the last one before a decode (a
+    prefill may come in chunks); TPOT is from there to the end of the last decode, over the number
+    of decodes, each of which makes a token: (latency - TTFT) / (output tokens - 1), as vLLM's
+    benchmarks and CCL-Bench (arXiv 2605.06544) have it. Of several ranks the slowest counts. A
+    range that lies in another of its name is part of it.
+    """
+    found: dict[int, list[Phase]] = {}
+    for phase in phases:
+        found.setdefault(phase.rank, []).append(phase)
+    latencies = [_of_rank(run, _outermost(ranges)) for _, ranges in sorted(found.items())]
+    known = [one for one in latencies if one is not None]
+    if not known:
+        return None
+    per_token = [one.tpot for one in known if one.tpot is not None]
+    return ServingLatency(max(one.ttft for one in known), max(per_token, default=None))
+
+
+def moment(run: Run, rank: int, lane: str, time: float) -> float | None:
+    """When a run gets to what a lane did at a measured time (s); None if the lane has no ops.
+
+    Inside an op by the share of it that is done, after one by the time since.
+    """
+    workload = run.workload
+    ops = _lane_ops(workload, rank, lane)
+    if not len(ops):
+        return None
+    place = int(np.searchsorted(workload.measured_start[ops], time, side="right")) - 1
+    if place < 0:
+        return float(run.start[ops[0]]) - (float(workload.measured_start[ops[0]]) - time)
+    op = ops[place]
+    begun, over = float(workload.measured_start[op]), float(workload.measured_end[op])
+    start, end = float(run.start[op]), float(run.end[op])
+    if time >= over:
+        return end + (time - over)
+    return start + (end - start) * (time - begun) / (over - begun)
+
+
+def _lane_ops(workload: Workload, rank: int, lane: str) -> NDArray[np.int64]:
+    """Ops of a lane in the order in which they were measured."""
+    if lane not in workload.lanes:
+        return np.empty(0, dtype=np.int64)
+    mine = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
+    ops = np.flatnonzero(mine & ~np.isnan(workload.measured_start))
+    return ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
+
+
+def _of_rank(run: Run, phases: Sequence[Phase]) -> ServingLatency | None:
+    decodes = [phase for phase in phases if phase.name == DECODE]
+    first_decode = min((phase.start for phase in decodes), default=np.inf)
+    prefills = [p for p in phases if p.name == PREFILL and p.start < first_decode]
+    if not prefills:
+        return None
+    begin = _at(run, prefills[0], prefills[0].start)
+    token = _at(run, prefills[-1], prefills[-1].end)
+    if begin is None or token is None:
+        return None
+    last = _at(run, decodes[-1], decodes[-1].end) if decodes else None
+    return ServingLatency(token - begin, None if last is None else (last - token) / len(decodes))
+
+
+def _at(run: Run, phase: Phase, time: float) -> float | None:
+    return moment(run, phase.rank, phase.lane, time)
+
+
+def _outermost(phases: Sequence[Phase]) -> list[Phase]:
+    """Drop ranges inside another of the same name; the rest by start."""
+    kept: dict[str, list[Phase]] = {}
+    for phase in sorted(phases, key=lambda one: (one.start, -one.end)):
+        own = kept.setdefault(phase.name, [])
+        if not own or phase.end > own[-1].end:
+            own.append(phase)
+    return sorted((one for own in kept.values() for one in own), key=lambda one: one.start)

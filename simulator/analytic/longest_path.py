@@ -1,0 +1,184 @@
+"""The step of many scenarios at once, without contention: one pass over a contracted graph.
+
+A scenario is what calls cost in it and how long each part of local time is. Scenarios are the
+inner loop, so that the graph is read once for a block of them and the compiled loop adds several at
+a time. It answers what ``engine="analytic"`` of :func:`simulator.engine.simulate.simulate` does,
+one scenario after the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.analytic.contraction import Contracted
+from simulator.compiled import compiled_nan_free
+from simulator.errors import WorkloadError
+from simulator.workload import Floats, Ints, Matrix, Offsets, What
+
+_LEAST, _BLOCK, _ENDS = 8, 128, 2**25
+"""Scenarios of one pass: 128, or fewer where their ends at all points would take over 256 MiB."""
+
+
+class _Edges(NamedTuple):
+    """Edges of a contracted graph."""
+
+    offset: Offsets
+    source: Ints
+    weight: Matrix
+
+
+class _Calls(NamedTuple):
+    """Row of the costs (-1: no call) and factor of every point, and the costs."""
+
+    row: Ints
+    factor: Floats
+    cost: Matrix
+
+
+class _Scratch(NamedTuple):
+    """Ends of all points in a block of scenarios, and the length of an edge in each of them."""
+
+    end: Matrix
+    after: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Scenarios, ``S`` of them, that differ in what calls cost and how fast the ranks are.
+
+    ``cost`` (s) has a row per distinct call, shape ``(distinct, S)``; call ``c`` costs
+    ``factor[c]`` times row ``row[c]``. ``scale`` says how long a part of local time is, 1 being as
+    recorded: shape ``(S,)`` each; a part that is not there is as recorded.
+
+    Raises
+    ------
+    WorkloadError
+        If the shapes disagree, or a cost or a scale is not a number of 0 or more.
+    """
+
+    cost: Floats
+    row: NDArray[np.intp]
+    factor: Floats
+    scale: Mapping[What, Floats]
+
+    def __post_init__(self) -> None:
+        if any(one.shape != (len(self),) for one in self.scale.values()):
+            raise WorkloadError(f"every scale needs a value for each of {len(self)} scenarios")
+        if len(self.row) != len(self.factor):
+            raise WorkloadError("calls have as many factors as rows")
+        scales = [(f"scale of {part.name.lower()}", one) for part, one in self.scale.items()]
+        for what, values in [("cost", self.cost), *scales]:
+            if not (np.isfinite(values) & (values >= 0)).all():
+                raise WorkloadError(f"the {what} in a scenario is not a number of 0 or more")
+
+    def __len__(self) -> int:
+        return int(self.cost.shape[1])
+
+    def scales(self, parts: tuple[What, ...]) -> Floats:
+        """Scale of each part of a contracted graph, shape ``(1 + len(parts), S)``.
+
+        Raises
+        ------
+        WorkloadError
+            If a part is scaled that the graph does not tell apart.
+        """
+        if missing := [part.name.lower() for part in self.scale if part not in parts]:
+            raise WorkloadError(f"contracted without telling apart {', '.join(missing)}")
+        ones = np.ones(len(self))
+        return np.stack([ones, *(self.scale.get(part, ones) for part in parts)])
+
+
+def makespans(graph: Contracted, points: Points) -> Floats:
+    """Step time of each scenario (s), shape ``(S,)``."""
+    last: Floats = _swept(graph, points, len(graph) - 1)[0]
+    return last
+
+
+def starts(graph: Contracted, points: Points) -> Floats:
+    """Start of every point of the graph in each scenario (s), shape ``(len(graph), S)``."""
+    return _swept(graph, points, 0)
+
+
+def _swept(graph: Contracted, points: Points, first: int) -> Floats:
+    """Return the starts of the points from ``first`` on."""
+    start = np.empty((len(graph) - first, len(points)))
+    if start.size:
+        edges = _Edges(graph.offset, graph.source, graph.weight)
+        calls = _of_points(graph, points)
+        block = min(_BLOCK, len(points), max(_LEAST, _ENDS // len(graph)))
+        scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
+        for begin in range(0, len(points), block):
+            _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)
+    return start
+
+
+def _of_points(graph: Contracted, points: Points) -> _Calls:
+    is_call = graph.call >= 0
+    row = np.full(len(graph), -1, dtype=np.int32)
+    factor = np.zeros(len(graph))
+    row[is_call] = points.row[graph.call[is_call]]
+    factor[is_call] = points.factor[graph.call[is_call]]
+    return _Calls(row, factor, np.ascontiguousarray(points.cost))
+
+
+@compiled_nan_free
+def _sweep(
+    edges: _Edges, calls: _Calls, scale: Matrix, scratch: _Scratch, start: Matrix, begin: int
+) -> None:
+    """Fill ``start`` of the last points in a block of scenarios that begins at ``begin``."""
+    offset, source, weight = edges
+    end, after = scratch
+    first = len(offset) - 1 - len(start)
+    width = min(len(after), start.shape[1] - begin)
+    for point in range(len(offset) - 1):
+        mine = end[point, :width]
+        mine[:] = 0.0
+        for edge in range(offset[point], offset[point + 1]):
+            before = end[source[edge], :width]
+            _come_after(mine, before, weight[edge], scale, begin, after[:width])
+        if point >= first:
+            for at in range(width):
+                start[point - first, begin + at] = mine[at]
+        row, factor = calls.row[point], calls.factor[point]
+        if row >= 0:
+            for at in range(width):
+                mine[at] += factor * calls.cost[row, begin + at]
+
+
+@compiled_nan_free
+def _come_after(
+    mine: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
+) -> None:
+    """Let a point come no earlier than an edge's weight after another, in a block of scenarios.
+
+    ``after`` is scratch. Most edges have one part that is scaled, if any.
+    """
+    parts, part = 0, 0
+    for one in range(1, len(weight)):
+        if weight[one] > 0:
+            parts, part = parts + 1, one
+    if parts == 0:
+        fixed = weight[0]
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + fixed)
+    elif parts == 1:
+        fixed, scaled, by = weight[0], weight[part], scale[part, begin:]
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + (fixed + scaled * by[at]))
+    else:
+        _add_up(weight, scale, begin, after)
+        for at in range(len(mine)):
+            mine[at] = max(mine[at], before[at] + after[at])
+
+
+@compiled_nan_free
+def _add_up(weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
+    """Length of an edge in each scenario of a block."""
+    after[:] = weight[0]
+    for part in range(1, len(weight)):
+        if weight[part] > 0:
+            for at in range(len(after)):
+                after[at] += weight[part] * scale[part, begin + at]

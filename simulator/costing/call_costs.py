@@ -1,0 +1,137 @@
+"""What calls put on the links of a topology: laid once for equal calls of groups that lie alike."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.link_load import Load, cost, lay, unknown
+from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.schedule import Plan
+from simulator.topology import Topology
+from simulator.workload import Call, Floats, Workload
+
+Planner = Callable[[Call, Topology], Plan]
+"""How a library would carry out a call on a topology: algorithm, protocol, overheads.
+
+It may depend on where the ranks of the group are on the network, not on the number of a component
+that is like others (:mod:`simulator.costing.symmetry`): calls of groups that lie alike are planned
+once.
+"""
+_WORTH_IT = 16
+"""Groups laid one by one before it is asked which of them lie alike."""
+
+_Sort = tuple[str, str, float, str]
+"""Kind, label of the group, size and dtype of a call."""
+
+
+@dataclass(slots=True, eq=False)
+class Costs:
+    """Loads of calls on a topology; equal calls are laid once."""
+
+    topology: Topology
+    planner: Planner
+    _known: dict[tuple[_Sort, tuple[int, ...]], tuple[Load, ...]] = field(default_factory=dict)
+    _alike: dict[tuple[_Sort, bytes], tuple[Ints, tuple[Load, ...]]] = field(default_factory=dict)
+    _patterns: dict[tuple[int, ...], bytes | None] = field(default_factory=dict)
+    _symmetry: Symmetry | None = None
+
+    def loads(self, call: Call) -> tuple[Load, ...]:
+        """Return what the call puts on the links; nothing for a group of one rank."""
+        if math.isnan(call.size):
+            return (unknown(call.transfer, self.topology),)
+        sort = call.kind, call.group.label, call.size, call.dtype
+        key = sort, call.group.ranks
+        if key not in self._known:
+            self._known[key] = self._found(sort, call)
+        return self._known[key]
+
+    def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
+        """Return a function from a call of the workload, by its index, to its loads."""
+        row: list[int] = distinct(workload)[1].tolist()
+        known: dict[int, tuple[Load, ...]] = {}
+
+        def loads(call: int) -> tuple[Load, ...]:
+            if row[call] not in known:
+                known[row[call]] = self.loads(workload.call_view(call))
+            return known[row[call]]
+
+        return loads
+
+    def idle_time(self, call: Call) -> float:
+        """Time of the call on an idle network (s)."""
+        return cost(self.loads(call))
+
+    def idle_times(self, workload: Workload) -> Floats:
+        """Time of every call of a workload on an idle network (s); 0 if nobody takes part."""
+        first, row = distinct(workload)
+        times = [self.idle_time(workload.call_view(call)) for call in first]
+        return np.array([*times, 0.0])[row]
+
+    def _found(self, sort: _Sort, call: Call) -> tuple[Load, ...]:
+        """Lay a call, or move what is known of a group that lies alike."""
+        if len(self._known) == _WORTH_IT:
+            self._symmetry = symmetry(self.topology)
+        ranks = np.array(call.group.ranks)
+        found = self._symmetry
+        pattern = None if found is None else self._pattern(found, call.group.ranks)
+        if found is None or pattern is None:
+            return self._laid(call)
+        components = found.components(ranks)
+        if (sort, pattern) not in self._alike:
+            loads = self._laid(call)
+            if all(found.confined(load.link, components) for load in loads):
+                self._alike[sort, pattern] = components, loads
+            return loads
+        there, loads = self._alike[sort, pattern]
+        return tuple(_moved(load, found, there, components) for load in loads)
+
+    def _laid(self, call: Call) -> tuple[Load, ...]:
+        positions = np.array(call.group.ranks, dtype=np.int32)
+        return lay(self.planner(call, self.topology), positions, call.size, self.topology)
+
+    def _pattern(self, found: Symmetry, ranks: tuple[int, ...]) -> bytes | None:
+        if ranks not in self._patterns:
+            self._patterns[ranks] = found.pattern(np.array(ranks))
+        return self._patterns[ranks]
+
+
+def distinct(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
+    """Find calls that cost the same on any network: the first of each, and which every call is.
+
+    A call that nobody takes part in is none of them (-1).
+    """
+    calls = workload.calls
+    dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
+    known = ~np.isnan(calls.size)
+    columns: tuple[NDArray[Any], ...] = (
+        calls.kind,
+        calls.group,
+        np.array([dtypes[dtype] for dtype in calls.dtype]),
+        np.where(known, calls.size, -1.0),
+        np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
+    )
+    sort = np.zeros(len(calls), dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        sort = np.unique(sort * len(values) + which, return_inverse=True)[1]
+    joined = np.flatnonzero(workload.members)
+    _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
+    row = np.full(len(calls), -1, dtype=np.intp)
+    row[joined] = which
+    return joined[first].tolist(), row
+
+
+def _moved(load: Load, found: Symmetry, source: Ints, target: Ints) -> Load:
+    """Put a load on the links that are in ``target`` where its own are in ``source``."""
+    if not len(load.link):
+        return load
+    bottleneck = np.array([load.bottleneck], dtype=np.int32)
+    return replace(
+        load,
+        link=found.moved(load.link, source, target),
+        bottleneck=int(found.moved(bottleneck, source, target)[0]),
+    )

@@ -1,0 +1,225 @@
+"""A schedule laid on a topology: bytes on links, once per run of like steps.
+
+A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links, which
+remembers the steps it is folded out of: :mod:`simulator.engine.fair_network` takes them one by one
+while something else is on the links.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import WorkloadError
+from simulator.routing.routes import routes
+from simulator.schedule import Plan, Step
+from simulator.topology import Topology
+
+Floats = NDArray[np.float64]
+
+
+class Run(NamedTuple):
+    """Like steps, one after the other: each waits ``latency`` (s), then moves ``amount`` (B)."""
+
+    repeats: int
+    latency: float
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """Flows that start together and advance in step, each at the same rate.
+
+    ``amount`` is the bytes of the largest flow over all repetitions (B). A flow at rate ``x``
+    (B/s) puts ``weight[i] * x`` on link ``link[i]``; alone it runs at ``alone`` = the least
+    bandwidth / weight, found on link ``bottleneck``. ``latency`` (s) passes before bytes move;
+    ``latency_of`` splits it by resource, shape ``(resources + 1,)``, the last for software.
+
+    ``runs`` are the steps it is folded out of, which add up to ``latency`` and ``amount``; empty
+    for a load that is one step.
+    """
+
+    latency: float
+    latency_of: Floats
+    amount: float
+    link: NDArray[np.int32]
+    weight: Floats
+    alone: float
+    bottleneck: int
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def time(self) -> float:
+        """Hockney time on an idle network: ``latency + amount / alone`` (s)."""
+        return self.latency + self.transfer
+
+    @property
+    def transfer(self) -> float:
+        """``amount / alone``: the bytes' part of the time on an idle network (s)."""
+        return self.amount / self.alone if self.amount else 0.0
+
+
+def cost(loads: tuple[Load, ...]) -> float:
+    """Time of a call on an idle network: its loads one after the other (s)."""
+    return sum(load.time for load in loads)
+
+
+def unknown(transfer: float, network: Topology) -> Load:
+    """Load of a call whose size is unknown: its measured time, whatever the network.
+
+    ``transfer`` in s; NaN, where nothing was measured either, is an error.
+    """
+    if math.isnan(transfer):
+        raise WorkloadError("a call has neither a size nor a measured time")
+    software = np.zeros(len(network.resources) + 1)
+    software[-1] = transfer
+    return Load(transfer, software, 0.0, np.empty(0, dtype=np.int32), np.empty(0), np.inf, -1)
+
+
+def lay(
+    plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
+) -> tuple[Load, ...]:
+    """Lay a plan on a topology; ``positions[i]`` is the node of the group's rank ``i``.
+
+    ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    software = np.zeros(len(network.resources) + 1)
+    software[-1] = plan.overhead
+    empty = np.empty(0, dtype=np.int32)
+    loads = [Load(plan.overhead, software, 0.0, empty, np.empty(0), np.inf, -1)]
+    steps = [
+        _of_step(step, plan, positions, (size / plan.schedule.parts, network))
+        for step in plan.schedule.steps
+    ]
+    if plan.pipelined:
+        return (_together(loads + steps, network),)
+    for load in steps:
+        if _same_links(loads[-1], load) or not len(loads[-1].link):
+            loads[-1] = _joined(loads[-1], load)
+        else:
+            loads.append(load)
+    return tuple(loads)
+
+
+def _of_step(
+    step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
+) -> Load:
+    chunk_bytes, network = where
+    flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
+    offset, link = routes(network, positions[step.source], positions[step.target])
+    on_link = bytes_on_links(step, flow, (offset, link), network)
+    if plan.bandwidth_factor:
+        on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
+    latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
+    if plan.latency_factor:
+        latency_of[:-1] *= by_resource(plan.latency_factor, network)
+    latency_of[-1] = plan.step_latency
+    largest = float(flow.max())
+    used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
+    weight = on_link[used] / largest if largest else np.empty(0)
+    rates = network.bandwidth[used] / weight if largest else np.empty(0)
+    tightest = int(np.argmin(rates)) if len(rates) else -1
+    one = Run(step.repeats, float(latency_of.sum()), largest if len(rates) else 0.0)
+    return Load(
+        latency=one.latency * step.repeats,
+        latency_of=latency_of * step.repeats,
+        amount=one.amount * step.repeats,
+        link=used,
+        weight=weight,
+        alone=float(rates[tightest]) if len(rates) else np.inf,
+        bottleneck=int(used[tightest]) if len(rates) else -1,
+        runs=(one,) if step.repeats > 1 else (),
+    )
+
+
+def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
+    """Factors in the order of the topology's resources, 1 where none is given."""
+    return np.array([factors.get(name, 1.0) for name in network.resources])
+
+
+def bytes_on_links(
+    step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
+) -> Floats:
+    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``."""
+    offset, link = path
+    of = np.repeat(np.arange(len(flow)), np.diff(offset))
+    if step.in_network:
+        end = step.target if step.reduce else step.source
+        alike = np.stack([link, end[of], step.chunk[of]], axis=1)
+        once = np.unique(alike, axis=0, return_index=True)[1]
+        of, link = of[once], link[once]
+    on_link: Floats = np.bincount(link, weights=flow[of], minlength=len(network)).astype(np.float64)
+    return on_link
+
+
+def _latency_of(
+    offset: NDArray[np.int64], link: NDArray[np.int32], network: Topology, *, everyone: bool
+) -> Floats:
+    """Split the latency of a step by resource: its slowest transfer's, or everyone's mean."""
+    latency_of = np.zeros(len(network.resources) + 1)
+    if not len(link):
+        return latency_of
+    if everyone:
+        np.add.at(latency_of, network.resource[link], network.latency[link] / (len(offset) - 1))
+        return latency_of
+    slowest = int(np.argmax(np.add.reduceat(network.latency[link], offset[:-1])))
+    path = link[offset[slowest] : offset[slowest + 1]]
+    np.add.at(latency_of, network.resource[path], network.latency[path])
+    return latency_of
+
+
+def _together(loads: list[Load], network: Topology) -> Load:
+    """One load of all: latencies one after the other, bytes at the same time."""
+    on_link = np.zeros(len(network))
+    for load in loads:
+        on_link[load.link] += load.weight * load.amount
+    used = np.flatnonzero(on_link).astype(np.int32)
+    times = on_link[used] / network.bandwidth[used]
+    tightest = int(used[np.argmax(times)]) if len(used) else -1
+    amount = float(on_link[tightest]) if len(used) else 0.0
+    return Load(
+        latency=sum(load.latency for load in loads),
+        latency_of=np.sum([load.latency_of for load in loads], axis=0),
+        amount=amount,
+        link=used,
+        weight=on_link[used] / amount if len(used) else np.empty(0),
+        alone=float(network.bandwidth[tightest]) if len(used) else np.inf,
+        bottleneck=tightest,
+    )
+
+
+def _same_links(one: Load, other: Load) -> bool:
+    return np.array_equal(one.link, other.link) and np.array_equal(one.weight, other.weight)
+
+
+def _joined(one: Load, other: Load) -> Load:
+    return replace(
+        other,
+        latency=one.latency + other.latency,
+        latency_of=one.latency_of + other.latency_of,
+        amount=one.amount + other.amount,
+        runs=_runs_of(one, other),
+    )
+
+
+def _runs_of(one: Load, other: Load) -> tuple[Run, ...]:
+    """List the runs of both; like steps are one run, and what only waits joins a single step."""
+    runs: list[Run] = []
+    for load in (one, other):
+        for run in load.runs or (Run(1, load.latency, load.amount),):
+            before = runs[-1] if runs else Run(1, 0.0, 0.0)
+            if before[1:] == run[1:]:
+                runs[-1:] = [run._replace(repeats=before.repeats + run.repeats)]
+            elif before.repeats == run.repeats == 1 and not before.amount:
+                runs[-1:] = [run._replace(latency=before.latency + run.latency)]
+            else:
+                runs.append(run)
+    return tuple(runs) if runs[1:] or runs[0].repeats > 1 else ()

@@ -1,0 +1,250 @@
+"""Many networks of one graph: the same links with other bandwidths and latencies.
+
+Links that agree in all networks are a class. What a schedule puts on a network depends on the graph
+only; its time is then a maximum over classes, taken for all networks at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.link_load import Floats, by_resource, bytes_on_links, lay
+from simulator.routing.routes import routes
+from simulator.schedule import Plan, Schedule, Step
+from simulator.topology import Topology
+
+Number = Any
+"""A float, or an array with a value per network."""
+_BITS = 62
+"""What an int64 holds without its sign."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Networks:
+    """``S`` networks: link ``i`` of ``graph`` has the numbers of class ``of[i]``.
+
+    ``bandwidth`` and ``latency`` have shape ``(classes, S)``, ``resource`` shape ``(classes,)``.
+    """
+
+    graph: Topology
+    of: NDArray[np.intp]
+    resource: NDArray[np.int16]
+    bandwidth: Floats
+    latency: Floats
+
+    def __len__(self) -> int:
+        return int(self.bandwidth.shape[1])
+
+    def at(self, bandwidth: Floats, latency: Floats) -> "Networks":
+        """Return other networks of the same graph and classes of links."""
+        return replace(
+            self,
+            bandwidth=np.ascontiguousarray(bandwidth),
+            latency=np.ascontiguousarray(latency),
+        )
+
+    def multiplied(
+        self, latency: Mapping[str, float], bandwidth: Mapping[str, float]
+    ) -> "Networks":
+        """Return networks with other latencies and bandwidths of some resources."""
+        factors = (
+            by_resource(one, self.graph)[self.resource, None] for one in (latency, bandwidth)
+        )
+        of_latency, of_bandwidth = factors
+        return self.at(self.bandwidth * of_bandwidth, self.latency * of_latency)
+
+    def network(self, index: int) -> Topology:
+        """Return one of them."""
+        return replace(
+            self.graph,
+            bandwidth=self.bandwidth[self.of, index],
+            latency=self.latency[self.of, index],
+        )
+
+    def distinct(self) -> tuple[list[int], NDArray[np.intp]]:
+        """Networks that differ, the first of each, and which of them every network is."""
+        if len(self) == 1:
+            return [0], np.zeros(1, dtype=np.intp)
+        both = np.concatenate([self.bandwidth, self.latency]).T
+        _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
+        return first.tolist(), which.ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wire:
+    """What a schedule costs on the links alone: s per byte of the message, s of latency, steps.
+
+    ``busy`` (s per byte) is how long a pipelined schedule keeps each link, or class of links, of
+    ``resource``.
+    """
+
+    per_byte: Number
+    latency: Number
+    steps: int
+    busy: Floats
+    resource: NDArray[np.int16]
+
+    def on(self, network: Topology, resource: str) -> Number:
+        """Time of the bytes on the links of one resource (s per byte); 0 if they use none."""
+        if resource not in network.resources:
+            return np.zeros(self.busy.shape[1:])
+        mine = self.resource == network.resources.index(resource)
+        return self.busy[mine].max(axis=0, initial=0.0)
+
+
+def same_graph(one: Topology, other: Topology) -> bool:
+    """Whether two topologies differ in numbers only."""
+    return (
+        one.nodes == other.nodes
+        and one.resources == other.resources
+        and one.route is other.route
+        and np.array_equal(one.source, other.source)
+        and np.array_equal(one.target, other.target)
+        and np.array_equal(one.resource, other.resource)
+    )
+
+
+def stacked(networks: Sequence[Topology]) -> Networks:
+    """Put topologies together of which :func:`same_graph` is true."""
+    graph = networks[0]
+    bandwidth = np.stack([network.bandwidth for network in networks], axis=1)
+    latency = np.stack([network.latency for network in networks], axis=1)
+    columns = np.concatenate([graph.resource[:, None], bandwidth, latency], axis=1)
+    _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    return Networks(graph, of.ravel(), graph.resource[first], bandwidth[first], latency[first])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Laid:
+    """Like steps of a schedule of one byte on the graph of many networks, whatever their numbers.
+
+    Of step ``i``, repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of
+    each class, ``mean[i]`` how many links of each class a transfer passes, ``ways[i]`` the same of
+    every transfer that differs. ``total`` is ``most`` of all steps together.
+    """
+
+    repeats: Floats
+    most: Floats
+    mean: Floats
+    ways: tuple[Floats, ...]
+    total: Floats
+
+    @property
+    def steps(self) -> int:
+        """Steps of the schedule."""
+        return int(self.repeats.sum())
+
+
+def wire(
+    schedule: Schedule,
+    positions: NDArray[np.int32],
+    networks: Topology | Networks,
+    *,
+    pipelined: bool,
+) -> Wire:
+    """Lay a schedule of one byte on the links of one network, or of many at once.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    if isinstance(networks, Networks):
+        return on_networks(laid(schedule, positions, networks), networks, pipelined=pipelined)
+    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, networks)
+    all_of = loads[0]
+    return Wire(
+        per_byte=sum(load.transfer for load in loads),
+        latency=sum(load.latency for load in loads),
+        steps=sum(step.repeats for step in schedule.steps),
+        busy=all_of.weight * all_of.amount / networks.bandwidth[all_of.link],
+        resource=networks.resource[all_of.link],
+    )
+
+
+def laid(schedule: Schedule, positions: NDArray[np.int32], networks: Networks) -> Laid:
+    """Lay a schedule on the graph of networks: what is the same on all that have its classes.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    classes, total = len(networks.resource), np.zeros(len(networks.graph))
+    count: dict[tuple[bytes, ...], int] = {}
+    rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
+    for step in schedule.steps:
+        on_link, hops = _laid(step, positions, networks, 1 / schedule.parts)
+        total += step.repeats * on_link
+        row = _most(on_link, networks), hops.mean(axis=0), _unlike(hops)
+        key = tuple(part.tobytes() for part in row)
+        count[key] = count.get(key, 0) + step.repeats
+        rows[key] = row
+    return Laid(
+        repeats=np.array(list(count.values()), dtype=np.float64),
+        most=np.array([most for most, _, _ in rows.values()]).reshape(-1, classes),
+        mean=np.array([mean for _, mean, _ in rows.values()]).reshape(-1, classes),
+        ways=tuple(ways for _, _, ways in rows.values()),
+        total=_most(total, networks),
+    )
+
+
+def on_networks(
+    laid: Laid, networks: Networks, *, pipelined: bool, chosen_on: Networks | None = None
+) -> Wire:
+    """Give a schedule that is laid the bandwidths and latencies of networks.
+
+    The transfer that a step waits for is the slowest of ``chosen_on``, these networks by default.
+    """
+    busy = laid.total[:, None] / networks.bandwidth
+    if pipelined:
+        latency = laid.repeats @ (laid.mean @ networks.latency)
+        per_byte = busy.max(axis=0, initial=0.0)
+    else:
+        latency, per_byte = np.zeros((2, len(networks)))
+        for repeats, most, ways in zip(laid.repeats, laid.most, laid.ways, strict=True):
+            latency += repeats * _slowest(ways, networks, chosen_on)
+            per_byte += repeats * (most[:, None] / networks.bandwidth).max(axis=0, initial=0.0)
+    return Wire(per_byte, latency, laid.steps, busy, networks.resource)
+
+
+def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:
+    """Latency of the way that is the slowest there (s), shape ``(S,)``."""
+    latency: Floats = ways @ networks.latency
+    here = latency if chosen_on is None else ways @ chosen_on.latency
+    found: Floats = latency[here.argmax(axis=0), np.arange(len(networks))]
+    return found
+
+
+def _most(on_link: Floats, networks: Networks) -> Floats:
+    """Bytes on the busiest link of each class, shape ``(classes,)``."""
+    most = np.zeros(len(networks.resource))
+    np.maximum.at(most, networks.of, on_link)
+    return most
+
+
+def _laid(
+    step: Step, positions: NDArray[np.int32], networks: Networks, chunk: float
+) -> tuple[Floats, Floats]:
+    """Bytes on each link, and how many links of each class every transfer passes."""
+    graph = networks.graph
+    path = routes(graph, positions[step.source], positions[step.target])
+    offset, link = path
+    flow: Floats = step.count * np.float64(chunk)
+    on_link = bytes_on_links(step, flow, path, graph)
+    classes, messages = len(networks.resource), len(flow)
+    of = np.repeat(np.arange(messages), np.diff(offset)) * classes + networks.of[link]
+    hops = np.bincount(of, minlength=messages * classes).reshape(messages, classes)
+    return on_link, hops.astype(np.float64)
+
+
+def _unlike(hops: Floats) -> Floats:
+    """Return the distinct rows in their order; small whole numbers are digits, if they fit."""
+    base = hops.max() + 1
+    if hops.shape[1] * np.log2(base) > _BITS:
+        return hops[np.sort(np.unique(hops, axis=0, return_index=True)[1])]
+    key = hops.astype(np.int64) @ np.int64(base) ** np.arange(hops.shape[1])
+    return hops[np.sort(np.unique(key, return_index=True)[1])]

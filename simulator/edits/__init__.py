@@ -1,0 +1,1 @@
+"""Functions from a workload to a changed one."""

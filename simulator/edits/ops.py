@@ -1,0 +1,206 @@
+"""Edits: the same step with ops scaled, dropped or fused; each returns another workload.
+
+A dropped or fused op stays in its place with no duration, so that what waited for it still waits
+for what it waited for. What goes with it is its launch: the edge from the host, and the host op,
+if launching is all it was for: its other followers are the next op of its own thread and other
+ops that are not launched any more.
+
+Stragglers removed: what every rank does, every rank does in the median time.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.workload import Edges, Floats, What, Workload
+
+Mask = NDArray[np.bool_]
+
+
+def scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
+    """Multiply the durations of ops; of an op of a call, only its draining (none as a rule)."""
+    return replace(workload, duration=np.where(ops, workload.duration * factor, workload.duration))
+
+
+def lags_scaled(workload: Workload, edges: Mask, factor: float) -> Workload:
+    """Multiply the lags of edges."""
+    lag = np.where(edges, workload.edges.lag * factor, workload.edges.lag)
+    return replace(workload, edges=replace(workload.edges, lag=lag))
+
+
+def dropped(workload: Workload, ops: Mask) -> Workload:
+    """Let ops take no time; kernels and copies are not launched, and the gap before them goes."""
+    duration = np.where(ops, 0.0, workload.duration)
+    workload = replace(workload, duration=duration)
+    edges = workload.edges
+    gap = ops[edges.target] & (workload.what[edges.source] != What.HOST)
+    return _never_launched(lags_scaled(workload, gap, 0.0), ops)
+
+
+def calls_dropped(workload: Workload, calls: Mask) -> Workload:
+    """Let calls not happen: nothing moves, nobody launches them, and nobody waits for members."""
+    gone = np.isin(workload.call, np.flatnonzero(calls))
+    left = np.flatnonzero(~calls)
+    number = np.full(len(calls) + 1, -1, dtype=np.int32)
+    number[left] = np.arange(len(left), dtype=np.int32)
+    table = workload.calls
+    kept = replace(
+        table,
+        kind=table.kind[left],
+        group=table.group[left],
+        sequence=table.sequence[left],
+        size=table.size[left],
+        dtype=tuple(table.dtype[call] for call in left.tolist()),
+        transfer=table.transfer[left],
+        factor=table.factor[left],
+        late=table.late[left],
+    )
+    # A column of -1 finds the last row of ``number``, which is -1.
+    call = number[workload.call]
+    what = np.where(gone, np.uint8(What.COPY), workload.what)
+    return dropped(replace(workload, what=what, call=call, calls=kept), gone)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """A workload with runs of kernels fused: ``runs`` launches instead of ``kernels``."""
+
+    workload: Workload
+    kernels: Mask
+    runs: int
+
+
+def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
+    """Make one launch of each run of ``ops`` that follow each other on a stream.
+
+    A run goes on as long as a kernel waits for nothing but its launch and the kernel before it,
+    and nothing but that kernel waits for the one before: else what is in between would wait for
+    itself. The one launch lasts the sum of the run times ``factor``; the gaps inside are gone,
+    and so are the launches of all but the first.
+    """
+    before = _continued(workload, ops)
+    first = np.arange(len(workload))
+    later = np.flatnonzero(before >= 0)
+    first[later] = before[later]
+    while not np.array_equal(first[first], first):
+        first = first[first]
+    heads = np.unique(first[later])
+    member = np.zeros(len(workload), dtype=bool)
+    member[later] = member[heads] = True
+
+    def summed(column: Floats) -> Floats:
+        total = column.copy()
+        total[heads] = np.bincount(first, weights=column, minlength=len(column))[heads]
+        total[later] = 0.0
+        return total
+
+    duration = summed(workload.duration)
+    duration[heads] *= factor
+    inside = np.zeros(len(workload), dtype=bool)
+    inside[later] = True
+    gone = dropped(workload, inside)
+    # The host ops that only launched the later ones have no duration in ``gone``.
+    duration = np.where(member, duration, gone.duration)
+    result = replace(
+        gone,
+        duration=duration,
+        flops=None if gone.flops is None else summed(gone.flops),
+        traffic=None if gone.traffic is None else summed(gone.traffic),
+    )
+    return Fused(result, member, len(heads))
+
+
+def _continued(workload: Workload, ops: Mask) -> NDArray[np.int64]:
+    """Find the kernel that each continues the run of, -1 where it begins one."""
+    edges = workload.edges
+    source, target = edges.source, edges.target
+    waited = workload.what[source] != What.HOST
+    followers = np.diff(edges.offset)
+    awaited = np.bincount(target[waited], minlength=len(workload))
+    goes_on = (
+        ops[source]
+        & ops[target]
+        & (workload.rank[source] == workload.rank[target])
+        & (workload.lane[source] == workload.lane[target])
+        & (followers[source] == 1)
+        & (awaited[target] == 1)
+    )
+    before = np.full(len(workload), -1, dtype=np.int64)
+    before[target[goes_on]] = source[goes_on]
+    return before
+
+
+def _never_launched(workload: Workload, ops: Mask) -> Workload:
+    """Take away the launches of ops, and the time of host ops that were for nothing else."""
+    edges = workload.edges
+    source, target = edges.source, edges.target
+    is_host = workload.what == What.HOST
+    launch = is_host[source] & ~is_host[target] & ops[target]
+    goes_on = (
+        is_host[target]
+        & (workload.rank[source] == workload.rank[target])
+        & (workload.lane[source] == workload.lane[target])
+    )
+    needless = np.zeros(len(workload), dtype=bool)
+    needless[source[launch]] = True
+    needless[source[~launch & ~goes_on]] = False
+    kept = Edges.of(len(workload), source[~launch], target[~launch], edges.lag[~launch])
+    return replace(workload, edges=kept, duration=np.where(needless, 0.0, workload.duration))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evened:
+    """A workload without stragglers: ``ops`` were compared over ``ranks``.
+
+    ``latest`` is how much later than the first the last rank started (s).
+    """
+
+    workload: Workload
+    ops: int
+    ranks: int
+    latest: float
+
+
+def evened(workload: Workload) -> Evened:
+    """Give like ops of all ranks their median duration, and let all ranks start with the first.
+
+    Like are ops of one name that occur equally often on every rank: the n-th of each. Ops that
+    only some ranks have (stages of a pipeline, a rank that logs) keep their duration.
+    """
+    ranks = len(workload.ranks)
+    alike = _alike(workload)
+    duration = workload.duration.copy()
+    table = duration[alike]
+    duration[alike] = np.median(table, axis=1, keepdims=True) if len(alike) else table
+    late = _late(workload)
+    ready = np.maximum(0.0, workload.ready - late[np.searchsorted(workload.ranks, workload.rank)])
+    result = replace(workload, duration=duration, ready=ready)
+    return Evened(result, int(alike.size), ranks, float(late.max(initial=0.0)))
+
+
+def _alike(workload: Workload) -> NDArray[np.int64]:
+    """Rows of like ops, one column per rank, shape ``(likes, ranks)``."""
+    ranks = len(workload.ranks)
+    ops = np.flatnonzero(workload.what < What.COLLECTIVE)
+    kind = workload.name[ops].astype(np.int64) * len(What) + workload.what[ops]
+    rank = np.searchsorted(workload.ranks, workload.rank[ops])
+    ops = ops[np.lexsort((ops, rank, kind))]
+    kinds, which = np.unique(np.sort(kind), return_inverse=True)
+    rank = np.searchsorted(workload.ranks, workload.rank[ops])
+    counts = np.bincount(which * ranks + rank, minlength=len(kinds) * ranks).reshape(-1, ranks)
+    common = (counts == counts[:, :1]).all(axis=1) & (counts[:, 0] > 0)
+    ops, rank = ops[common[which]], rank[common[which]]
+    # In order of kind, then place, and each rank has as many of each kind: the n-th is the n-th.
+    found = [ops[rank == one] for one in range(ranks)]
+    return np.stack(found, axis=1) if found else np.empty((0, 0), dtype=np.int64)
+
+
+def _late(workload: Workload) -> NDArray[np.float64]:
+    """How much later than the first rank each begins: its earliest op that waits for nobody (s)."""
+    begins = np.full(len(workload.ranks), np.inf)
+    first = np.flatnonzero(workload.predecessors == 0)
+    rank = np.searchsorted(workload.ranks, workload.rank[first])
+    np.minimum.at(begins, rank, workload.ready[first])
+    begins[np.isinf(begins)] = 0.0
+    return np.asarray(begins - begins.min(initial=np.inf))

@@ -1,0 +1,106 @@
+"""Kernels slow down beside communication.
+
+A collective takes memory bandwidth and multiprocessors from the kernels beside it. A kernel's
+duration is taken to grow linearly with the part of it that lies beside a call of its rank that
+moves (from the last member's arrival on)::
+
+    duration = alone * (1 + slope * fraction beside)
+
+How long a kernel takes then depends on when it runs, and that on how long kernels take: the two are
+simulated in turn until they agree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.analysis.intervals import Intervals, cover, union
+from simulator.timeline import Timeline
+from simulator.workload import STEP_BEFORE, Floats, What, Workload
+
+_ROUNDS = 30
+"""Simulations at most."""
+_PLAIN = 5
+"""After so many, each goes half the way only: kernels that swap places do not settle otherwise."""
+_SETTLED = 1e-5
+"""Durations have settled when together they change by less than this share of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """When ops started and ended, and calls moved (s), NaN where that is not known."""
+
+    start: Floats
+    end: Floats
+    call_start: Floats
+    call_end: Floats
+
+
+def simulated(timeline: Timeline) -> Times:
+    """Take the times of a simulation."""
+    return Times(timeline.start, timeline.end, timeline.call_start, timeline.call_end)
+
+
+def recorded(workload: Workload) -> Times:
+    """Take the times of the recording: a call moves for its transfer, until its first end."""
+    joined = np.flatnonzero(workload.call >= 0)
+    end = np.full(len(workload.calls), np.inf)
+    np.fmin.at(end, workload.call[joined], workload.measured_end[joined])
+    end[np.isinf(end)] = np.nan
+    start = end - workload.calls.transfer
+    return Times(workload.measured_start, workload.measured_end, start, end)
+
+
+def kernels(workload: Workload) -> NDArray[np.bool_]:
+    """Which ops can slow down: kernels of the step."""
+    before = np.array([name == STEP_BEFORE for name in workload.names], dtype=bool)
+    own = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
+    return np.asarray((workload.what == What.COMPUTE) & ~own)
+
+
+def beside(workload: Workload, times: Times) -> Floats:
+    """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
+    fraction = np.zeros(len(workload))
+    ops = np.flatnonzero(kernels(workload) & (times.end > times.start))
+    for rank in workload.ranks:
+        own = ops[workload.rank[ops] == rank]
+        fraction[own] = covered(moving(workload, times, rank), times.start[own], times.end[own])
+    return fraction
+
+
+def moving(workload: Workload, times: Times, rank: int) -> Intervals:
+    """When a call of a rank moves."""
+    calls = workload.call[(workload.call >= 0) & (workload.rank == rank)]
+    calls = calls[times.call_end[calls] > times.call_start[calls]]
+    return union(times.call_start[calls], times.call_end[calls])
+
+
+def covered(intervals: Intervals, start: Floats, end: Floats) -> Floats:
+    """Fraction of each span that intervals cover."""
+    return np.asarray(np.clip(cover(intervals, start, end) / (end - start), 0.0, 1.0))
+
+
+def alone(workload: Workload, slope: float) -> Workload:
+    """Return a recorded workload whose kernels last as long as they would have alone.
+
+    What was not recorded has run beside nothing.
+    """
+    slower = 1 + slope * beside(workload, recorded(workload))
+    return replace(workload, duration=workload.duration / slower)
+
+
+def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: float) -> Timeline:
+    """Simulate a workload of kernels alone, slowed down by what they turn out to run beside."""
+    timeline = run(workload)
+    duration = workload.duration
+    for number in range(_ROUNDS):
+        slower = 1 + slope * beside(workload, simulated(timeline))
+        wanted = workload.duration * slower
+        change = float(np.abs(wanted - duration).sum())
+        if change <= _SETTLED * float(wanted.sum()):
+            break
+        duration = wanted if number < _PLAIN else (wanted + duration) / 2
+        timeline = run(replace(workload, duration=duration))
+    return timeline

@@ -1,0 +1,1 @@
+"""Equal ranks: found by colour refinement, simulated once, or held by representatives."""

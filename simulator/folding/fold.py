@@ -1,0 +1,297 @@
+"""Folding: ranks that do the same in the same place are simulated once.
+
+The unit is a component of the network (:mod:`simulator.costing.symmetry`): a node with its NICs,
+whose links nobody else uses but in calls with it. Of the components of one colour
+(:mod:`simulator.folding.refinement`) as few are kept as make the calls of those kept whole: every
+call has, for each colour and role of its components, one that is kept. Its groups keep all their
+ranks, so its load is that of the whole call; it starts when the members kept have arrived, which is
+when the others would have. What else is on a link that holds it back is on the like link of a
+component that is kept, and all calls of that are simulated. So folding is exact, and where a
+straggler, a measured duration or a fabric makes components differ they are kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.call_costs import Costs, Planner
+from simulator.costing.link_load import Load
+from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.folding.refinement import (
+    CannotFoldError,
+    Colours,
+    Rows,
+    job_of,
+    number_of_call,
+    refine,
+)
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+from simulator.workload import Edges, Workload
+
+_NONE_ALIKE = "no two parts of the network are alike"
+_NO_TWO = "no two nodes do the same"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """A workload with the ranks that stand for all, and how to get from their times to all times.
+
+    ``copies`` says for each rank kept (``workload.ranks``) for how many ranks it stands. Op ``i``
+    of the whole has the times of op ``op[i]`` of the workload, call ``i`` those of ``call[i]``,
+    link ``i`` the bytes of ``link[i]``; ``kept`` are the ops of the whole that are in the
+    workload. ``text`` says what was folded, or why nothing was.
+    """
+
+    whole: Workload
+    workload: Workload
+    copies: Ints
+    op: Ints
+    call: Ints
+    link: Ints
+    kept: Ints
+    text: str
+
+    def unfold(self, timeline: Timeline) -> Timeline:
+        """Return the timeline of all ranks, given that of those that were simulated."""
+        whole = self.whole
+        if len(self.kept) == len(whole):
+            return replace(timeline, workload=whole, folded=self.text)
+        rows = Rows.of(whole)
+        released = timeline.released_by[self.op].astype(np.int64)
+        waits = np.flatnonzero(released >= 0)
+        begin = rows.first[whole.rank[waits]]
+        released[waits] = rows.op[begin + rows.local[self.kept[released[waits]]]]
+        return Timeline(
+            workload=whole,
+            topology=timeline.topology,
+            engine=timeline.engine,
+            start=timeline.start[self.op],
+            end=timeline.end[self.op],
+            released_by=released.astype(np.int32),
+            call_start=timeline.call_start[self.call],
+            call_end=timeline.call_end[self.call],
+            call_released_by=self._last_members(timeline).astype(np.int32),
+            call_spent=timeline.call_spent[self.call],
+            link_bytes=timeline.link_bytes[self.link],
+            folded=self.text,
+        )
+
+    def _last_members(self, timeline: Timeline) -> Ints:
+        """Find of each call the member that does what the last of the call simulated does."""
+        whole = self.whole
+        last = timeline.call_released_by[self.call]
+        wanted = np.where(last >= 0, self.op[self.kept[last]], -1)
+        member = np.flatnonzero(whole.call >= 0)
+        right = member[self.op[member] == wanted[whole.call[member]]]
+        found = np.full(len(whole.calls), -1, dtype=np.int64)
+        found[whole.call[right[::-1]]] = right[::-1]
+        return found
+
+
+def fold(
+    workload: Workload,
+    topology: Topology,
+    planner: Planner,
+    seen: Callable[[str], str] = str,
+) -> Folded:
+    """Keep of ranks that do the same in the same place as few as tell the times of all.
+
+    Simulate ``workload`` of the answer with the same topology and planner. ``seen`` is what the
+    planner sees of a group's label: groups whose labels look the same to it may be alike.
+    """
+    if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
+        return _nothing(workload, len(topology), _NO_TWO)
+    rows = Rows.of(workload)
+    alike = symmetry(topology)
+    if alike is None:
+        return _nothing(workload, len(topology), _NONE_ALIKE)
+    costs = Costs(topology, planner)
+    try:
+        job = job_of(workload, rows, seen)
+        colours = refine(job, alike, lambda group: loads_of(workload, costs, group))
+    except CannotFoldError as error:
+        return _nothing(workload, len(topology), str(error))
+    kept = _representatives(colours)
+    if kept.all():
+        return _nothing(workload, len(topology), _NO_TWO)
+    return _folded(workload, rows, alike, (colours, kept))
+
+
+def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
+    """Say at a glance how many parts of a job there are, at most, for each that differs.
+
+    Rank ``r`` is in ``part[r]``. Parts differ whose ranks have not as many ops that last as long
+    together; parts without ops are left out.
+    """
+    ops = np.bincount(workload.rank, minlength=workload.job_ranks)
+    lasting = np.bincount(workload.rank, weights=workload.duration, minlength=workload.job_ranks)
+    look: dict[int, list[tuple[int, float]]] = {}
+    for rank in np.flatnonzero(ops).tolist():
+        look.setdefault(int(part[rank]), []).append((int(ops[rank]), float(lasting[rank])))
+    return len(look) / max(1, len({tuple(one) for one in look.values()}))
+
+
+def _nothing(workload: Workload, links: int, reason: str) -> Folded:
+    ops = np.arange(len(workload))
+    return Folded(
+        whole=workload,
+        workload=workload,
+        copies=np.ones(len(workload.ranks), dtype=np.int64),
+        op=ops,
+        call=np.arange(len(workload.calls)),
+        link=np.arange(links),
+        kept=ops,
+        text=f"nothing is folded: {reason}",
+    )
+
+
+def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
+    """Lay the different calls of a group."""
+    calls = workload.calls
+    mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
+    columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
+    different = {
+        (kind, size, calls.dtype[index]): index
+        for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
+    }
+    views = [workload.call_view(index) for _, index in sorted(different.items())]
+    return [load for view in views for load in costs.loads(view)]
+
+
+def _representatives(colours: Colours) -> NDArray[np.bool_]:
+    """Choose a component of each colour, and those that make all their calls whole.
+
+    The smallest groups choose first: in a pair there is no choice, of a large group many would do.
+    """
+    begin = np.searchsorted(colours.pair_group, np.arange(len(colours.group) + 1)).tolist()
+    component, role = colours.pair_component.tolist(), colours.role.tolist()
+    groups_of: list[list[int]] = [[] for _ in colours.component]
+    for group, one in zip(colours.pair_group.tolist(), component, strict=True):
+        groups_of[one].append(group)
+    kept = np.zeros(len(colours.component), dtype=np.bool_)
+    represented: set[int] = set()
+    for first, colour in enumerate(colours.component.tolist()):
+        new = [] if colour in represented else [first]
+        todo: list[tuple[int, int]] = []
+        while new or todo:
+            for one in new:
+                if not kept[one]:
+                    kept[one] = True
+                    represented.add(int(colours.component[one]))
+                    for group in groups_of[one]:
+                        heappush(todo, (begin[group + 1] - begin[group], group))
+            _, group = heappop(todo) if todo else (0, -1)
+            pairs = range(begin[group], begin[group + 1]) if group >= 0 else range(0)
+            new = _missing([(role[pair], component[pair]) for pair in pairs], kept)
+    return kept
+
+
+def _missing(pairs: list[tuple[int, int]], kept: NDArray[np.bool_]) -> list[int]:
+    """Choose a component for each role in a group that none of those kept has."""
+    have = {role for role, component in pairs if kept[component]}
+    lacking: dict[int, int] = {}
+    for role, component in pairs:
+        if role not in have:
+            lacking.setdefault(role, component)
+    return list(lacking.values())
+
+
+def _folded(
+    workload: Workload, rows: Rows, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
+) -> Folded:
+    colours, is_kept = chosen
+    kept = np.flatnonzero(is_kept)
+    first = np.zeros(colours.component.max() + 1, dtype=np.int64)
+    first[colours.component[kept[::-1]]] = kept[::-1]
+    stands = first[colours.component]
+    ranks = np.arange(workload.job_ranks)
+    stand_in = _like_ranks(alike, stands, ranks)
+    mine = is_kept[alike.component[workload.rank]]
+    inside = np.flatnonzero(mine)
+    number = np.cumsum(mine) - 1
+    same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
+    call, calls = _calls(workload, colours, is_kept)
+    part = _part(workload, inside, calls)
+    to = alike.link_component >= 0
+    link = np.arange(len(to))
+    of = alike.link_component[to]
+    link[to] = alike.links[alike.first_link[stands[of]] + alike.link_place[to]]
+    copies = np.bincount(stand_in, minlength=workload.job_ranks)
+    return Folded(
+        whole=workload,
+        workload=part,
+        copies=copies[list(part.ranks)],
+        op=number[same],
+        call=np.searchsorted(calls, call),
+        link=link,
+        kept=inside,
+        text=_text(workload, part, colours, kept),
+    )
+
+
+def _like_ranks(alike: Symmetry, stands: Ints, ranks: Ints) -> Ints:
+    """Return the rank in the same place of the component that stands for each rank's own."""
+    component = alike.component[ranks]
+    first = np.searchsorted(component, np.arange(len(alike.shape)))
+    return first[stands[component]] + ranks - first[component]
+
+
+def _calls(workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return the call kept that has the times of each call, and all that are kept."""
+    joined = np.unique(colours.pair_group[is_kept[colours.pair_component]])
+    of_colour = np.full(colours.group.max(initial=0) + 1, -1, dtype=np.int64)
+    of_colour[colours.group[joined[::-1]]] = joined[::-1]
+    group = workload.calls.group
+    order = np.argsort(group, kind="stable")
+    begin = np.searchsorted(group[order], np.arange(len(workload.groups)))
+    like = order[begin[of_colour[colours.group[group]]] + number_of_call(workload)]
+    return like, np.flatnonzero(np.isin(group, joined))
+
+
+def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
+    """Return the workload of some ranks' ops and the calls they join."""
+    number = np.full(len(workload), -1, dtype=np.int64)
+    number[ops] = np.arange(len(ops))
+    new_call = np.full(len(workload.calls) + 1, -1, dtype=np.int32)
+    new_call[calls] = np.arange(len(calls))
+    edges, table = workload.edges, workload.calls
+    inside = np.flatnonzero(number[edges.source] >= 0)
+    count = np.diff(edges.offset)[ops]
+    groups, group = np.unique(table.group[calls], return_inverse=True)
+    columns = ("what", "rank", "lane", "name", "duration", "ready")
+    chosen = {name: getattr(workload, name)[ops] for name in columns}
+    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
+    return replace(
+        workload,
+        **chosen,
+        measured_start=workload.measured_start[ops],
+        measured_end=workload.measured_end[ops],
+        flops=None if workload.flops is None else workload.flops[ops],
+        traffic=None if workload.traffic is None else workload.traffic[ops],
+        call=new_call[workload.call[ops]],
+        edges=Edges(
+            offset=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            target=number[edges.target[inside]].astype(np.int32),
+            lag=edges.lag[inside],
+        ),
+        calls=replace(
+            table,
+            **{name: getattr(table, name)[calls] for name in of_calls},
+            group=group.ravel().astype(np.int32),
+            dtype=tuple(table.dtype[index] for index in calls.tolist()),
+        ),
+        groups=tuple(workload.groups[index] for index in groups.tolist()),
+    )
+
+
+def _text(workload: Workload, part: Workload, colours: Colours, kept: Ints) -> str:
+    all_ranks, ranks = len(workload.ranks), len(part.ranks)
+    kinds = len(np.unique(colours.component))
+    return (
+        f"{ranks} of {all_ranks} ranks are simulated: {len(kept)} of {len(colours.component)} "
+        f"like parts of the network, where {kinds} different things are done"
+    )

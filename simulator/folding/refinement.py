@@ -1,0 +1,277 @@
+"""Which components of a network do the same: colour refinement over programs, groups and links.
+
+A component's first colour is what its ranks do, op by op. A group is then coloured by its calls
+and by the colours of its components and their *roles* in it (which places take part, which links
+carry how much), a component by the groups it is in, and so on until no colour splits any more.
+What has one colour in the end starts and ends at the same times: by induction over time, since
+whatever an op waits for, and whatever else is on a call's links, has the same colours too.
+
+Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.link_load import Load
+from simulator.costing.symmetry import Ints, Symmetry
+from simulator.workload import What, Workload
+
+Hashes = NDArray[np.uint64]
+_DIGITS = 40
+"""Bits of a load's weight on a link that count: those behind are rounding of its sums."""
+
+
+class CannotFoldError(Exception):
+    """Why nothing can be folded, in words; never leaves :mod:`simulator.folding.fold`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Ops of a workload rank by rank: rank ``r`` has ``op[first[r]:first[r + 1]]``.
+
+    ``local`` is the number of each op on its rank, shape ``(ops,)``.
+    """
+
+    op: Ints
+    first: Ints
+    local: Ints
+
+    @staticmethod
+    def of(workload: Workload) -> "Rows":
+        """Sort the ops of a workload by rank."""
+        order = np.argsort(workload.rank, kind="stable")
+        first = np.searchsorted(workload.rank[order], np.arange(workload.job_ranks + 1))
+        local = np.empty(len(order), dtype=np.int64)
+        local[order] = np.arange(len(order)) - first[workload.rank[order]]
+        return Rows(order, first, local)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What the ranks of a job do and in which groups, so far as it decides about time.
+
+    ``program`` has shape ``(ranks,)``. Group ``g`` has ``rank[offset[g]:offset[g + 1]]``;
+    ``slot`` tells a rank's groups apart, by the number of the first op that names them.
+    ``bundle`` is what the calls of a group are, shape ``(groups,)``.
+    """
+
+    program: Hashes
+    bundle: Hashes
+    offset: Ints
+    rank: Ints
+    slot: Ints
+
+    @property
+    def group(self) -> Ints:
+        """Group of each row, shape ``(rows,)``."""
+        return np.repeat(np.arange(len(self.bundle)), np.diff(self.offset))
+
+    def members(self, group: int) -> Ints:
+        """Ranks of a group."""
+        return self.rank[self.offset[group] : self.offset[group + 1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Colours:
+    """Colours of components and groups, and the pairs of the two that belong together.
+
+    ``role`` of a pair is that of the component in the group, with its colour; pairs are sorted by
+    group.
+    """
+
+    component: Ints
+    group: Ints
+    pair_group: Ints
+    pair_component: Ints
+    role: Ints
+
+
+Lay = Callable[[int], Sequence[Load]]
+"""What the different calls of a group put on the links."""
+
+
+def job_of(workload: Workload, rows: Rows, seen: Callable[[str], str] = str) -> Job:
+    """Say what a workload's ranks do; groups without calls have no rows.
+
+    Labels of groups count as far as they are ``seen``.
+
+    Raises
+    ------
+    CannotFoldError
+        If ops of different ranks wait for each other but by calls.
+    """
+    groups, calls = len(workload.groups), workload.calls
+    member = rows.op[workload.call[rows.op] >= 0]
+    key = workload.rank[member].astype(np.int64) * groups + calls.group[workload.call[member]]
+    known, first, which = np.unique(key, return_index=True, return_inverse=True)
+    of_op = np.full(len(workload), -1, dtype=np.int64)
+    of_op[member] = rows.local[member][first][which.ravel()]
+    used = np.bincount(calls.group, minlength=groups) > 0
+    ranks = [
+        np.array(group.ranks if one else (), dtype=np.int64)
+        for group, one in zip(workload.groups, used, strict=True)
+    ]
+    offset = np.concatenate([[0], np.cumsum([len(one) for one in ranks], dtype=np.int64)])
+    rank = np.concatenate([np.empty(0, dtype=np.int64), *ranks])
+    asked = rank * groups + np.repeat(np.arange(groups), np.diff(offset))
+    at = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
+    slot = np.where(known[at] == asked, rows.local[member][first][at], -1) if len(known) else asked
+    return Job(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
+
+
+def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
+    """Hash the calls of each group, in their order."""
+    calls = workload.calls
+    texts = {text: number for number, text in enumerate(sorted(set(calls.dtype)))}
+    measured = np.where(np.isnan(calls.size), np.nan_to_num(calls.transfer), 0.0)
+    labels: dict[str, int] = {}
+    of_group = [labels.setdefault(seen(group.label), len(labels)) for group in workload.groups]
+    label = np.array(of_group, dtype=np.int64)
+    one = mixed(
+        number_of_call(workload),
+        label[calls.group],
+        calls.kind,
+        np.nan_to_num(calls.size, nan=-1.0),
+        np.array([texts[text] for text in calls.dtype], dtype=np.int64),
+        calls.factor,
+        calls.late,
+        measured,
+    )
+    return summed(one, calls.group, len(workload.groups))
+
+
+def number_of_call(workload: Workload) -> Ints:
+    """Count each call among those of its group."""
+    group = workload.calls.group
+    order = np.argsort(group, kind="stable")
+    number = np.empty(len(group), dtype=np.int64)
+    number[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
+    return number
+
+
+def _programs(workload: Workload, rows: Rows, slot: Ints) -> Hashes:
+    edges = workload.edges
+    source = edges.source
+    if (workload.rank[source] != workload.rank[edges.target]).any():
+        raise CannotFoldError("ops of different ranks wait for each other")
+    number = np.full(len(workload), -1, dtype=np.int64)
+    member = workload.what >= What.COLLECTIVE
+    number[member] = number_of_call(workload)[workload.call[member]]
+    op = mixed(rows.local, workload.what, workload.duration, workload.ready, slot, number)
+    edge = mixed(rows.local[source], rows.local[edges.target], edges.lag)
+    ranks = workload.job_ranks
+    return mixed(summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks))
+
+
+def refine(job: Job, symmetry: Symmetry, lay: Lay) -> Colours:
+    """Colour components and groups until no colour splits any more.
+
+    Raises
+    ------
+    CannotFoldError
+        If which links a group uses is not decided by where its ranks are, or links that belong to
+        no component carry traffic.
+    """
+    group, component = job.group, symmetry.component[job.rank]
+    parts = len(symmetry.shape)
+    pair, of = np.unique(group * parts + component, return_inverse=True)
+    members = mixed(symmetry.place[job.rank], job.slot)
+    role = summed(members, of.ravel(), len(pair))
+    pairs = _Pairs(pair // parts, pair % parts, mixed(role))
+    everyone = np.arange(len(job.program))
+    ranks = mixed(symmetry.place[everyone], job.program)
+    colour = mixed(symmetry.shape, summed(ranks, symmetry.component[everyone], parts))
+    colours = _stable(colour, pairs, job.bundle)
+    if len(np.unique(colours.component)) == parts:
+        return colours  # nothing is alike whatever the links
+    kind, share = _links(job, symmetry, lay)
+    return _stable(colour, pairs._replace(role=mixed(role, share)), kind)
+
+
+class _Pairs(NamedTuple):
+    """Components in groups: which in which, and the role it has there."""
+
+    group: Ints
+    component: Ints
+    role: Hashes
+
+
+def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
+    """Split colours of components by what they do in groups, until no colour splits any more."""
+    found = 0
+    while found < (found := len(np.unique(colour))):
+        before = mixed(pairs.role, colour[pairs.component])
+        of_group = mixed(kind, summed(before, pairs.group, len(kind)))
+        told = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
+        colour = mixed(colour, told)
+    return Colours(
+        component=_small(colour),
+        group=_small(of_group),
+        pair_group=pairs.group,
+        pair_component=pairs.component,
+        role=_small(mixed(pairs.role, colour[pairs.component])),
+    )
+
+
+def _links(job: Job, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes]:
+    """Hash what each group's calls are and how it lies, and each pair's share of their load."""
+    kind = np.zeros(len(job.bundle), dtype=np.uint64)
+    shares: dict[tuple[bytes, int], tuple[int, Hashes]] = {}
+    share = []
+    for group, bundle in enumerate(job.bundle.tolist()):
+        ranks = job.members(group)
+        if not len(ranks):
+            continue
+        pattern = symmetry.pattern(ranks)
+        if pattern is None:
+            raise CannotFoldError("paths between like nodes are chosen by a hash among equal ones")
+        if (pattern, bundle) not in shares:
+            components = symmetry.components(ranks)
+            shares[pattern, bundle] = len(shares), _shares(symmetry, lay(group), components)
+        kind[group], found = shares[pattern, bundle]
+        share.append(found)
+    return mixed(kind, job.bundle), np.concatenate([np.empty(0, dtype=np.uint64), *share])
+
+
+def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hashes:
+    """Hash what loads put on the links of each component."""
+    total = np.zeros(len(components), dtype=np.uint64)
+    for number, load in enumerate(loads):
+        of = symmetry.link_component[load.link]
+        if (of < 0).any():
+            raise CannotFoldError("links between switches carry calls of several like nodes")
+        if not symmetry.confined(load.link, components):
+            raise CannotFoldError("a path between two nodes leads through a third")
+        digits, exponent = np.frexp(load.weight)
+        weight = np.ldexp(np.round(np.ldexp(digits, _DIGITS)), exponent - _DIGITS)
+        one = mixed(np.full(len(of), number), symmetry.link_place[load.link], weight)
+        total += summed(one, np.searchsorted(components, of), len(components))
+    return total
+
+
+def mixed(*columns: NDArray[Any]) -> Hashes:
+    """Hash rows of numbers (splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    state = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for column in columns:
+        wide = column + 0.0 if column.dtype.kind == "f" else column
+        bits = wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
+        state = (state ^ bits) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state
+
+
+def summed(hashes: Hashes, of: NDArray[Any], length: int) -> Hashes:
+    """Add up hashes, modulo 2^64: the same whatever their order."""
+    total = np.zeros(length, dtype=np.uint64)
+    np.add.at(total, of, hashes)
+    return total
+
+
+def _small(colour: Hashes) -> Ints:
+    return np.unique(colour, return_inverse=True)[1].ravel().astype(np.int64)

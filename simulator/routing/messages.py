@@ -1,0 +1,342 @@
+"""Hot loops of :mod:`simulator.routing.routes`: least-metric paths for many messages at once.
+
+A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.hubs`):
+
+* *inside*: a path that meets no hub (neighbours on a ring, ranks on the switch of a small domain)
+  is found by a search backwards from its target that stops at hubs;
+* *across*: any other path has a last hub. What is *near* a hub, which is what reaches it without
+  a further hub or is reached so, is found once; then for each hub that can be a last one there is
+  one search backwards from hub to hub, whatever the number of messages that end behind it.
+
+The least of both is exact on any graph, whatever is called a hub.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+from simulator.routing.graph import (
+    UNKNOWN,
+    Ends,
+    Found,
+    Graph,
+    Indices,
+    Ints,
+    Links,
+    Mask,
+    Rows,
+    choose,
+    follow,
+    lot,
+    nothing_found,
+    put,
+    rows,
+    search,
+)
+from simulator.routing.hubs import Cells, Hubs, Near, filled
+
+_FOLLOWED = -2
+
+
+class Messages(NamedTuple):
+    """Messages, those to one target together, and the best path of each so far.
+
+    ``by`` is its last hub (-1: none, -2: it was followed already), ``lot`` what it won by among
+    equals; ``first`` and ``length`` say where its links are.
+    """
+
+    source: Indices
+    to: Rows
+    metric: Ints
+    by: Indices
+    lot: NDArray[np.uint64]
+    first: Ints
+    length: Ints
+
+
+class Reach(NamedTuple):
+    """What is known, per node, of paths by a last hub: to it, and from it to what is behind.
+
+    ``to_last`` is -1 where it was not asked for yet. ``found`` is the search backwards from that
+    hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
+    """
+
+    found: Found
+    to_last: Ints
+    from_last: Ints
+    asked: Mask
+    limit: Ints
+
+
+def messages(source: Indices, target: Indices, nodes: int) -> Messages:
+    """Return messages of which no path is known."""
+    return Messages(
+        source=source.astype(np.int32),
+        to=rows(target, nodes),
+        metric=np.full(len(source), UNKNOWN, dtype=np.int64),
+        by=np.full(len(source), -1, dtype=np.int32),
+        lot=np.zeros(len(source), dtype=np.uint64),
+        first=np.zeros(len(source), dtype=np.int64),
+        length=np.zeros(len(source), dtype=np.int64),
+    )
+
+
+def no_links(sent: Messages, graph: Graph) -> Links:
+    """Make room for the links of messages, for two of each at first."""
+    nodes = len(graph.out.offset) - 1
+    return Links(np.zeros(2 * (len(sent.source) + nodes), dtype=np.int32), np.zeros(1, np.int64))
+
+
+def inside(sent: Messages, graph: Graph, cells: Cells, links: Links) -> Links:
+    """Find the path of every message within a cell; return the links of all."""
+    found = nothing_found(graph)
+    (link,) = filled(
+        lambda begin, link: _inside(begin, sent, graph, cells, found, Links(link, links.used)),
+        len(cells.part),
+        (links.link,),
+    )
+    return Links(link, links.used)
+
+
+def across(sent: Messages, graph: Graph, hubs: Hubs, links: Links) -> Links:
+    """Improve paths by those through hubs; return the links of all."""
+    nodes = len(hubs.hub)
+    reach = Reach(
+        found=nothing_found(graph),
+        to_last=np.empty(nodes, dtype=np.int64),
+        from_last=np.empty(nodes, dtype=np.int64),
+        asked=np.empty(nodes, dtype=np.bool_),
+        limit=np.empty(1, dtype=np.int64),
+    )
+    (link,) = filled(
+        lambda begin, link: _across(begin, sent, graph, hubs, reach, Links(link, links.used)),
+        2 * len(hubs.order),
+        (links.link,),
+    )
+    return Links(link, links.used)
+
+
+def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
+    """Put the kept paths one after the other, in the order of the messages."""
+    offset = np.zeros(len(sent.length) + 1, dtype=np.int64)
+    np.cumsum(sent.length, out=offset[1:])
+    link = np.empty(offset[-1], dtype=np.int32)
+    _gather(sent, links, offset, link)
+    return offset, link
+
+
+@compiled
+def _inside(
+    begin: int, sent: Messages, graph: Graph, cells: Cells, found: Found, links: Links
+) -> int:
+    """Find paths to each target from ``begin`` on; return that for which there is no room."""
+    targets = len(cells.part)
+    for target in range(begin, targets):
+        missing = _ask(target, sent, cells, found)
+        if missing > 0:
+            search(target, missing, UNKNOWN, graph, cells.outside, found)
+            if not _answer(target, sent, graph, found, links):
+                return target
+    return targets
+
+
+@compiled
+def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
+    """Want the sources in the cell of a target; return how many there are."""
+    offset, item = sent.to
+    missing = 0
+    for place in range(offset[target], offset[target + 1]):
+        node = sent.source[item[place]]
+        if cells.part[node] == cells.part[target] and not found.wanted[node]:
+            found.wanted[node] = True
+            missing += 1
+    return missing
+
+
+@compiled
+def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Links) -> bool:
+    """Follow the messages that a search found, unless there is no room for all of them."""
+    offset, item = sent.to
+    for place in range(offset[target], offset[target + 1]):
+        found.wanted[sent.source[item[place]]] = False
+    begin = links.used[0]
+    for place in range(offset[target], offset[target + 1]):
+        message = item[place]
+        node = sent.source[message]
+        if found.metric[node] == UNKNOWN:
+            continue
+        if links.used[0] + found.size[0] > len(links.link):  # no path passes a node twice
+            links.used[0] = begin
+            return False
+        sent.metric[message] = found.metric[node]
+        sent.lot[message] = lot(node, target, target)
+        sent.first[message] = links.used[0]
+        follow(node, target, Ends(node, target), graph, found, links)
+        sent.length[message] = links.used[0] - sent.first[message]
+    return True
+
+
+@compiled
+def _across(
+    begin: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links
+) -> int:
+    """Take hub by hub as the last of a path: first find who gains by it, then follow the winners.
+
+    It begins at a hub of the first or second round; returns that for which there is no room.
+    """
+    count = len(hubs.order)
+    for step in range(begin, 2 * count):
+        winners = step >= count
+        row = hubs.order[step - count if winners else step]
+        missing = _want(row, sent, hubs, reach, winners)
+        if missing == 0:
+            continue
+        last = hubs.beyond.item[hubs.beyond.offset[row]]
+        search(last, missing, reach.limit[0], graph, hubs.inner, reach.found)
+        reach.found.wanted[:] = False
+        reach.to_last[:] = -1
+        if not winners:
+            _compare(row, sent, hubs, reach)
+        elif not _walk(row, sent, graph, hubs, reach, links):
+            return step
+    return 2 * count
+
+
+@compiled
+def _want(
+    row: int,
+    sent: Messages,
+    hubs: Hubs,
+    reach: Reach,
+    winners: bool,  # noqa: FBT001  a pass has no keywords
+) -> int:
+    """Mark the hubs near sources whose path may end at a hub, and say how far; return how many."""
+    offset, item = sent.to
+    last = hubs.beyond.item[hubs.beyond.offset[row]]
+    missing = 0
+    limit = -1
+    reach.asked[:] = False
+    for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
+        target = hubs.beyond.item[behind]
+        for place in range(offset[target], offset[target + 1]):
+            message = item[place]
+            slack = sent.metric[message] - hubs.beyond.metric[behind]
+            if slack < 0 or (winners and sent.by[message] != last):
+                continue
+            limit = max(limit, slack)
+            node = sent.source[message]
+            if not reach.asked[node]:
+                reach.asked[node] = True
+                missing += _want_hubs(node, hubs.after, reach.found.wanted)
+    reach.limit[0] = limit
+    return missing
+
+
+@compiled
+def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
+    """Mark the hubs near a node; return how many were not yet."""
+    missing = 0
+    for place in range(after.offset[node], after.offset[node + 1]):
+        missing += not wanted[after.item[place]]
+        wanted[after.item[place]] = True
+    return missing
+
+
+@compiled
+def _measure(node: int, after: Near, reach: Reach) -> None:
+    """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
+    to_last, metric = reach.to_last, reach.found.metric
+    if to_last[node] >= 0:
+        return
+    to_last[node] = UNKNOWN
+    for place in range(after.offset[node], after.offset[node + 1]):
+        to_last[node] = min(to_last[node], after.metric[place] + metric[after.item[place]])
+
+
+@compiled
+def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
+    """Note the messages that gain by one hub as their last; equals draw lots by hash."""
+    offset, item = sent.to
+    best, by, lots = sent.metric, sent.by, sent.lot
+    last = hubs.beyond.item[hubs.beyond.offset[row]]
+    for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
+        target = hubs.beyond.item[behind]
+        for place in range(offset[target], offset[target + 1]):
+            message = item[place]
+            node = sent.source[message]
+            _measure(node, hubs.after, reach)
+            total = reach.to_last[node] + hubs.beyond.metric[behind]
+            if total > best[message] or total >= UNKNOWN:
+                continue
+            mine = lot(node, target, last)
+            if total < best[message] or mine < lots[message]:
+                best[message], by[message], lots[message] = total, last, mine
+
+
+@compiled
+def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> bool:
+    """Follow the messages whose last hub was searched for, or as many as there is room for."""
+    offset, item = sent.to
+    begin, end = hubs.beyond.offset[row], hubs.beyond.offset[row + 1]
+    last = hubs.beyond.item[begin]
+    reach.from_last[:] = UNKNOWN
+    for behind in range(begin, end):
+        reach.from_last[hubs.beyond.item[behind]] = hubs.beyond.metric[behind]
+    for behind in range(begin, end):
+        target = hubs.beyond.item[behind]
+        for place in range(offset[target], offset[target + 1]):
+            message = item[place]
+            if sent.by[message] != last:
+                continue
+            if links.used[0] + len(hubs.hub) > len(links.link):  # no path passes a node twice
+                return False
+            ends = Ends(sent.source[message], target)
+            sent.by[message] = _FOLLOWED
+            sent.first[message] = links.used[0]
+            _cross(ends, last, graph, hubs, reach, links)
+            sent.length[message] = links.used[0] - sent.first[message]
+    return True
+
+
+@compiled
+def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> None:
+    """Follow a message to a hub, on to the last, to the target.
+
+    The third part is found from the target backwards: there a hub's thousand links are one.
+    """
+    offset, item = graph.out
+    node = ends.source
+    _measure(node, hubs.after, reach)
+    while not hubs.hub[node]:
+        for place in range(offset[node], offset[node + 1]):
+            _measure(graph.stop[item[place]], hubs.after, reach)
+        link = choose(node, ends, reach.to_last, graph)
+        put(link, links)
+        node = graph.stop[link]
+    follow(node, last, ends, graph, reach.found, links)
+    tail = links.used[0]
+    back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
+    node = ends.target
+    while node != last:
+        link = choose(node, ends, reach.from_last, back)
+        put(link, links)
+        node = graph.start[link]
+    _turn(tail, links)
+
+
+@compiled
+def _turn(begin: int, links: Links) -> None:
+    """Turn round the order of the links from ``begin`` on."""
+    link, end = links.link, links.used[0]
+    for place in range((end - begin) // 2):
+        other = end - 1 - place
+        link[begin + place], link[other] = link[other], link[begin + place]
+
+
+@compiled
+def _gather(sent: Messages, links: Links, offset: Ints, link: Indices) -> None:
+    for message in range(len(sent.length)):
+        for place in range(sent.length[message]):
+            link[offset[message] + place] = links.link[sent.first[message] + place]

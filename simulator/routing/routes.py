@@ -1,0 +1,148 @@
+"""Which links a message takes.
+
+Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
+stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
+ranks, where that is shorter or the only way. Among equal next hops one is chosen by a hash of
+source, target and place (static ECMP), and so is, among equal paths, the switch from which the
+target is entered: equal-cost paths are all used and every run chooses the same.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TopologyError
+from simulator.routing.graph import UNKNOWN, Graph, Rows, rows
+from simulator.routing.hubs import Cells, Hubs, cells, hubs
+from simulator.routing.messages import across, gathered, inside, messages, no_links
+from simulator.topology import SCALE_OUT, Topology
+
+_SCALE_OUT_METRIC = 1000
+"""More than the hops of any scale-up domain, so that leaving it never looks shorter."""
+_KEPT = 8
+"""Answers kept per topology: steps of the schedules that a planner compares."""
+_SMALL_DOMAIN = 16
+"""Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
+
+
+def routes(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Links of each message from node ``source[i]`` to ``target[i]``, as rows ``(offset, link)``.
+
+    The last few answers are kept with the topology: a call is laid on it once to choose how it is
+    carried out and once to be carried out.
+
+    Raises
+    ------
+    TopologyError
+        If two nodes have no path, naming them.
+    """
+    known, messages = network.known_routes, (source.tobytes(), target.tobytes())
+    if messages not in known:
+        if len(known) >= _KEPT:
+            del known[next(iter(known))]
+        search = _search if network.route is None else _follow
+        known[messages] = search(network, source, target)
+    return known[messages]
+
+
+def _follow(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Take the paths that the topology's own ``route`` gives."""
+    index = {node: number for number, node in enumerate(network.nodes)}
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    number_of = {pair: number for number, pair in enumerate(ends)}
+    offset, links = [0], []
+    route = network.route or (lambda one, other: (one, other))
+    for one, other in zip(source.tolist(), target.tolist(), strict=True):
+        path = route(one, other)
+        try:
+            links += [number_of[index[a], index[b]] for a, b in pairwise(path)]
+        except KeyError:
+            way = " - ".join(map(str, path))
+            raise TopologyError(f"{network.name}: no path {way}: a link is missing") from None
+        offset.append(len(links))
+    return np.array(offset, dtype=np.int64), np.array(links, dtype=np.int32)
+
+
+def _search(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    known = network.known_graph
+    survey = known["survey"] = known.get("survey") or _survey(network)
+    graph = survey.graph
+    sent = messages(source, target, len(network.nodes))
+    links = inside(sent, graph, survey.cells, no_links(sent, graph))
+    if (sent.metric >= survey.least_by_hub).any():
+        links = across(sent, graph, survey.hubs, links)
+    lost = np.flatnonzero(sent.metric == UNKNOWN)
+    if len(lost):
+        ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
+        raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
+    offset, link = gathered(sent, links)
+    offset.flags.writeable = link.flags.writeable = False
+    return offset, link
+
+
+@dataclass(eq=False)
+class _Survey:
+    """What all searches of one graph need; the way from hub to hub only some of them do."""
+
+    graph: Graph
+    hub: NDArray[np.bool_]
+    cells: Cells
+
+    @property
+    def least_by_hub(self) -> int:
+        """Metric that no path through a hub between two other nodes can be below."""
+        graph, hub = self.graph, self.hub
+        enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
+        return int(enter.min() + leave.min()) if len(enter) else UNKNOWN + 1
+
+    @cached_property
+    def hubs(self) -> Hubs:
+        """What is near hubs, and what lies between them."""
+        return hubs(self.graph, self.hub)
+
+
+def _survey(network: Topology) -> _Survey:
+    graph, hub = graph_of(network), _hubs(network)
+    return _Survey(graph, hub, cells(graph, hub))
+
+
+def metrics(network: Topology) -> NDArray[np.int64]:
+    """Say what every link counts on a path."""
+    metric = np.ones(len(network), dtype=np.int64)
+    if SCALE_OUT in network.resources:
+        metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+    return metric
+
+
+def graph_of(network: Topology) -> Graph:
+    """Compile the links for searches."""
+    metric = metrics(network)
+    into = rows(network.target, len(network.nodes))
+    start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
+    return Graph(start, stop, metric, Rows(*network.out_links), into)
+
+
+def _hubs(network: Topology) -> NDArray[np.bool_]:
+    """Mark the switches to search from; which they are decides about speed, not about metrics.
+
+    They have several links in and out, so the ends of a NIC are none, and join more than the
+    ranks of one small domain: a search may as well pass through its switch.
+    """
+    nodes = len(network.nodes)
+    rank = np.arange(nodes) < network.ranks
+    out = np.bincount(network.source, minlength=nodes)
+    into = np.bincount(network.target, minlength=nodes)
+    from_ranks = np.bincount(network.target[rank[network.source]], minlength=nodes)
+    to_ranks = np.bincount(network.source[rank[network.target]], minlength=nodes)
+    domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
+    hub: NDArray[np.bool_] = ~rank & ~domain & (out > 1) & (into > 1)
+    return hub

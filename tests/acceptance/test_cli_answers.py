@@ -1,0 +1,330 @@
+"""What the commands print: records as promised, tables that tell the same, CSV that parses."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.output.progress import watching
+from experiments.output.tables.files import _print_gaps
+from experiments.output.tables.what_ifs import print_utility
+from experiments.questions.utility import utility
+from experiments.scenario.resources import RESOURCES
+from helpers.experiments_jobs import SAMPLE, write_job
+from simulator.quantities import format_quantity
+from topologies import catalog, load_cluster
+from traces.core.loaded import Gap
+
+CLUSTER = ("--cluster", "dgx-a100")
+BASE = {
+    "trace": str,
+    "cluster": str,
+    "engine": str,
+    "coverage": dict,
+    "measured_step_s": float,
+    "simulated_step_s": float,
+    "baseline_error_pct": float,
+}
+COVERAGE = {
+    "ranks": int,
+    "ranks_in_job": int,
+    "kernels": int,
+    "launches_paired": int,
+    "collectives": int,
+    "collectives_matched": int,
+    "bytes_known": float,
+    "starts_explained": float,
+}
+ROW = {"value": str, "step_s": float, "utility_pct": float}
+COMMANDS = {
+    "utility": ("utility", "{job}", *CLUSTER),
+    "replay": ("replay", "{job}", *CLUSTER),
+    "sweep": ("sweep", "{job}", *CLUSTER, "--resource", "scale_up.bandwidth"),
+    "compare": ("compare", "{job}", *CLUSTER, "--cluster", "hgx-h100", "--topology", "ring"),
+    "what-if": ("what-if", "{job}", *CLUSTER, "compute x0.5", "calls drop and host x2"),
+    "explain": ("explain", "{job}", *CLUSTER),
+    "curve": ("curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
+    "metrics": ("metrics", "{job}", *CLUSTER),
+    "validate": ("validate", "{job}", *CLUSTER),
+    "generate": ("generate", "llama-3.1-8b", *CLUSTER, "--tp", "2", "--sequence", "256"),
+    "inspect": ("inspect", "{job}"),
+    "clusters": ("clusters",),
+    "cluster": ("clusters", "dgx-a100"),
+}
+every_command = pytest.mark.parametrize("command", COMMANDS)
+every_trace = pytest.mark.parametrize("trace", ["job", "sample"])
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    job = write_job(tmp_path_factory.mktemp("job"), 16)
+    return {"job": str(job), "sample": str(SAMPLE)}
+
+
+def run(jobs, command, *options, trace="job", columns=100):
+    words = [word.format(job=jobs[trace]) for word in COMMANDS[command]]
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    answer = CliRunner().invoke(app, [*words, *options], env=environment)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stderr == ""
+    return answer.stdout
+
+
+def record(jobs, command, *options, trace="job"):
+    return json.loads(run(jobs, command, "--output", "json", *options, trace=trace))
+
+
+def has(row, schema):
+    for key, kind in schema.items():
+        assert isinstance(row[key], kind), (key, row[key])
+
+
+@every_trace
+def test_utility_has_the_keys_it_promises(jobs, trace):
+    answer = record(jobs, "utility", trace=trace)
+    has(answer, BASE)
+    has(answer["coverage"], COVERAGE)
+    assert {row["resource"] for row in answer["utilities"]} == set(RESOURCES)
+    for row in answer["utilities"]:
+        has(row, {"resource": str, "baseline": str, "changed": str, "note": str})
+        assert (row["step_s"] is None) == (row["utility_pct"] is None)
+        assert row["note"] or row["utility_pct"] is not None
+
+
+@every_trace
+def test_replay_has_the_same_and_ranks(jobs, trace):
+    answer = record(jobs, "replay", trace=trace)
+    has(answer, BASE)
+    has(answer["coverage"], COVERAGE)
+    assert "utilities" not in answer
+    assert len(answer["ranks"]) == answer["coverage"]["ranks"]
+    for rank in answer["ranks"]:
+        has(rank, {"rank": int, "measured_end_s": float, "simulated_end_s": float})
+    assert sum(answer["critical_path_s"].values()) == pytest.approx(answer["simulated_step_s"])
+
+
+def test_sweep_and_compare_are_lists_of_rows(jobs):
+    for row in record(jobs, "sweep"):
+        has(row, {"resource": str, "factor": float, **ROW})
+    for row in record(jobs, "compare"):
+        has(row, {"cluster": str, **ROW})
+
+
+@every_trace
+def test_inspect_counts_what_is_there(jobs, trace):
+    answer = record(jobs, "inspect", trace=trace)
+    has(answer["coverage"], COVERAGE)
+    assert sum(call["count"] for call in answer["calls"]) == answer["coverage"]["collectives"]
+
+
+def test_the_error_is_simulated_against_measured(jobs):
+    answer = record(jobs, "utility")
+    measured = answer["measured_step_s"]
+    expected = 100 * (answer["simulated_step_s"] - measured) / measured
+    assert answer["baseline_error_pct"] == pytest.approx(expected)
+
+
+@every_trace
+def test_the_table_tells_the_numbers_of_the_record(jobs, trace):
+    answer = record(jobs, "utility", trace=trace)
+    lines = run(jobs, "utility", trace=trace).splitlines()
+    (head,) = (line for line in lines if line.startswith("simulated step"))
+    assert format_quantity(answer["simulated_step_s"], "s") in head
+    assert f"error {answer['baseline_error_pct']:+.2f} %" in head
+    for row in answer["utilities"]:
+        (line,) = (line for line in lines if line.startswith(f"{row['resource']} "))
+        told = [row["baseline"], row["changed"]]
+        if row["step_s"] is None:
+            told += [row["note"]]
+        else:
+            gain = f"{round(row['utility_pct'], 2) + 0.0:.2f}"
+            if row["interval_pct"] is not None:
+                gain += f" ± {row['interval_pct']:.2f}"
+            gain += " %"
+            told += [format_quantity(row["step_s"], "s"), gain]
+        assert re.split(r"\s{2,}", line.strip())[1 : 1 + len(told)] == told
+
+
+def test_bars_are_as_long_as_utilities_are_great(jobs):
+    lines = run(jobs, "utility").splitlines()
+    bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
+    gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
+    assert bars[0] == max(bars) == 18
+    assert [round(18 * gain / max(gains)) for gain in gains] == bars
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
+    report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
+    noted = tuple(replace(row, note=f"then {row.resource[:4]} holds") for row in report.utilities)
+    print_utility(Console(width=columns), replace(report, utilities=noted))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
+    assert len(rows) == len(noted)
+    assert sum("█" in line for line in lines) <= len(noted)
+    for row in noted:
+        assert any(line.startswith(row.resource) and row.note in line for line in lines)
+
+
+def test_a_utility_above_its_bound_is_explained(jobs, capsys):
+    report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
+    (first, second) = report.utilities
+    for bound, told in ((first.utility_pct - 0.02, True), (first.utility_pct - 1e-6, False)):
+        rows = (replace(first, bound_pct=bound), replace(second, bound_pct=100.0))
+        print_utility(Console(width=300), replace(report, utilities=rows))
+        said = capsys.readouterr().out
+        assert (f"less of it with more {first.resource})" in said) is told
+        assert f"more {second.resource})" not in said
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, columns):
+    gaps = [
+        Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
+        Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
+    ]
+    _print_gaps(Console(width=columns), gaps)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):
+        assert any(number in line for line in lines)
+
+
+@every_command
+@pytest.mark.parametrize("columns", [80, 100])
+def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
+    title, *lines = run(jobs, command, columns=columns).splitlines()
+    assert title
+    assert all(len(line) <= columns for line in lines)
+    assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_csv_is_the_table_of_the_record(jobs, command):
+    rows = list(csv.DictReader(io.StringIO(run(jobs, command, "--output", "csv"))))
+    answer = record(jobs, command)
+    where = {
+        "utility": "utilities",
+        "replay": "ranks",
+        "inspect": "calls",
+        "cluster": "quantities",
+        "what-if": "points",
+        "explain": "path",
+        "curve": "points",
+        "metrics": "metrics",
+        "generate": "exchanged",
+    }
+    expected = answer[where[command]] if command in where else answer
+    assert rows == [
+        {key: "" if value is None else str(value) for key, value in row.items()} for row in expected
+    ]
+
+
+def test_csv_has_a_header_where_no_row_is(tmp_path):
+    def only_kernels(_, made):
+        return [event for event in made if not str(event["name"]).startswith("nccl")]
+
+    write_job(tmp_path / "job", 2, only_kernels)
+    text = run({"job": str(tmp_path / "job")}, "inspect", "--output", "csv")
+    assert text == "kind,group,size_bytes,dtype,count,transfer_s\n"
+
+
+def test_two_runs_print_the_same(jobs):
+    assert run(jobs, "utility", "--output", "json") == run(jobs, "utility", "--output", "json")
+
+
+def test_options_reach_the_simulation(jobs):
+    plain = record(jobs, "utility")["simulated_step_s"]
+    assert record(jobs, "utility", "--engine", "analytic")["engine"] == "analytic"
+    traced = record(jobs, "utility", "--collective-cost", "trace")
+    assert traced["simulated_step_s"] == pytest.approx(traced["measured_step_s"])
+    assert record(jobs, "utility", "--nodes", "4")["simulated_step_s"] != plain
+    only = record(jobs, "utility", "-r", "host", "-r", "compute", "--factor", "3")
+    assert sorted(row["resource"] for row in only["utilities"]) == ["compute", "host"]
+    assert only["factor"] == 3
+    assert record(jobs, "utility", "--step", "7") == record(jobs, "utility")
+    assert [row["factor"] for row in record(jobs, "sweep", "--factors", "4,1")] == [1, 4]
+
+
+def test_a_table_may_hold_any_name(tmp_path):
+    def named(_, made):
+        for event in made:
+            if "Process Group Name" in event["args"]:
+                event["args"]["Process Group Description"] = "[red]tp[/red]"
+        return made
+
+    write_job(tmp_path / "job", 2, named)
+    assert "[red]tp[/red][2]" in run({"job": str(tmp_path / "job")}, "inspect")
+
+
+def test_the_catalogue_is_listed_with_sources(jobs):
+    rows = record(jobs, "clusters")
+    assert [row["cluster"] for row in rows] == list(catalog())
+    quantities = {row["quantity"]: row for row in record(jobs, "cluster")["quantities"]}
+    bandwidth = quantities["scale_up.bandwidth"]
+    assert bandwidth["value"] == load_cluster("dgx-a100").scale_up.bandwidth
+    assert bandwidth["unit"] == "B/s"
+    assert all(row["source"] for row in quantities.values())
+
+
+def test_every_cluster_can_be_shown(jobs):
+    for name in catalog():
+        for output in ("table", "json", "csv"):
+            answer = CliRunner().invoke(app, ["clusters", name, "--output", output])
+            assert answer.exit_code == 0, answer.output
+
+
+def test_a_short_simulation_says_nothing(capfd):
+    with watching() as watch:
+        report = watch("baseline")
+        for done in range(100):
+            report(done, 100)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_changed_step_says_so_in_the_head(jobs):
+    text = run(jobs, "utility", "--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
+    answer = record(jobs, "utility", "--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
+    assert "what if         rank 3 compute x1.2 (3 kernels on rank 3)" in text
+    step = format_quantity(answer["changed_step_s"], "s")
+    assert re.search(rf"^changed step    {step}\s*$", text, re.MULTILINE)
+    assert format_quantity(answer["simulated_step_s"], "s") in text
+    assert "changed step" not in run(jobs, "utility")
+
+
+@every_trace
+def test_what_if_and_explain_are_records_of_the_step(jobs, trace):
+    answer = record(jobs, "explain", trace=trace)
+    has(answer, BASE)
+    step = answer["simulated_step_s"]
+    for times in (
+        [part["time_s"] for part in answer["critical_path"]],
+        answer["mean_rank_s"].values(),
+        [stretch["duration_s"] for stretch in answer["path"]],
+        *(rank["time_s"].values() for rank in answer["ranks"]),
+    ):
+        assert sum(times) == pytest.approx(step)
+
+
+def test_explain_writes_what_replay_writes(jobs, tmp_path):
+    files = [tmp_path / "explain.json", tmp_path / "replay.json"]
+    for command, path in zip(("explain", "replay"), files, strict=True):
+        words = [command, jobs["job"], *CLUSTER, "--perfetto", str(path)]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_change_that_is_none_is_wrong_usage(jobs):
+    for words in (
+        ("what-if", jobs["job"], *CLUSTER, "compute"),
+        ("utility", jobs["job"], *CLUSTER, "--what-if", "compute"),
+    ):
+        answer = CliRunner().invoke(app, words, env={"COLUMNS": "400"})
+        assert answer.exit_code == 2
+        assert "say what is to become of 'compute'" in answer.stderr

@@ -1,0 +1,150 @@
+"""What a command does not need it does not import: it would wait for it. Modules, never times."""
+
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pkgutil import iter_modules
+
+import pytest
+from typer.testing import CliRunner
+
+import experiments
+from experiments.cli.main import COMMANDS, app
+from experiments.output.tables.printing import PRINTERS
+from helpers.places import ROOT
+from traces.chakra import reader as chakra
+from traces.load import FORMATS, load
+
+SAMPLE = "traces/samples/gpu-dp2-tp4"
+ENTRY = """
+import sys
+from experiments.cli.main import main
+try:
+    main()
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+DRAWN = {"matplotlib", "networkx", "PIL"}
+TABLES = {"pandas", "pyarrow", "sqlite3"}
+SHOWN = {"rich"}
+PARSED = {"xml.etree.ElementTree", "tarfile"}
+PARALLEL = {"multiprocessing", "concurrent.futures.process"}
+OTHER_ENGINES = {"simpy", "simulator.engine.flow"}
+OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectives.files.msccl"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chakra")
+    chakra.save(load(SAMPLE), folder)
+    return folder
+
+
+def imported(*words):
+    """Modules that a process has imported when a command of its has answered."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
+    modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic", "-o", "json")
+    needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_FILES | OTHER_ENGINES
+    assert modules & needless == set()
+    readers = {one.module for one in FORMATS.values()} - {"traces.chakra.reader"}
+    assert modules & readers == set()
+    assert {name for name in modules if name.startswith("experiments.output.tables")} == set()
+
+
+def test_what_was_answered_before_is_answered_without_the_compiler(job):
+    words = ("utility", job, "-c", "hgx-h100", "-o", "json")
+    imported(*words)  # compiles what nobody has needed yet
+    assert "numba" not in imported(*words)
+
+
+def test_a_table_imports_what_prints_it_and_no_other_command(job):
+    modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
+    assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
+    printers = {f"experiments.output.tables.{module}" for module, _ in PRINTERS.values()}
+    assert modules & printers == {"experiments.output.tables.replays"}
+
+
+def test_the_catalogue_is_listed_without_what_simulates():
+    modules = imported("clusters", "-o", "json")
+    assert modules & (DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_ENGINES) == set()
+    packages = {name.partition(".")[0] for name in modules}
+    assert packages & {"collectives", "traces"} == set()
+
+
+def test_one_process_imports_nothing_of_many(job):
+    modules = imported("utility", job, "-c", "hgx-h100", "-o", "json")
+    assert modules & (PARALLEL | DRAWN | TABLES | SHOWN) == set()
+
+
+def test_help_imports_nothing_that_answers():
+    modules = imported("--help")
+    answering = {"numpy", "yaml", "numba", "llvmlite", "simpy", "google", "msgspec"}
+    assert modules & (answering | DRAWN | TABLES | PARALLEL) == set()
+    assert {name for name in modules if name.startswith(("simulator.", "traces."))} == {
+        "simulator.errors"
+    }
+
+
+def test_help_names_every_command_in_its_order():
+    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).stdout
+    places = [told.index(f"│ {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+def test_a_misspelt_command_is_told_which_was_meant():
+    answer = CliRunner().invoke(app, ["replya"], env={"COLUMNS": "200"})
+    assert answer.exit_code == 2
+    assert "'replay'" in answer.stderr
+
+
+def test_the_version_is_that_of_the_distribution():
+    answer = CliRunner().invoke(app, ["--version"])
+    assert (answer.exit_code, answer.stdout) == (0, f"twofold {metadata.version('twofold')}\n")
+
+
+def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
+    modules = [
+        import_module(f"experiments.{one.name}") for one in iter_modules(experiments.__path__)
+    ]
+    reports = {
+        name
+        for module in modules
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and hasattr(kind, "record") and hasattr(kind, "table")
+    }
+    assert PRINTERS.keys() == reports - {"Report"}
+    for module, name in PRINTERS.values():
+        assert callable(getattr(import_module(f"experiments.output.tables.{module}"), name))
+
+
+THREADS = "OPENBLAS_NUM_THREADS"
+TELLS_THREADS = f"""
+import os
+from experiments.cli.main import main
+try:
+    main()
+finally:
+    print(os.environ["{THREADS}"])
+"""
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1"), ("3", "3")])
+def test_numpy_starts_no_threads_unless_it_is_told_to(monkeypatch, given, used):
+    monkeypatch.delenv(THREADS, raising=False)
+    if given is not None:
+        monkeypatch.setenv(THREADS, given)
+    command = [sys.executable, "-c", TELLS_THREADS, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == used

@@ -1,0 +1,392 @@
+"""What the command line says no to: one line on stderr and a status, never a traceback."""
+
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.output import progress
+from helpers.experiments_jobs import SAMPLE, calls, write_job
+from topologies import load_cluster
+
+CLUSTER = ("--cluster", "dgx-a100")
+TWOFOLD = Path(sys.executable).with_name("twofold")
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def refused(*words, status=1):
+    """The one line that a refused input leaves on stderr."""
+    answer = invoke(*words)
+    assert answer.exit_code == status, answer.output
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "fault of twofold" not in line
+    return line
+
+
+def wrong(*words):
+    """What a wrong usage leaves on stderr."""
+    answer = invoke(*words)
+    assert answer.exit_code == 2, answer.output
+    assert answer.stdout == ""
+    return answer.stderr
+
+
+def broken(folder, what):
+    """A trace that cannot be used, and what the message must name."""
+    path = folder / "trace.json"
+    text = (SAMPLE / "rank0.json.gz").read_bytes()
+    contents = {
+        "truncated gzip": text[:2000],
+        "truncated JSON": gzip.decompress(text)[:2000],
+        "empty": b"",
+        "not JSON": b"hello",
+        "no trace": b'{"a": 1}',
+        "a list": b"[1, 2]",
+        "an archive": b"PK\x03\x04" + bytes(99),
+        "no text": bytes(range(256)),
+    }
+    path.write_bytes(contents[what])
+    return path
+
+
+@pytest.mark.parametrize("command", ["utility", "replay", "inspect"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "truncated gzip",
+        "truncated JSON",
+        "empty",
+        "not JSON",
+        "no trace",
+        "a list",
+        "an archive",
+        "no text",
+    ],
+)
+def test_a_file_that_is_no_trace(tmp_path, command, what):
+    path = broken(tmp_path, what)
+    cluster = () if command == "inspect" else CLUSTER
+    assert str(path) in refused(command, path, *cluster)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"PK\x03\x04" + bytes(99), "unzip it"),
+        (gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), "gzip within gzip"),
+        ('{"traceEvents": []}'.encode("utf-16"), "save it as UTF-8"),
+    ],
+)
+def test_what_a_file_is_instead_of_a_trace_is_told(tmp_path, content, told):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content)
+    assert told in refused("inspect", path)
+
+
+def test_a_path_that_does_not_exist_and_a_directory_without_traces(tmp_path):
+    assert "nowhere" in refused("inspect", tmp_path / "nowhere")
+    assert str(tmp_path) in refused("utility", tmp_path, *CLUSTER)
+
+
+def test_two_files_of_one_rank(tmp_path):
+    job = write_job(tmp_path / "job", 2)
+    (job / "again.json").write_bytes((job / "rank1.json").read_bytes())
+    line = refused("utility", job, *CLUSTER)
+    assert "again.json" in line or "rank1.json" in line
+    assert "rank 1" in line
+
+
+def test_a_rank_missing_from_the_middle(tmp_path):
+    job = write_job(tmp_path / "job", 3)
+    (job / "rank1.json").unlink()
+    assert "rank 1" in refused("utility", job, *CLUSTER)
+
+
+def altered(tmp_path, change, ranks=2):
+    return write_job(tmp_path / "job", ranks, change)
+
+
+def test_steps_that_differ(tmp_path):
+    def rename(rank, made):
+        made[0]["name"] = f"ProfilerStep#{7 + rank}"
+        return made
+
+    assert "rank1.json" in refused("utility", altered(tmp_path, rename), *CLUSTER)
+
+
+def test_an_unknown_dtype(tmp_path):
+    def retype(rank, made):
+        if rank == 1:
+            calls(made)[1]["args"]["dtype"] = "Float3"
+        return made
+
+    line = refused("utility", altered(tmp_path, retype), *CLUSTER)
+    assert "rank1.json" in line
+    assert "'Float3'" in line
+    assert "AllReduce" in line
+
+
+def test_ranks_that_disagree_on_a_size(tmp_path):
+    def resize(rank, made):
+        if rank == 1:
+            calls(made)[1]["args"] |= {"In msg nelems": 5, "Out msg nelems": 5}
+        return made
+
+    line = refused("utility", altered(tmp_path, resize), *CLUSTER)
+    assert "rank 0" in line
+    assert "rank 1" in line
+
+
+def test_a_collective_that_some_ranks_lack(tmp_path):
+    def drop(rank, made):
+        return [event for event in made if rank == 0 or event is not calls(made)[-1]]
+
+    answer = invoke("utility", altered(tmp_path, drop), *CLUSTER, "--output", "json")
+    if answer.exit_code == 0:
+        coverage = json.loads(answer.stdout)["coverage"]
+        assert coverage["collectives_matched"] < coverage["collectives"]
+        assert coverage["notes"]
+    else:
+        assert "all_reduce" in refused("utility", tmp_path / "job", *CLUSTER)
+
+
+def test_opposite_orders_of_two_groups(tmp_path):
+    def cross(rank, made):
+        groups = ["left", "right", "left"] if rank == 0 else ["right", "left", "left"]
+        for call, group in zip(calls(made), groups, strict=True):
+            call["args"] |= {"Process Group Name": group, "Process Group Description": group}
+        return made
+
+    line = refused("utility", altered(tmp_path, cross), *CLUSTER)
+    assert "left" in line
+    assert "right" in line
+
+
+def test_a_cluster_that_is_too_small(tmp_path):
+    line = refused("utility", write_job(tmp_path / "job", 3), "--cluster", _small(tmp_path))
+    assert "3 ranks" in line
+
+
+def _small(folder):
+    path = folder / "small.yaml"
+    path.write_text(
+        "name: small\naccelerator: {name: X}\nranks_per_node: 2\nnodes: 1\n"
+        "scale_up: {topology: switch, size: 2, bandwidth: 1 GB/s, latency: 1 us}\n"
+    )
+    load_cluster(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("bandwidth", "bandwith", "did you mean bandwidth?"),
+        ("1 GB/s", "1000000000", "scale_up.bandwidth"),
+        ("1 GB/s", "1 Gbps", "scale_up.bandwidth"),
+        ("nodes: 1", "nodes: [", "small.yaml"),
+        ("name: small", "- 1", "small.yaml"),
+        ("name: small", "\t\x00", "small.yaml"),
+    ],
+)
+def test_a_cluster_file_that_is_wrong(tmp_path, before, after, told):
+    path = _small(tmp_path)
+    path.write_text(path.read_text().replace(before, after, 1))
+    line = refused("utility", SAMPLE, "--cluster", path)
+    assert "small.yaml" in line
+    assert told in line
+
+
+def test_what_is_no_cluster(tmp_path):
+    (tmp_path / "x.npz").write_bytes(bytes(range(256)))
+    (tmp_path / "empty.yaml").write_text("")
+    for path in (tmp_path, tmp_path / "x.npz", tmp_path / "empty.yaml", tmp_path / "nowhere.yaml"):
+        assert str(path) in refused("utility", SAMPLE, "--cluster", path)
+        assert str(path) in refused("clusters", path)
+    assert "dgx-a100" in refused("clusters", "nonesuch")
+
+
+@pytest.mark.parametrize("topology", ["heart", "torus:3x3", "torus:axb", "sideways=ring", ":", ""])
+def test_a_topology_that_does_not_fit(topology):
+    refused("compare", SAMPLE, *CLUSTER, "--topology", topology)
+
+
+def test_a_step_that_is_not_there():
+    line = refused("utility", SAMPLE, *CLUSTER, "--step", "123456789012345678901234567890")
+    assert "it has 5, 6, 7, 8" in line
+
+
+def test_nodes_that_do_not_divide_the_ranks():
+    assert "3 nodes" in refused("utility", SAMPLE, *CLUSTER, "--nodes", "3")
+    assert "1000 nodes" in refused("utility", SAMPLE, *CLUSTER, "--nodes", "1000")
+
+
+SWEEP = ("sweep", "nowhere", *CLUSTER, "--resource", "host")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay", "nowhere", *CLUSTER, "--perfetto"),
+        (*SWEEP, "--figure"),
+        ("compare", "nowhere", *CLUSTER, "--figure"),
+    ],
+)
+def test_an_output_is_refused_before_the_trace_is_even_looked_for(tmp_path, words):
+    missing = tmp_path / "missing" / "x.png"
+    assert f"there is no directory {missing.parent}" in refused(*words, missing)
+    (tmp_path / "folder.png").mkdir()
+    assert "is a directory" in refused(*words, tmp_path / "folder.png")
+    assert "nowhere" in refused(*words, tmp_path / "fine.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_a_figure_in_a_format_that_there_is_not(tmp_path):
+    assert "'.xyz'" in refused(*SWEEP, "--figure", tmp_path / "x.xyz")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--engine", "quick"), "flow, analytic, transfer"),
+        (("--collective-cost", "free"), "model, trace"),
+        (("--resource", "gpu"), "scale_up.bandwidth"),
+        (("--resource", "scale_up.bandwith"), "did you mean scale_up.bandwidth?"),
+        (("--output", "xml"), "'csv'"),
+        (("--step", "first"), "median"),
+        (("--nodes", "0"), "--nodes"),
+        (("--factor", "twice"), "--factor"),
+        (("--factor", "0"), "factor 0"),
+        (("--factor", "-1"), "factor -1"),
+        (("--factor", "nan"), "factor nan"),
+        (("--factor", "inf"), "factor inf"),
+        (("--factor", "1e400"), "factor inf"),
+        (("--turbo",), "--turbo"),
+        (("another",), "another"),
+    ],
+)
+def test_an_option_that_is_wrong_whatever_the_trace_lists_the_choices(words, told):
+    assert told in wrong("utility", SAMPLE, *CLUSTER, *words)
+
+
+@pytest.mark.parametrize("factors", ["", "1,,2", "1;2", "a", "1,0", "nan", "inf", "-1", "1e400"])
+def test_factors_that_cannot_be_read(factors):
+    assert "--factors" in wrong("sweep", SAMPLE, *CLUSTER, "-r", "host", "--factors", factors)
+
+
+def test_what_is_missing_is_named():
+    assert "TRACE" in wrong("utility")
+    assert "--cluster" in refused("utility", SAMPLE)
+    assert "--resource" in wrong("sweep", SAMPLE, *CLUSTER)
+    assert "nonsense" in wrong("nonsense")
+
+
+def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("experiments.questions.inspect_trace.reader", fail)
+    answer = invoke("inspect", SAMPLE)
+    assert answer.exit_code == 1
+    (line,) = answer.stderr.splitlines()
+    assert "fault of twofold itself" in line
+    assert "ZeroDivisionError: by nothing" in line
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux what a process does")
+@pytest.mark.usefixtures("interruptible")
+def test_an_interruption_is_one_line_and_status_130(tmp_path):
+    """Interrupted for certain while it is at work: it waits for a trace that nobody writes."""
+    os.mkfifo(tmp_path / "trace.json")
+    process = subprocess.Popen(
+        [TWOFOLD, "utility", tmp_path / "trace.json", *CLUSTER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_until_asleep(process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert err == "interrupted: there is no complete answer\n"
+
+
+def _wait_until_asleep(process, patience=20.0):
+    """Wait until it has used no processor time for a while: it is past its imports."""
+    before, spent = -1.0, 0.0
+    until = time.monotonic() + patience
+    while before != spent or spent < 0.2:
+        time.sleep(0.3)
+        assert time.monotonic() < until
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        before, spent = spent, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_a_closed_pipe_is_no_error(output):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [TWOFOLD, "clusters", "--output", output],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=30,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+class _Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+class _Stderr(io.StringIO):
+    """A terminal, or none."""
+
+    def __init__(self, *, terminal):
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self):
+        return self._terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys, terminal):
+    shown = _Stderr(terminal=terminal)
+    clock = _Clock()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "time", clock)
+    patience = 1.0 if terminal else 10.0
+    with progress.watching() as watch:
+        report = watch("compute")
+        clock.now = 0.99 * patience
+        report(1, 50)
+        assert shown.getvalue() == ""
+        clock.now = 1.01 * patience
+        report(20, 50)
+    assert "simulating compute" in shown.getvalue()
+    assert "20" in shown.getvalue()
+    assert ("\x1b[" in shown.getvalue()) is terminal  # a bar is drawn over itself
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,78 @@
+"""Whole real traces, where they are at hand: each is replayed as it was measured, or refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.baseline import Baseline, Settings, baseline
+from helpers.places import SHARED
+from simulator.errors import TraceError
+from simulator.workload import What
+from topologies import load_cluster
+from traces.kineto.directory import read_job
+
+TRACES = SHARED / "traces"
+MEGATRON = TRACES / "megatron-tp8-a100"
+KINETO = sorted((TRACES / "kineto").glob("*.json.gz"))
+UNSIZED = TRACES / "kineto" / "v100_2gpu_many_allreduce_rank1.json.gz"
+
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
+
+
+def replayed(path: Path, step: str = "median", cost: str = "trace") -> Baseline:
+    settings = Settings(engine="analytic", collective_cost=cost, step=step)
+    return baseline(path, load_cluster("dgx-a100"), settings)
+
+
+@pytest.mark.parametrize("path", KINETO, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_every_step_replays_as_it_was_measured_or_is_refused(path: Path) -> None:
+    """What was measured includes contention already: the engine adds none."""
+    numbers = [str(step.number) for step in read_job(path).ranks[0].steps]
+    for step in ("median", *["all", *numbers[-1:]]):
+        try:
+            found = replayed(path, step)
+        except TraceError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+            assert abs(found.error) < 0.005, step
+        assert refusal == "" or (str(path) in refusal and "\n" not in refusal)
+
+
+def test_calls_of_unknown_size_are_not_counted_twice() -> None:
+    assert abs(replayed(UNSIZED, "all").error) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("name", "explained"),
+    [
+        ("a100_2gpu_resnet_ddp_rank0", 0.99),
+        ("mi300x_8gpu_resnet_ddp_rank0", 0.99),
+        ("a100_16gpu_dlrm_like_rank0", 0.94),
+        ("v100_2gpu_many_allreduce_rank1", 0.99),
+        ("v100_1gpu_resnet50_old_schema", 0.99),
+    ],
+)
+def test_starts_are_explained(name: str, explained: float) -> None:
+    found = replayed(TRACES / "kineto" / f"{name}.json.gz")
+    assert found.loaded.coverage.starts_explained >= explained
+
+
+@pytest.mark.parametrize(("cost", "error"), [("trace", 0.005), ("model", 0.05)])
+def test_the_megatron_job_replays(cost: str, error: float) -> None:
+    found = replayed(MEGATRON, cost=cost)
+    coverage = found.loaded.coverage
+    assert coverage.collectives == coverage.collectives_matched == coverage.sizes_known == 84
+    assert coverage.starts_explained >= 0.98
+    assert abs(found.error) <= error
+    load, times = found.loaded.workload, found.timeline
+    joins = load.what == What.COLLECTIVE
+    assert np.count_nonzero(joins) == 8 * 84
+    for rank in range(8):
+        own = joins & (load.rank == rank)
+        for simulated, measured in (
+            (times.start, load.measured_start),
+            (times.end, load.measured_end),
+        ):
+            assert np.median(np.abs(simulated[own] - measured[own])) < 1e-3

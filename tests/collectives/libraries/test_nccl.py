@@ -1,0 +1,256 @@
+"""NCCL's model: laws that hold on any network, and a few published figures."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives import LIBRARIES, Machine, busbw, check
+from collectives.algorithms.tree import (
+    all_reduce,
+    chained_all_reduce,
+    parents,
+    switched_all_reduce,
+)
+from collectives.libraries import nccl
+from collectives.libraries.nccl_constants import tuning
+from simulator.costing.link_load import cost, lay
+from simulator.errors import ScheduleError
+from simulator.topology import SCALE_OUT, SCALE_UP, Link, scaled, topology
+
+KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+WIRE = {"ampere": 234e9, "hopper": 370.8e9}
+SIZES = np.geomspace(64, 16 * GIB, 120)
+
+
+def switches(local, nodes, *, wire=WIRE["hopper"], nic=48e9):
+    """Nodes of ``local`` ranks on a switch each, every rank with a NIC on one fabric."""
+    links = []
+    for rank in range(local * nodes):
+        for there, back, speed, latency, resource in (
+            (rank, f"switch {rank // local}", wire, 0.3e-6, SCALE_UP),
+            (rank, "fabric", nic, 1.35e-6, SCALE_OUT),
+        ):
+            if resource == SCALE_UP or nodes > 1:
+                links.append(Link(there, back, speed, latency, resource))
+                links.append(Link(back, there, speed, latency, resource))
+    return topology("test", local * nodes, links)
+
+
+def machine(local, nodes, **options):
+    domains = np.repeat(np.arange(nodes, dtype=np.int32), local)
+    return Machine(domains=domains, **({"generation": "hopper"} | options))
+
+
+def seconds(kind, size, network, there, *, ranks=None, algorithm=None):
+    ranks = range(network.ranks) if ranks is None else ranks
+    plan = nccl.plan(kind, ranks, size, network, machine=there, algorithm=algorithm)
+    return cost(lay(plan, np.array(ranks, dtype=np.int32), size, network))
+
+
+SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", [*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier"])
+@pytest.mark.parametrize("in_network", [False, True])
+def test_a_larger_message_never_takes_less(kind, shape, in_network):
+    network, there = switches(*shape), machine(*shape, in_network=in_network)
+    times = [seconds(kind, size, network, there) for size in SIZES]
+    assert np.all(np.diff(times) >= -1e-15 * np.array(times[1:]))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_faster_than_the_wire(kind, shape):
+    """Between nodes a rank has its NIC besides: rings leave a node instead of going round in it."""
+    network, there = switches(*shape), machine(*shape)
+    n, port = network.ranks, WIRE["hopper"] + (48e9 if shape[1] > 1 else 0.0)
+    for size in SIZES:
+        speed = busbw(kind, size=size, n=n, time=seconds(kind, size, network, there))
+        assert speed <= port
+
+
+def test_in_network_reduction_moves_a_message_once_up_and_once_down():
+    network, there = switches(8, 1), machine(8, 1, in_network=True)
+    plan = nccl.plan("all_reduce", range(8), GIB, network, machine=there)
+    (load,) = lay(replace(plan, efficiency=1.0), np.arange(8, dtype=np.int32), GIB, network)
+    assert (plan.schedule.algorithm, len(load.link)) == ("nvls", 16)
+    assert load.weight * load.amount == pytest.approx(np.full(16, GIB))
+
+
+def test_the_switch_adds_only_where_the_machine_says_so():
+    network = switches(8, 1)
+    for generation, in_network in (("hopper", False), ("ampere", True), ("", True)):
+        there = machine(8, 1, generation=generation, in_network=in_network)
+        for size in SIZES:
+            plan = nccl.plan("all_reduce", range(8), size, network, machine=there)
+            assert plan.schedule.algorithm == "ring"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    kind=st.sampled_from(KINDS),
+    size=st.floats(1, 1e10),
+    shape=st.sampled_from(SHAPES),
+)
+def test_the_order_of_the_group_does_not_matter(data, kind, size, shape):
+    network, there = switches(*shape), machine(*shape, in_network=True)
+    ranks = data.draw(st.permutations(range(network.ranks)))
+    expected = seconds(kind, size, network, there)
+    assert seconds(kind, size, network, there, ranks=ranks) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_better_network_never_slows_a_call_down(kind, shape):
+    network, there = switches(*shape), machine(*shape, in_network=True)
+    better = [
+        scaled(network, resource, **{what: factor})
+        for resource in network.resources
+        for what, factor in (("bandwidth", 2.0), ("latency", 0.5))
+    ]
+    for size in SIZES[::4]:
+        before = seconds(kind, size, network, there)
+        for other in better:
+            assert seconds(kind, size, other, there) <= before * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twice_the_bandwidth_halves_all_but_the_copy_of_the_own_block(kind):
+    network, there = switches(8, 1), machine(8, 1)
+    double = scaled(network, SCALE_UP, bandwidth=2.0)
+    copy = {"all_reduce": 0.5, "all_to_all": 0.0}.get(kind, 1.0) * 2 * GIB / (24 * 36.7e9)
+    before, after = (seconds(kind, 16 * GIB, on, there) - copy for on in (network, double))
+    assert before / after == pytest.approx(2.0, rel=0.01)
+
+
+def test_the_library_takes_the_fastest_of_ring_and_switch():
+    network, there = switches(8, 1), machine(8, 1, in_network=True)
+    for size in SIZES:
+        each = [
+            seconds("all_reduce", size, network, there, algorithm=name) for name in ("ring", "nvls")
+        ]
+        assert seconds("all_reduce", size, network, there) == min(each)
+
+
+def test_protocols_follow_each_other_as_messages_grow():
+    network, there = switches(8, 1), machine(8, 1)
+    plans = [nccl.plan("all_gather", range(8), size, network, machine=there) for size in SIZES]
+    names = list(dict.fromkeys(plan.protocol for plan in plans))
+    assert names == ["LL", "LL128", "Simple"]
+    assert {plan.protocol: plan.efficiency for plan in plans}["LL128"] == 0.92
+
+
+def test_trees_for_small_messages_between_nodes_and_rings_for_large():
+    network, there = switches(4, 16, nic=23.1e9), machine(4, 16)
+    names = [
+        nccl.plan("all_reduce", range(64), size, network, machine=there).schedule.algorithm
+        for size in SIZES
+    ]
+    assert list(dict.fromkeys(names)) == ["double_tree", "rings"]
+
+
+def test_what_is_remembered_changes_no_result():
+    network = switches(4, 4)
+    there = machine(4, 4, in_network=True)
+    for kind in KINDS:
+        for size in SIZES[::10]:
+            fresh = machine(4, 4, in_network=True)
+            assert seconds(kind, size, network, there) == seconds(kind, size, network, fresh)
+
+
+@pytest.mark.parametrize("n", range(1, 34))
+def test_double_trees_reduce_whatever_the_number_of_ranks(n):
+    check(all_reduce(n))
+    assert len(all_reduce(n).steps) == 2 * (n - 1).bit_length()
+    assert np.all(parents(n)[1:] % 2 == 0)
+
+
+@given(local=st.integers(1, 6), domains=st.integers(1, 9))
+def test_trees_between_domains_reduce(local, domains):
+    grid = np.arange(local * domains, dtype=np.int32).reshape(domains, local).T
+    check(chained_all_reduce(grid))
+    check(switched_all_reduce(grid))
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 64])
+def test_a_rank_between_two_trees_sends_twice_the_message_at_most(n):
+    schedule = all_reduce(n)
+    sent = np.zeros(n)
+    for step in schedule.steps:
+        np.add.at(sent, step.source, step.count / schedule.parts)
+    assert sent.max() == 2.0
+
+
+def test_refusals_name_what_is_wrong():
+    network, there = switches(4, 2), machine(4, 2, in_network=True)
+    for kind, algorithm, words in (
+        ("all_gather", "tree", "all_reduce only"),
+        ("all_reduce", "nvls", "cannot serve 8 ranks in 2 domains"),
+        ("all_reduce", "triangle", "no algorithm 'triangle'"),
+        ("sum", None, "kind 'sum'"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            nccl.plan(kind, range(8), MIB, network, machine=there, algorithm=algorithm)
+
+
+def test_versions_are_data():
+    assert tuning("blackwell", "2.29.2").channel == 34.5e9
+    assert tuning("blackwell", "2.30.7").channel == 40e9
+    assert tuning("hopper", "2.29.2") == tuning("hopper")
+    assert tuning("never heard of").nvls is None
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_every_library_plans_every_kind(name):
+    network, there = switches(4, 2), machine(4, 2, overhead=1e-6)
+    for kind in (*KINDS, "broadcast", "barrier"):
+        plan = LIBRARIES[name](kind, range(8), MIB, network, machine=there)
+        assert plan.schedule.kind == kind
+        assert plan.overhead > 0
+
+
+PUBLISHED = [
+    ("ampere", "all_reduce", 8, 64 * KIB, 28.06),
+    ("ampere", "all_gather", 8, 256 * MIB, 1216.8),
+    ("ampere", "all_to_all", 4, 128 * MIB, 573.5),
+    ("hopper", "all_reduce", 4, 256 * MIB, 1185.95),
+    ("hopper", "all_reduce", 8, 512 * MIB, 2111.72),
+    ("hopper", "all_gather", 8, 8 * MIB, 44.065),
+    ("hopper", "reduce_scatter", 8, 128 * MIB, 381.235),
+    ("hopper", "reduce_scatter", 2, 1 * KIB, 5.205),
+    ("hopper", "all_to_all", 8, 256 * MIB, 764.22),
+]
+"""us, NCCL 2.27.3 on DGX A100 and HGX H100: github ai-dynamo/aiconfigurator, systems/data,
+a100_sxm and h100_sxm."""
+
+
+@pytest.mark.parametrize(("generation", "kind", "n", "size", "measured"), PUBLISHED)
+def test_published_times(generation, kind, n, size, measured):
+    """Within 10 % where bandwidth counts, 20 % where protocols change over from size to size."""
+    network = switches(n, 1, wire=WIRE[generation])
+    there = machine(n, 1, generation=generation, in_network=generation == "hopper")
+    simulated = seconds(kind, size, network, there) * 1e6
+    assert simulated == pytest.approx(measured, rel=0.1 if size >= 16 * MIB else 0.2)
+
+
+def test_software_hides_behind_a_block_that_is_on_the_wire():
+    network, there = switches(8, 1), machine(8, 1)
+    shown = [
+        nccl.plan("all_gather", range(8), size, network, machine=there).step_latency
+        for size in (256 * MIB, 16 * GIB)
+    ]
+    block = 2 * GIB / WIRE["hopper"]
+    assert shown[1] == pytest.approx(2.8e-6**2 / (2.8e-6 + block))
+    assert shown[1] < shown[0] < 0.1 * 2.8e-6
+
+
+def test_a_switch_that_adds_also_carries_each_ranks_own_part():
+    network, there = switches(8, 1), machine(8, 1, in_network=True)
+    plan = nccl.plan("all_reduce", range(8), GIB, network, machine=there)
+    assert plan.efficiency == pytest.approx(0.85 * 15 / 16 * 8 / 9)

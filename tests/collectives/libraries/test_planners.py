@@ -1,0 +1,252 @@
+"""Costs on many networks at once are those that the planner comes to on each of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives.libraries.planners import LIBRARIES, one_schedule, times
+from collectives.libraries.rules import known
+from collectives.machine import Machine, calibrated
+from helpers.strategies import SCHEDULES, networks
+from simulator.costing.link_load import cost, lay
+from simulator.costing.stacked_networks import stacked, wire
+from simulator.schedule import Plan
+from simulator.topology import SCALE_OUT, SCALE_UP, scaled
+from simulator.workload import KINDS
+from topologies import build, load_cluster, place
+from topologies.cluster.schema import Calibrated
+
+SIZES = [0.0, 8.0, 3e3, 70e3, 1e6, 2.5e7, 1e9]
+JOBS = [
+    ("dgx-a100", 8, 1),
+    ("hgx-h100", 8, 1),
+    ("hgx-h100", 32, 4),
+    ("dgx-a100", 16, 2),
+    ("perlmutter", 8, 2),
+    ("gcp-a3-mega", 24, 3),
+    ("mi300x-8", 16, 2),
+    ("mi355x-8", 8, 1),
+    ("tpu-v5e", 16, None),
+    ("tpu-v4", 32, None),
+    ("l40s-pcie-8", 8, 1),
+    ("a100-mesh-4", 4, 1),
+]
+wire_factors = st.floats(0.05, 40)
+
+
+def job(name, ranks, nodes):
+    cluster = load_cluster(name)
+    domains = np.empty(ranks, dtype=np.int32)
+    for domain, members in place(cluster, ranks, nodes).domains(cluster).items():
+        domains[members] = domain
+    machine = Machine(
+        domains=domains,
+        generation=cluster.accelerator.generation or "",
+        cpu=cluster.host.cpu if cluster.host else "",
+        in_network=cluster.scale_up.in_network_reduction,
+        overhead=cluster.collective_overhead,
+    )
+    library = cluster.library.name if cluster.library else "none"
+    return build(cluster, ranks, nodes), machine, library
+
+
+def one_by_one(library, call, several, machine, algorithm=None):
+    kind, ranks, size = call
+    costs = []
+    for network in several:
+        plan = LIBRARIES[library](kind, ranks, size, network, machine=machine, algorithm=algorithm)
+        costs.append(cost(lay(plan, ranks, size, network)))
+    return costs
+
+
+@st.composite
+def changed(draw, network):
+    """A few networks of one graph, tiers faster or slower."""
+    several = []
+    for _ in range(draw(st.integers(1, 4))):
+        one = network
+        for resource in network.resources:
+            one = scaled(
+                one, resource, bandwidth=draw(wire_factors), latency=draw(st.floats(0, 20))
+            )
+        several.append(one)
+    return several
+
+
+@pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data):
+    network, machine, library = job(name, ranks, nodes)
+    several = data.draw(changed(network))
+    kind = data.draw(st.sampled_from(KINDS))
+    members = data.draw(st.permutations(range(ranks)))
+    least = 2 if kind == "send_receive" else 1
+    members = members[: 2 if kind == "send_receive" else data.draw(st.integers(least, ranks))]
+    call = kind, np.array(sorted(members), dtype=np.int32), data.draw(st.sampled_from(SIZES))
+    together = times(library)(*call, stacked(several), machine=machine)
+    assert together == pytest.approx(one_by_one(library, call, several, machine), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "ranks", "nodes"), [JOBS[2], JOBS[6], JOBS[8]])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_forced_algorithms_too(name, ranks, nodes, data):
+    network, machine, library = job(name, ranks, nodes)
+    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
+    algorithm = data.draw(st.sampled_from(known(kind)))
+    several = data.draw(changed(network))
+    call = kind, np.arange(ranks, dtype=np.int32), data.draw(st.sampled_from(SIZES))
+    try:
+        expected = one_by_one(library, call, several, machine, algorithm)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            times(library)(*call, stacked(several), machine=machine, algorithm=algorithm)
+        return
+    together = times(library)(*call, stacked(several), machine=machine, algorithm=algorithm)
+    assert together == pytest.approx(expected, rel=1e-12)
+
+
+multiples = st.sampled_from([0.25, 1.0, 3.0])
+by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multiples)
+
+
+@pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, ranks, nodes, data):
+    network, machine, library = job(name, ranks, nodes)
+    several = data.draw(changed(network))
+    kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
+    known = Calibrated(
+        overhead=data.draw(st.sampled_from([0.0, 0.5, 2.0])),
+        latency=data.draw(by_tier),
+        bandwidth=data.draw(by_tier),
+    )
+    told = replace(machine, calibration={kind: known})
+    members = np.arange(data.draw(st.integers(1, ranks)), dtype=np.int32)
+    size = data.draw(st.sampled_from(SIZES))
+    expected = []
+    for one in several:
+        plan = LIBRARIES[library](kind, members, size, one, machine=machine)
+        expected.append(cost(lay(calibrated(plan, known), members, size, one)))
+    together = times(library)(kind, members, size, stacked(several), machine=told)
+    assert together == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_is_known_of_a_graph_serves_any_networks_of_it():
+    """One machine, asked of networks with few classes of links, with many, and with few again."""
+    network, machine, library = job("hgx-h100", 16, 2)
+    uneven = replace(network, bandwidth=network.bandwidth * np.linspace(1, 2, len(network)))
+    call = "all_reduce", np.arange(16, dtype=np.int32), 1e8
+    for several in ([network], [network, uneven], [network, scaled(network, SCALE_UP, latency=3)]):
+        for _ in range(2):
+            fresh = replace(machine, known={})
+            together = times(library)(*call, stacked(several), machine=machine)
+            assert together == pytest.approx(one_by_one(library, call, several, fresh), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e5, 3e6, 1e7, 3e7])
+def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
+    """Four nodes of H100: at one size some networks have trees, others rings, some NVLSTree."""
+    network, machine, _ = job("hgx-h100", 32, 4)
+    several = [
+        scaled(scaled(network, SCALE_OUT, bandwidth=by), SCALE_UP, bandwidth=0.3)
+        for by in np.geomspace(0.01, 100, 60)
+    ]
+    call = "all_reduce", np.arange(32, dtype=np.int32), size
+    bare = replace(machine, in_network=False)
+    for one in (machine, bare):
+        expected = one_by_one("nccl", call, several, one)
+        assert times("nccl")(*call, stacked(several), machine=one) == pytest.approx(
+            expected, rel=1e-12
+        )
+    chosen = {LIBRARIES["nccl"](*call, one, machine=bare).schedule.algorithm for one in several}
+    assert len(chosen) == 2 or size != 1e7
+
+
+def test_beyond_the_last_tree_a_ring_costs_what_it_costs_or_what_the_tree_did():
+    """NCCL's planner on four nodes of H100; the last size of a tree is found by halving."""
+    network, machine, _ = job("hgx-h100", 32, 4)
+    machine = replace(machine, in_network=False)
+    ranks = np.arange(32, dtype=np.int32)
+
+    def carried_out(size, algorithm=None):
+        call = "all_reduce", ranks, size
+        plan = LIBRARIES["nccl"](*call, network, machine=machine, algorithm=algorithm)
+        return plan.schedule.algorithm, cost(lay(plan, ranks, size, network))
+
+    tree, ring = (carried_out(1e6, name)[0] for name in ("tree", "ring"))
+    least, most = 1e3, 1e10
+    assert (carried_out(least)[0], carried_out(most)[0]) == (tree, ring)
+    while most - least > 1e-9 * least:
+        middle = (least + most) / 2
+        least, most = (middle, most) if carried_out(middle)[0] == tree else (least, middle)
+    for size in least * np.array([1 + 1e-6, 1.1, 2.0, 5.0, 50.0]):
+        floor, alone = carried_out(least, "tree")[1], carried_out(size, "ring")[1]
+        assert carried_out(size)[1] == pytest.approx(max(floor, alone), rel=1e-6)
+
+
+@given(data=st.data(), pipelined=st.booleans(), kind=st.sampled_from(sorted(SCHEDULES)))
+def test_a_schedule_is_laid_on_any_networks_as_on_each(data, pipelined, kind):
+    ranks = 2 if kind == "send_receive" else data.draw(st.integers(2, 5))
+    network = data.draw(networks(ranks))
+    draw = data.draw
+    several = [
+        replace(
+            network,
+            bandwidth=network.bandwidth
+            * np.array([draw(st.sampled_from([0.5, 1, 3.0])) for _ in network.bandwidth]),
+            latency=network.latency
+            * np.array([draw(st.sampled_from([0.0, 1, 2.0])) for _ in network.latency]),
+        )
+        for _ in range(3)
+    ]
+    schedule = SCHEDULES[kind](ranks)
+    positions = np.arange(ranks, dtype=np.int32)
+    laid = wire(schedule, positions, stacked(several), pipelined=pipelined)
+    for number, one in enumerate(several):
+        alone = wire(schedule, positions, one, pipelined=pipelined)
+        assert laid.per_byte[number] == pytest.approx(alone.per_byte, rel=1e-12)
+        assert laid.latency[number] == pytest.approx(alone.latency, rel=1e-12)
+        if pipelined:
+            for resource in (SCALE_UP, SCALE_OUT):
+                on = laid.on(network, resource)[number]
+                assert on == pytest.approx(alone.on(one, resource), rel=1e-12)
+        loads = lay(Plan(schedule, pipelined=pipelined), positions, 7.0, one)
+        whole = laid.latency[number] + 7 * laid.per_byte[number]
+        assert whole == pytest.approx(cost(loads), rel=1e-12)
+
+
+@given(data=st.data())
+def test_stacked_networks_are_the_ones_that_were_put_in(data):
+    network = data.draw(networks(4))
+    several = data.draw(changed(network))
+    many = stacked([*several, several[0]])
+    for number, one in enumerate([*several, several[0]]):
+        back = many.network(number)
+        assert np.array_equal(back.bandwidth, one.bandwidth)
+        assert np.array_equal(back.latency, one.latency)
+    first, which = many.distinct()
+    assert which[0] == which[-1]
+    assert len(first) <= len(several)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "kind", "one"),
+    [
+        ("mi300x-8", 8, "all_reduce", True),
+        ("mi300x-8", 16, "all_reduce", False),
+        ("mi300x-8", 16, "broadcast", False),
+        ("mi300x-8", 16, "all_to_all", True),
+        ("tpu-v4", 64, "all_reduce", False),
+        ("dgx-a100", 8, "all_reduce", False),
+    ],
+)
+def test_what_has_one_schedule_says_so(name, ranks, kind, one):
+    network, machine, library = job(name, ranks, None)
+    positions = np.arange(ranks, dtype=np.int32)
+    assert one_schedule(library, kind, positions, network, machine.domains) == one

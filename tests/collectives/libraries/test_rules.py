@@ -1,0 +1,93 @@
+"""Rules that force an algorithm: what they mean, and which of them wins."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives import names
+from collectives.libraries.rules import Rule, choose, known, parse
+from simulator.errors import QuantityError, ScheduleError
+from simulator.workload import KINDS
+
+MIB = 2.0**20
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("all_reduce=ring", Rule("all_reduce", "ring")),
+        ("all_reduce[1MiB..]=tree", Rule("all_reduce", "tree", least=MIB)),
+        ("all_gather[..64KiB]@tp=ring", Rule("all_gather", "ring", most=65536.0, label="tp")),
+        ("all_gather[ 1 KiB .. 1 GB ]=ring", Rule("all_gather", "ring", least=1024.0, most=1e9)),
+        (" all_reduce @ dp 0 = nvls ", Rule("all_reduce", "nvls", label="dp 0")),
+        ("all_to_all[..]=bruck", Rule("all_to_all", "bruck", 0.0, inf)),
+        ("broadcast[1 B..1 B]=tree", Rule("broadcast", "tree", 1.0, 1.0)),
+    ],
+)
+def test_a_rule_is_read(text, rule):
+    assert parse(text) == rule
+
+
+@given(kind=st.sampled_from(KINDS))
+def test_every_name_may_be_forced(kind):
+    for name in names(kind):
+        assert parse(f"{kind}={name}") == Rule(kind, name)
+    assert ("nvls_tree" in known(kind)) == (kind == "all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ring", "'ring' is no rule: write KIND=ALGORITHM"),
+        ("all_reduce=", "is no rule"),
+        ("all_reduce[1MiB]=ring", "is no rule"),
+        ("all_reduce@=ring", "is no rule"),
+        ("allreduce=ring", "kind 'allreduce' is not one of all_reduce, all_gather"),
+        ("all_reduce=rings2", "all_reduce has no algorithm 'rings2'; it has ring, two_shot"),
+        ("all_gather=nvls", "all_gather has no algorithm 'nvls'"),
+        ("all_reduce[2MiB..1MiB]=ring", "the range is empty; write the smaller size first"),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_the_choices(text, said):
+    with pytest.raises(ScheduleError) as error:
+        parse(text)
+    assert said in str(error.value)
+
+
+def test_a_size_without_a_unit_is_refused():
+    with pytest.raises(QuantityError, match="'1024' has no unit"):
+        parse("all_reduce[1024..]=ring")
+
+
+RULES = [parse(text) for text in ("all_reduce=ring", "all_reduce[1MiB..2MiB]=tree")]
+LABELLED = [*RULES, parse("all_reduce@tp=two_shot")]
+
+
+@pytest.mark.parametrize(
+    ("size", "algorithm"),
+    [(0.0, "ring"), (MIB - 1, "ring"), (MIB, "tree"), (2 * MIB, "tree"), (2 * MIB + 1, "ring")],
+)
+def test_the_narrower_range_wins_whatever_the_order(size, algorithm):
+    assert choose(RULES, "all_reduce", size) == algorithm
+    assert choose(reversed(RULES), "all_reduce", size) == algorithm
+
+
+def test_a_label_wins_over_none():
+    for rules in (LABELLED, LABELLED[::-1]):
+        assert choose(rules, "all_reduce", MIB, "tp") == "two_shot"
+        assert choose(rules, "all_reduce", MIB, "dp") == "tree"
+        assert choose(rules, "all_reduce", 1.0) == "ring"
+
+
+def test_among_equals_the_last_wins():
+    rules = [parse("all_reduce=ring"), parse("all_reduce=tree")]
+    assert choose(rules, "all_reduce", 1.0) == "tree"
+
+
+def test_without_a_rule_nothing_is_forced():
+    assert choose([], "all_reduce", 1.0) is None
+    assert choose(RULES, "all_gather", 1.0) is None
+    assert choose([parse("all_reduce@tp=ring")], "all_reduce", 1.0, "dp") is None
+    assert choose([parse("all_reduce[1MiB..]=ring")], "all_reduce", MIB / 2) is None

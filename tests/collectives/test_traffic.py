@@ -1,0 +1,182 @@
+"""Volumes equal their closed forms; no simulation uses more of a link than there is."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives.bandwidth import busbw_factor
+from collectives.traffic import Ports, least_time, utilisations, volumes
+from experiments.questions.metrics import ports
+from experiments.scenario.scenario import Scenario
+from simulator.builder import WorkloadBuilder
+from simulator.timeline import Measured, measured
+from simulator.workload import UNKNOWN, CallRow, What
+from topologies import load_cluster
+
+FACTOR = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+}
+kinds = st.sampled_from(list(FACTOR))
+CLUSTERS = (
+    "hgx-h100",
+    "gb200-nvl72",
+    "dgx-a100",
+    "perlmutter",
+    "aws-p5",
+    "aws-p4d",
+    "leonardo",
+    "tpu-v6e",
+    "a100-mesh-4",
+)
+
+
+def job(rows, ranks):
+    """Calls ``(kind, members, size)``, one after the other on a stream, as a workload."""
+    builder, last = WorkloadBuilder(job_ranks=ranks), {}
+    for sequence, (kind, members, size) in enumerate(rows):
+        row = CallRow(kind, builder.group(tuple(members), "g"), sequence, size)
+        call = builder.call(row)
+        for rank in members:
+            op = builder.op(
+                What.COLLECTIVE, rank=rank, lane="s", name=kind, duration=0.0, call=call
+            )
+            if rank in last:
+                builder.edge(last[rank], op)
+            last[rank] = op
+    return builder.build()
+
+
+def took(workload, times):
+    """A run whose calls move for these times, one after the other."""
+    ends = np.cumsum(times)
+    begins = ends - times
+    return Measured(workload, begins[workload.call], ends[workload.call], begins, ends)
+
+
+@given(st.integers(2, 16), st.lists(st.tuples(kinds, st.integers(1, 1 << 30)), min_size=1))
+def test_volume_is_size_times_the_factor_of_the_kind(n, calls):
+    workload = job([(kind, range(n), float(size)) for kind, size in calls], n)
+    found = {row.kind: row for row in volumes(took(workload, np.ones(len(calls))))}
+    for kind in {kind for kind, _ in calls}:
+        total = sum(size for one, size in calls if one == kind)
+        assert found[kind].size == pytest.approx(total)
+        assert found[kind].wire == pytest.approx(FACTOR[kind](n) * total)
+        assert found[kind].calls == sum(1 for one, _ in calls if one == kind)
+    assert len(found) == len({kind for kind, _ in calls})
+
+
+def test_volume_is_a_mean_over_ranks_of_the_calls_each_joins():
+    """Two groups of two of four: each rank joins one call of 8 B; one pair calls twice."""
+    rows = [("all_gather", (0, 1), 8.0), ("all_gather", (2, 3), 8.0), ("all_gather", (0, 1), 8.0)]
+    (row,) = volumes(took(job(rows, 4), np.ones(3)))
+    assert (row.group, row.calls, row.size, row.wire) == ("g[2]", 3, 12.0, 6.0)
+
+
+def test_unknown_sizes_are_counted_and_in_no_sum():
+    rows = [("all_reduce", (0, 1), 4.0), ("all_reduce", (0, 1), np.nan), (UNKNOWN, (0, 1), np.nan)]
+    workload = job(rows, 2)
+    found = {row.kind: row for row in volumes(took(workload, np.ones(3)))}
+    assert (found["all_reduce"].unknown, found["all_reduce"].size) == (1, 4.0)
+    assert (found[UNKNOWN].unknown, found[UNKNOWN].wire) == (1, 0.0)
+    (used,) = utilisations(took(workload, np.ones(3)), None)
+    assert (used.kind, used.calls, used.left_out, used.utilisation) == ("all_reduce", 2, 1, None)
+
+
+@given(st.integers(2, 16), kinds, st.floats(1e3, 1e9), st.floats(1e-6, 1.0))
+def test_inside_a_domain_utilisation_is_busbw_over_the_bandwidth(n, kind, size, time):
+    one = Ports(domain=[0] * n, node=[0] * n, nics=[()] * n, scale_up=1e9)
+    (row,) = utilisations(took(job([(kind, range(n), size)], n), np.array([time])), one)
+    assert row.busbw == pytest.approx(size * FACTOR[kind](n) / time)
+    assert row.utilisation == pytest.approx(row.busbw / 1e9)
+
+
+@given(st.integers(2, 8), kinds, st.floats(1e3, 1e9), st.floats(1e-6, 1.0))
+def test_of_ranks_alone_in_their_domains_the_nic_is_the_link(n, kind, size, time):
+    one = Ports(domain=range(n), node=range(n), nics=[(0,)] * n, scale_up=1e12, nic_bandwidth=1e9)
+    (row,) = utilisations(took(job([(kind, range(n), size)], n), np.array([time])), one)
+    assert row.utilisation == pytest.approx(row.busbw / 1e9)
+
+
+def test_many_ranks_leave_a_domain_through_all_their_nics():
+    """Two domains of four: an all-reduce of S brings S over the edge, on four NICs of 1 B/s."""
+    halves = [0, 0, 0, 0, 1, 1, 1, 1]
+    nics = [(0,), (1,), (2,), (3,)] * 2
+    one = Ports(domain=halves, node=halves, nics=nics, scale_up=100.0, nic_bandwidth=1.0)
+    call = job([("all_reduce", range(8), 40.0)], 8).call_view(0)
+    assert least_time(call, one) == pytest.approx(40.0 / 4)
+    gather = job([("all_gather", range(8), 40.0)], 8).call_view(0)
+    assert least_time(gather, one) == pytest.approx(20.0 / 4)
+    exchange = job([("all_to_all", range(8), 40.0)], 8).call_view(0)
+    assert least_time(exchange, one) == pytest.approx(4 * 20.0 / 4)
+
+
+def test_domains_of_one_node_reach_each_other_past_the_nics():
+    one = Ports(domain=[0, 1], node=[0, 0], nics=[(), ()], scale_up=100.0, host=2.0)
+    call = job([("broadcast", (0, 1), 40.0)], 2).call_view(0)
+    assert least_time(call, one) == pytest.approx(20.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(CLUSTERS),
+    st.lists(st.tuples(kinds, st.floats(1e3, 3e8)), min_size=1, max_size=3),
+    st.data(),
+)
+def test_no_simulation_uses_more_of_a_link_than_there_is(name, calls, data):
+    cluster = load_cluster(name)
+    ranks = data.draw(st.integers(2, min(16, cluster.capacity)))
+    everyone = st.permutations(range(ranks))
+    rows = []
+    for kind, size in calls:
+        members = data.draw(everyone)[: data.draw(st.integers(2, ranks))]
+        rows.append((kind, tuple(sorted(members)), size))
+    run = Scenario(job(rows, ranks), cluster).run()
+    for row in utilisations(run, ports(cluster, ranks)):
+        assert 0 < row.utilisation <= 1 + 1e-9, row
+
+
+def test_ports_are_those_that_ranks_are_plugged_into():
+    own = ports(load_cluster("aws-p4d"), 16)
+    assert list(own.domain) == [0] * 8 + [1] * 8
+    assert list(own.nics[:8]) == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
+    assert (own.scale_up, own.nic_bandwidth, own.host) == (300e9, 12.5e9, 0.0)
+    many = ports(load_cluster("aws-p5"), 8)
+    assert (list(many.nics), many.nic_bandwidth) == ([(nic,) for nic in range(8)], 4 * 12.5e9)
+    shared = ports(load_cluster("l40s-pcie-8"), 10, nodes=2)
+    assert set(shared.nics) == {(0, 1)}
+
+
+def test_where_the_switch_adds_an_all_reduce_needs_its_size_alone():
+    plain = Ports(domain=[0] * 8, node=[0] * 8, nics=[()] * 8, scale_up=1.0)
+    adds = Ports(domain=[0] * 8, node=[0] * 8, nics=[()] * 8, scale_up=1.0, adds=True)
+    reduce = job([("all_reduce", range(8), 8.0)], 8).call_view(0)
+    gather = job([("all_gather", range(8), 8.0)], 8).call_view(0)
+    assert (least_time(reduce, plain), least_time(reduce, adds)) == (14.0, 8.0)
+    assert least_time(gather, plain) == least_time(gather, adds) == 7.0
+
+
+def test_the_factor_is_that_of_nccl_tests():
+    for kind, factor in FACTOR.items():
+        assert busbw_factor(kind, 8) == factor(8)
+
+
+def test_measured_transfer_is_what_the_calls_took():
+    builder = WorkloadBuilder(job_ranks=2)
+    call = builder.call(CallRow("all_reduce", builder.group((0, 1)), 0, 1e9, transfer=0.25))
+    for rank, arrived in ((0, 0.0), (1, 0.75)):
+        builder.op(
+            What.COLLECTIVE,
+            rank=rank,
+            lane="s",
+            name="c",
+            duration=0,
+            call=call,
+            measured=(arrived, 1.0),
+        )
+    (row,) = utilisations(measured(builder.build()), None)
+    assert (row.time, row.busbw) == pytest.approx((0.25, 4e9))

@@ -1,0 +1,68 @@
+"""What a collective costs by the trace: what was measured holds contention, and none is added."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.costing.modes import with_costs
+from experiments.scenario.scenario import Scenario
+from simulator.builder import WorkloadBuilder
+from simulator.workload import CallRow, What
+from topologies import load_cluster
+
+CLUSTER = load_cluster("dgx-a100")
+
+
+def crowded(delays, sizes):
+    """Ranks 0 and 1 of one node each reduce with both ranks of another, at the same time."""
+    builder = WorkloadBuilder(job_ranks=4)
+    groups = [(0, 2), (0, 3), (1, 2), (1, 3)]
+    for number, (group, delay, size) in enumerate(zip(groups, delays, sizes, strict=True)):
+        call = builder.call(CallRow("all_reduce", builder.group(group, f"g{number}"), 0, size))
+        for rank in group:
+            before = builder.op(
+                What.COMPUTE, rank=rank, lane=f"compute {number}", name="gemm", duration=delay
+            )
+            reduce = builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"nccl {number}",
+                name="ar",
+                duration=0.0,
+                call=call,
+            )
+            builder.edge(before, reduce)
+    return Scenario(builder.build(), CLUSTER, nodes=2)
+
+
+def traced(program):
+    """The same as a trace would have it, with the calls' measured times; and the true makespan."""
+    timeline = program.run()
+    workload = program.workload.with_calls(transfer=timeline.call_end - timeline.call_start)
+    return Scenario(workload, CLUSTER, nodes=2), timeline.makespan
+
+
+@settings(max_examples=20)
+@given(
+    delays=st.lists(st.floats(0, 2e-3), min_size=4, max_size=4),
+    sizes=st.lists(st.floats(1e6, 1e8), min_size=4, max_size=4),
+)
+def test_a_replay_at_the_traces_own_costs_takes_as_long_as_the_trace(delays, sizes):
+    scenario, makespan = traced(crowded(delays, sizes))
+    assert with_costs(scenario, "trace").run().makespan == pytest.approx(makespan, rel=5e-3)
+
+
+def test_calls_that_contend_are_not_slowed_down_twice():
+    scenario, makespan = traced(crowded([0.0] * 4, [5e7] * 4))
+    costed = with_costs(scenario, "trace")
+    assert costed.workload.calls.factor == pytest.approx(np.ones(4), rel=1e-2)
+    assert costed.run().makespan == pytest.approx(makespan, rel=1e-3)
+
+
+def test_a_slower_network_than_the_models_is_taken_from_the_trace():
+    scenario, _ = traced(crowded([0.0] * 4, [5e7] * 4))
+    slower = scenario.workload.calls.transfer * 1.5
+    scenario = Scenario(scenario.workload.with_calls(transfer=slower), CLUSTER, nodes=2)
+    timeline = with_costs(scenario, "trace").run()
+    assert timeline.call_end - timeline.call_start == pytest.approx(slower, rel=1e-2)

@@ -1,0 +1,438 @@
+"""Design points, bounds, curves and the engine that is enough: as one by one, only sooner."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives.libraries.planners import times
+from collectives.libraries.rules import parse
+from experiments.baseline import Settings, baseline
+from experiments.evaluate.call_costs import different_calls
+from experiments.evaluate.design_points import LINKS, RANKS, Study, grid, scales, steps, steps_at
+from experiments.output.figures import draw
+from experiments.output.tables.curves import curve_lines
+from experiments.questions.curve import curve
+from experiments.questions.utility import utility
+from experiments.questions.utility_bound import most_utility
+from experiments.scenario.resources import RESOURCES, improve
+from experiments.scenario.scenario import AUTO, Scenario
+from helpers.places import SAMPLES
+from helpers.strategies import networks, workloads
+from simulator.builder import WorkloadBuilder
+from simulator.costing.stacked_networks import stacked
+from simulator.errors import DeadlockError, TwofoldError, WhatIfError
+from simulator.topology import Link, scaled, topology
+from simulator.workload import CallRow, What
+from topologies import load_cluster
+from topologies.cluster.schema import Calibrated
+
+SAMPLE = SAMPLES / "gpu-dp2-tp4"
+ANALYTIC = Settings(engine="analytic", nodes=2)
+CLUSTERS = ("dgx-a100", "hgx-h100", "mi300x-8", "gb200-nvl72", "tpu-v4", "perlmutter")
+factors = st.sampled_from([0.1, 0.5, 1.0, 1.0, 2.0, 3.7, 16.0])
+exact = {"rel": 1e-11, "abs": 1e-18}
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
+def base(request):
+    one = ANALYTIC if request.param != "gb200-nvl72" else replace(ANALYTIC, nodes=None)
+    return baseline(SAMPLE, request.param, one).scenario
+
+
+def asked(scenario, point):
+    for resource, factor in point.items():
+        scenario = improve(scenario, resource, factor)
+    return scenario
+
+
+def test_design_points_are_the_what_ifs_one_by_one(base):
+    there = [name for name in (*LINKS, *RANKS) if possible(base, name)]
+    rng = np.random.default_rng(1)
+    points = {name: rng.choice([0.3, 0.5, 1, 2, 5.5], 12) for name in there}
+    together = steps_at(base, points)
+    for number, step in enumerate(together):
+        point = {name: float(values[number]) for name, values in points.items()}
+        assert step == pytest.approx(asked(base, point).run().makespan, **exact)
+
+
+def possible(scenario, resource, factor=2):
+    try:
+        improve(scenario, resource, factor)
+    except WhatIfError:
+        return False
+    return True
+
+
+def test_design_points_may_change_which_links_there_are():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    points = grid(
+        {
+            "scale_up.size": [0.5, 1, 2],
+            "scale_out.nics_per_node": [1, 2],
+            "scale_up.bandwidth": [1, 3],
+        }
+    )
+    together = steps_at(base, points)
+    assert len(together) == 12
+    for number, step in enumerate(together):
+        point = {name: float(values[number]) for name, values in points.items()}
+        assert step == pytest.approx(asked(base, point).run().makespan, **exact)
+
+
+def test_a_study_answers_one_point_as_it_answers_many(base):
+    """Resources in any order and number, then others, then the first again."""
+    study = Study(base)
+    there = [name for name in (*LINKS, *RANKS) if possible(base, name)]
+    rng = np.random.default_rng(2)
+    points = {name: rng.choice([0.3, 1, 2, 5.5], 8) for name in there}
+    together = steps_at(base, points)
+    for names in (there, there[::-1]):
+        for number, step in enumerate(together):
+            point = {name: [points[name][number]] for name in names}
+            assert study.steps_at(point) == pytest.approx([step], rel=1e-12)
+    for name in there:
+        alone = study.steps_at({name: points[name]})
+        assert alone == pytest.approx(steps_at(base, {name: points[name]}), rel=1e-12)
+    assert study.steps_at(points) == pytest.approx(together, rel=1e-12)
+
+
+def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    points = grid({"scale_out.nics_per_node": [1, 2], "scale_up.latency": [1, 4]})
+    study, together = Study(base), steps_at(base, points)
+    for number in (3, 0, 1, 2, 3):
+        point = {name: values[number : number + 1] for name, values in points.items()}
+        assert study.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
+    """On real clusters and on networks of any links."""
+    if data.draw(st.booleans()):
+        cluster = load_cluster(data.draw(st.sampled_from(CLUSTERS)))
+        ranks = min(cluster.capacity, 16)
+    else:
+        cluster, ranks = load_cluster("dgx-a100"), 6
+    builder = WorkloadBuilder(job_ranks=ranks)
+    members = st.lists(st.integers(0, ranks - 1), min_size=2, max_size=3, unique=True)
+    for number in range(24):
+        kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
+        ranks_of = tuple(data.draw(members))
+        group = builder.group(ranks_of, f"g{number}")
+        call = builder.call(CallRow(kind, group, 0, data.draw(st.sampled_from([1e4, 1e8]))))
+        for rank in ranks_of:
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    forced = (parse("broadcast@g1=tree"),)
+    scenario = Scenario(builder.build(), cluster, "analytic", forced=forced)
+    graph = scenario.topology()
+    if ranks == 6:
+        graph = data.draw(networks(ranks))
+    some = stacked([graph, *(scaled(graph, name, bandwidth=0.3) for name in graph.resources)])
+    found = different_calls(scenario, some)
+    cost = found.on(some)[found.row]
+    library = times(cluster.library.name if cluster.library else "none")
+    for index in range(len(scenario.workload.calls)):
+        call = scenario.workload.call_view(index)
+        name = "tree" if (call.kind, call.group.label) == ("broadcast", "g1") else None
+        expected = library(
+            call.kind,
+            call.group.ranks,
+            call.size,
+            some,
+            machine=scenario.machine(),
+            algorithm=name,
+        )
+        assert cost[index] == pytest.approx(expected, rel=1e-12)
+
+
+def test_groups_that_meet_on_links_or_have_rules_of_their_own_are_not_like_others():
+    """Ranks 0 and 1 leave by one link; all links have the same numbers."""
+    exits = ("out 0", "out 0", "out 2", "out 3")
+    ends = {(rank, leave) for rank, leave in enumerate(exits)} | {(one, "all") for one in exits}
+    ends |= {("all", rank) for rank in range(4)}
+    graph = topology("exits", 4, [Link(*pair, 1e9, 1e-6) for pair in sorted(ends, key=str)])
+    builder = WorkloadBuilder(job_ranks=4)
+    groups = [(0, 1, 3), (0, 2, 3), (1, 2, 3), (1, 3, 0)]
+    for size in (1e6, 2e6, 3e6, 4e6):
+        for number, ranks in enumerate(groups):
+            row = CallRow("all_gather", builder.group(ranks, f"g{number}"), 0, size)
+            call = builder.call(row)
+            for rank in ranks:
+                builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    cluster = load_cluster("l40s-pcie-8").model_copy(update={"library": None})
+    for rules, alike in (((), [0, 1, 1, 0]), ((parse("all_gather@g2=direct"),), [0, 1, 2, 0])):
+        scenario = Scenario(builder.build(), cluster, "analytic", forced=rules)
+        found = different_calls(scenario, stacked([graph]))
+        cost = found.on(stacked([graph]))[found.row][:4, 0]
+        assert len(set(cost.tolist())) == len(set(alike))
+        assert cost.tolist() == [cost[alike.index(one)] for one in alike]
+
+
+def test_equal_groups_of_like_nodes_are_asked_about_once():
+    builder = WorkloadBuilder(job_ranks=64)
+    groups = [tuple(range(first, first + 8)) for first in range(0, 64, 8)]
+    groups += [tuple(range(first, 64, 8)) for first in range(8)]
+    for members in groups:
+        call = builder.call(CallRow("all_reduce", builder.group(members), 0, 1e8))
+        for rank in members:
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+    scenario = Scenario(builder.build(), load_cluster("hgx-h100"), "analytic")
+    found = different_calls(scenario, stacked([scenario.topology()]))
+    assert [call.group.ranks for call in found.calls] == [groups[0], groups[8]]
+    assert found.row.tolist() == [0] * 8 + [1] * 8
+
+
+def test_scenarios_of_all_sorts_are_answered_in_their_order(base):
+    some = [
+        improve(base, name, factor)
+        for name in RESOURCES
+        for factor in (2, 0.5, 3)
+        if possible(base, name, factor)
+    ]
+    some.append(improve(improve(base, "host", 3), "scale_up.bandwidth", 2))
+    other = base.workload
+    some.append(replace(base, workload=replace(other, duration=other.duration + 1e-6)))
+    some.append(replace(some[0], engine="flow"))
+    order = np.random.default_rng(0).permutation(len(some))
+    expected = [some[place].run().makespan for place in order]
+    assert steps([some[place] for place in order]) == pytest.approx(expected, **exact)
+
+
+CLUSTER = load_cluster("dgx-a100")
+
+
+@settings(max_examples=30)
+@given(workload=workloads(4), host=factors, compute=factors, bandwidth=factors)
+def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
+    base = Scenario(workload, CLUSTER, "analytic", nodes=2)
+    point = {"host": host, "compute": compute, "scale_out.bandwidth": bandwidth}
+    truth = asked(base, point).run().makespan
+    assert steps_at(base, {name: [value] for name, value in point.items()}) == pytest.approx(
+        [truth], **exact
+    )
+    assert steps([base, asked(base, point)])[1] == pytest.approx(truth, **exact)
+
+
+@pytest.mark.parametrize("other", [("all_reduce", (0, 2), 1e7), ("all_gather", (0, 1), 1e7)])
+def test_calls_that_differ_in_anything_have_costs_of_their_own(other):
+    """In one node and between two, of one kind and another, of two sizes, and of unknown size."""
+    builder = WorkloadBuilder(job_ranks=4)
+    before = {}
+    rows = [("all_reduce", (0, 1), 1e7), other, ("all_reduce", (0, 1), 2e7)]
+    unknown = [("unknown", (0, 1), np.nan, 1e-3), ("unknown", (0, 1), np.nan, 3e-3)]
+    for number, (kind, ranks, size, *transfer) in enumerate(rows + unknown):
+        row = CallRow(kind, builder.group(ranks), number, size, "", *transfer)
+        call = builder.call(row)
+        for rank in ranks:
+            op = builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+            if rank in before:
+                builder.edge(before[rank], op)
+            before[rank] = op
+    base = Scenario(builder.build(), CLUSTER, "analytic", nodes=2)
+    truth = [base.run().makespan, improve(base, "scale_out.bandwidth", 3).run().makespan]
+    assert steps_at(base, {"scale_out.bandwidth": [1, 3]}) == pytest.approx(truth, **exact)
+
+
+def test_a_calibrated_cluster_keeps_its_calibration():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    known = Calibrated(overhead=3.0, latency={"scale_up": 2.0}, bandwidth={"scale_up": 0.5})
+    cluster = base.cluster.model_copy(update={"calibration": {"all_reduce": known}})
+    calibrated = replace(base, cluster=cluster)
+    asked_for = [base, calibrated, improve(calibrated, "scale_up.bandwidth", 2)]
+    truth = [one.run().makespan for one in asked_for]
+    assert truth[0] != truth[1]
+    assert steps(asked_for) == pytest.approx(truth, **exact)
+    factors = {"scale_up.bandwidth": [1, 2]}
+    assert steps_at(calibrated, factors) == pytest.approx(truth[1:], **exact)
+
+
+@settings(max_examples=30)
+@given(workload=workloads(3), host=factors, compute=factors)
+def test_how_much_faster_the_ranks_are_is_read_off_the_workload(workload, host, compute):
+    base = Scenario(workload, CLUSTER)
+    changed = improve(improve(base, "host", host), "compute", compute).workload
+    found = scales(workload, changed)
+    assert found is not None
+    for part, factor in ((What.HOST, host), (What.COMPUTE, compute)):
+        if workload.duration[workload.what == part].any():
+            assert found.get(part, 1.0) == pytest.approx(1 / factor)
+    slower = replace(workload, ready=workload.ready + 1)
+    assert scales(workload, slower) is None
+
+
+def test_another_workload_is_no_faster_one():
+    workload = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario.workload
+    uneven = workload.duration.copy()
+    uneven[np.flatnonzero(workload.what == What.COMPUTE)[3]] *= 2
+    assert scales(workload, replace(workload, duration=uneven)) is None
+    late = workload.with_calls(late=workload.calls.late + 1)
+    assert scales(workload, late) is None
+    drained = np.where(workload.what == What.COLLECTIVE, 1e-6, workload.duration)
+    assert scales(workload, replace(workload, duration=drained)) is None
+    edges = workload.edges
+    behind_kernels = workload.what[edges.source] == What.COMPUTE
+    lag = np.where(behind_kernels, edges.lag + 1e-6, edges.lag)
+    assert scales(workload, replace(workload, edges=replace(edges, lag=lag))) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({}, "needs resources"),
+        ({"compute": [1, 2], "host": [1]}, "as many factors"),
+        ({"compute": [0.0]}, "factor 0"),
+        ({"compute": [np.nan]}, "nan"),
+        ({"scale_up.bandwith": [2.0]}, "did you mean"),
+        ({"scale_up.size": [1.3]}, "whole number"),
+        ({"pcie.bandwidth": [1.0, 2.0]}, "no pcie"),
+    ],
+)
+def test_what_cannot_be_a_design_point_is_refused(points, message):
+    base = baseline(SAMPLE, "mi250x-frontier", ANALYTIC).scenario
+    with pytest.raises(WhatIfError, match=message):
+        steps_at(base, points)
+
+
+def test_a_deadlock_names_who_waits_for_whom():
+    builder = WorkloadBuilder(job_ranks=2)
+    calls = [builder.call(CallRow("all_reduce", builder.group((0, 1)), n, 8.0)) for n in (0, 1)]
+    for rank, order in enumerate((calls, calls[::-1])):
+        builder.edge(
+            *(
+                builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+                for call in order
+            )
+        )
+    base = Scenario(builder.build(), CLUSTER, "analytic")
+    with pytest.raises(DeadlockError, match="rank 0") as alone:
+        base.run()
+    for ask in (lambda: steps([base]), lambda: steps_at(base, {"host": [1.0]})):
+        with pytest.raises(DeadlockError) as together:
+            ask()
+        assert str(together.value) == str(alone.value)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_without_calls_is_a_step(ranks):
+    builder = WorkloadBuilder(job_ranks=ranks)
+    builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
+    base = Scenario(builder.build(), CLUSTER, "analytic")
+    points = {"compute": [1, 2], "scale_up.bandwidth": [1, 2]}
+    assert steps_at(base, points).tolist() == [1.0, 0.5]
+    assert steps([base, improve(base, "compute", 4)]).tolist() == [1.0, 0.25]
+    assert most_utility(base, resources=["compute", "host"]) == {"compute": 50.0, "host": 0.0}
+    assert len(steps([])) == 0
+
+
+def test_no_utility_exceeds_its_bound(base):
+    most = most_utility(base)
+    step = base.run().makespan
+    for resource, bound in most.items():
+        gain = 100 * (1 - improve(base, resource, 2).run().makespan / step)
+        assert gain <= bound + 1e-9
+    assert set(most) == {name for name in RESOURCES if possible(base, name)}
+
+
+@pytest.mark.parametrize("resource", [*LINKS[:3], *RANKS])
+@pytest.mark.parametrize("cluster", ["dgx-a100", "mi300x-8"])
+def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
+    report = curve(SAMPLE, cluster, resource, settings=ANALYTIC, gap=2e-3)
+    scenario = report.base.scenario
+    asked_for = np.geomspace(0.25, 16, 40)
+    truth = steps_at(scenario, {resource: asked_for})
+    points = report.points[::-1]
+    lines = np.interp(
+        1 / asked_for, [1 / point.factor for point in points], [point.step_s for point in points]
+    )
+    assert np.abs(lines - truth).max() <= report.gap_s + 1e-12
+    assert report.gap_s <= 2e-3 * report.base.timeline.makespan
+    assert report.certificate == ("convex" if resource in RANKS or "mi" in cluster else "monotone")
+    assert points[0].factor == pytest.approx(16)
+
+
+@pytest.mark.parametrize("threshold", [2.0, 5.0, 25.0, 60.0])
+def test_beyond_the_break_even_doubling_buys_less(threshold):
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", threshold=threshold, settings=ANALYTIC)
+    asked_for = np.geomspace(0.25, 8, 300)
+    now = steps_at(report.base.scenario, {report.resource: asked_for})
+    better = steps_at(report.base.scenario, {report.resource: 2 * asked_for})
+    much = 100 * (now - better) / now >= threshold
+    even = report.break_even
+    assert even is not None
+    assert not much[asked_for > even * 1.001].any()
+    assert much.any() == (even > 0.25 * 1.001)
+    assert not much.any() or much[asked_for < even * 0.999][-1]
+
+
+def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", settings=ANALYTIC)
+    record = json.loads(json.dumps(report.record()))
+    assert [point["factor"] for point in record["points"]] == sorted(
+        point["factor"] for point in record["points"]
+    )
+    assert record["engine"] == "analytic"
+    assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
+    draw(report, tmp_path / "curve.svg")
+    assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()
+
+
+def test_a_resource_that_is_not_used_has_a_level_curve():
+    report = curve(SAMPLE, "tpu-v4", "scale_out.bandwidth", settings=replace(ANALYTIC, nodes=None))
+    assert report.note
+    assert {point.utility_pct for point in report.points} == {0.0}
+    assert any("nowhere" in line for line in curve_lines(report))
+
+
+@pytest.mark.parametrize(
+    ("resource", "options", "message"),
+    [
+        ("scale_up.size", {}, "sweep it"),
+        ("nonsense", {}, "not a resource"),
+        ("compute", {"reach": (1.0, 1.5)}, "no doubling"),
+        ("compute", {"reach": (0.0, 4.0)}, "factor 0"),
+        ("compute", {"gap": 0.0}, "gap 0"),
+        ("compute", {"gap": np.nan}, "gap nan"),
+        ("compute", {"threshold": 100.0}, "threshold 100"),
+    ],
+)
+def test_what_has_no_curve_is_refused_before_anything_is_read(resource, options, message):
+    with pytest.raises(TwofoldError, match=message):
+        curve("no such file", "dgx-a100", resource, **options)
+
+
+def crowd(apart):
+    """Two all-reduces of the same ranks, the second ``apart`` seconds behind the first."""
+    builder = WorkloadBuilder(job_ranks=8)
+    for number in range(2):
+        group = builder.group(tuple(range(8)), f"g{number}")
+        call = builder.call(CallRow("all_reduce", group, number, 1e8))
+        for rank in range(8):
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"s{number}",
+                name="c",
+                duration=0.0,
+                call=call,
+                ready=number * apart,
+            )
+    return Scenario(builder.build(), CLUSTER, AUTO)
+
+
+def test_auto_takes_the_engine_that_is_enough():
+    apart, together = crowd(1.0).run(), crowd(0.0).run()
+    assert (apart.engine, together.engine) == ("analytic", "flow")
+    assert together.makespan == replace(crowd(0.0), engine="flow").run().makespan
+
+
+def test_auto_answers_utility():
+    auto = utility(SAMPLE, "dgx-a100", settings=Settings(engine=AUTO, nodes=2))
+    flow = utility(SAMPLE, "dgx-a100", settings=Settings(nodes=2))
+    expected = {row.resource: row.utility_pct for row in flow.utilities}
+    for row in auto.utilities:
+        assert row.utility_pct == pytest.approx(expected[row.resource], abs=0.1)

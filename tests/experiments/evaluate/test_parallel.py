@@ -1,0 +1,155 @@
+"""Several processes answer as one does: same values, same order, same error."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.baseline import Settings
+from experiments.evaluate import workers as processes
+from experiments.evaluate.design_points import steps
+from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.questions.sweep import sweep
+from experiments.scenario.resources import improve
+from experiments.scenario.scenario import Scenario
+from helpers.asked import deadlocked, killed
+from helpers.places import ROOT
+from simulator.builder import WorkloadBuilder
+from simulator.errors import DeadlockError, WhatIfError
+from simulator.workload import CallRow, What
+from topologies import load_cluster
+
+SAMPLE = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
+
+
+def job(ranks=8, layers=4):
+    builder = WorkloadBuilder(job_ranks=ranks)
+    group = builder.group(tuple(range(ranks)), "dp")
+    last = {}
+    for layer in range(layers):
+        call = builder.call(CallRow("all_reduce", group, layer, 1e7 * (1 + layer)))
+        for rank in range(ranks):
+            for what, length, of in (
+                (What.COMPUTE, 1e-4 * (1 + rank), -1),
+                (What.COLLECTIVE, 0.0, call),
+            ):
+                op = builder.op(what, rank=rank, lane="s", name="op", duration=length, call=of)
+                if rank in last:
+                    builder.edge(last[rank], op)
+                last[rank] = op
+    return builder.build()
+
+
+@pytest.fixture(scope="module")
+def scenarios():
+    base = Scenario(job(), load_cluster("dgx-a100"))
+    asked = [("compute", 2), ("scale_up.bandwidth", 2), ("compute", 4), ("scale_up.latency", 3)]
+    return [(f"{name} x{factor}", improve(base, name, factor)) for name, factor in asked]
+
+
+def test_two_processes_answer_to_the_bit_as_one_does(scenarios):
+    alone = map_scenarios(scenarios, outcome)
+    assert len({one.makespan for one in alone}) == len(scenarios)
+    assert map_scenarios(scenarios, outcome, workers=2) == alone
+    only = [scenario for _, scenario in scenarios]
+    assert steps(only, workers=2).tolist() == [one.makespan for one in alone]
+    assert not multiprocessing.active_children()
+
+
+def test_columns_are_written_once_and_not_pickled(scenarios, tmp_path):
+    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
+    workload = scenarios[0][1].workload
+    own = sum(one.workload.duration.nbytes for _, one in scenarios)
+    assert workload.rank.nbytes + own <= sum(end - begin for begin, end in bounds)
+    assert sum(begin == end for begin, end in bounds) == 0
+    assert (tmp_path / "columns").stat().st_size < 4 * sum(
+        getattr(workload, name).nbytes
+        for name in ("what", "rank", "lane", "name", "call", "duration", "ready")
+    ) + 64 * len(bounds) + workload.measured_start.nbytes * 8
+    larger = [(name, replace(one, workload=job(layers=400))) for name, one in scenarios[:1]]
+    of_larger = processes._written([one for _, one in larger], tmp_path / "more")[0]
+    assert len(of_larger) < len(graph) + 20_000
+
+
+def test_columns_that_a_process_maps_cannot_be_written(scenarios, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_mapped", {})
+    before = signal.getsignal(signal.SIGINT)
+    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
+    processes._attach(graph, tmp_path / "columns", bounds)
+    signal.signal(signal.SIGINT, before)
+    first, second = (processes._mapped["scenarios"][index].workload for index in (1, 3))
+    assert first.rank is second.rank
+    assert np.array_equal(first.duration, scenarios[1][1].workload.duration)
+    with pytest.raises(ValueError, match="read-only"):
+        first.duration[0] = 1.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_error_is_that_of_the_first_scenario_that_fails(workers):
+    base = Scenario(job(), load_cluster("dgx-a100"))
+    several = [(str(factor), improve(base, "compute", factor)) for factor in (1, 2, 4, 8)]
+    with pytest.raises(DeadlockError, match=r"^of 4\.0e-04$"):
+        map_scenarios(several, deadlocked, workers=workers)
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_killed_is_an_error_and_not_an_endless_wait(scenarios):
+    with pytest.raises(WhatIfError, match="a worker was killed"):
+        map_scenarios(scenarios, killed, workers=2)
+
+
+WITH_TWO = """
+from helpers.asked import asleep
+from experiments.evaluate.parallel import map_scenarios
+
+if __name__ == "__main__":
+    map_scenarios([("a", None), ("b", None)], asleep, workers=2)
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_stops_the_workers():
+    begun = subprocess.Popen(
+        [sys.executable, "-c", WITH_TWO],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(2.5)
+    os.killpg(begun.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in begun.communicate(timeout=10)[1]
+    for _ in range(50):
+        try:
+            os.killpg(begun.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("processes are left")
+
+
+def environment():
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def test_without_a_worker_nothing_is_asked(scenarios):
+    with pytest.raises(WhatIfError, match="0 workers"):
+        map_scenarios(scenarios, outcome, workers=0)
+
+
+def test_a_sweep_does_not_depend_on_the_number_of_processes():
+    def points(workers):
+        settings = Settings(workers=workers)
+        swept = sweep(
+            SAMPLE, "dgx-a100", "compute", factors=[1, 2], settings=replace(settings, nodes=2)
+        )
+        return swept.points
+
+    assert points(1) == points(2)

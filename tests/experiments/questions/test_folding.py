@@ -1,0 +1,217 @@
+"""Folding changes no answer, whatever is asked, and says which ranks stood for all."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from benchmarks.chakra import without_our_attributes
+from collectives.libraries.rules import parse
+from experiments.baseline import Settings, baseline
+from experiments.cli.main import app
+from experiments.questions.utility import utility
+from experiments.scenario.scenario import AUTO, Scenario
+from helpers.replicated import replicated, with_straggler
+from helpers.strategies import workloads
+from simulator.builder import WorkloadBuilder
+from simulator.errors import DeadlockError
+from simulator.folding.fold import most_alike
+from simulator.workload import CallRow, What
+from topologies import changed, load_cluster
+from traces.chakra.write import write_chakra
+from traces.generate.generate import generate
+from traces.generate.kernel_times import Accelerator
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.run import Training
+
+EIGHT = load_cluster("dgx-a100")
+NICS = changed(EIGHT, "scale_out.nics_per_node", 0.5)
+NCCL = changed(NICS, "scale_up.size", 0.5).model_copy(update={"ranks_per_node": 4})
+CLUSTER = NCCL.model_copy(update={"library": None})
+"""Nodes of four; without a library all calls are rings, of which every node has the like part."""
+SAME = {"rel": 1e-9, "abs": 1e-15}
+COLUMNS = ("start", "end", "call_start", "call_end", "link_bytes")
+
+
+def assert_same(scenario):
+    """Simulate all ranks, and those that stand for all; return what was folded."""
+    found = replace(scenario, fold=True).run()
+    whole = replace(scenario, fold=False).run()
+    for column in COLUMNS:
+        expected = getattr(whole, column)
+        assert getattr(found, column) == pytest.approx(expected, nan_ok=True, **SAME), column
+    assert found.workload.duration == pytest.approx(whole.workload.duration, **SAME)
+    assert found.engine == whole.engine
+    assert whole.folded == ""
+    return found.folded
+
+
+def labelled(workload):
+    """Give every group a label of its own, as comm_group.json does."""
+    groups = enumerate(workload.groups)
+    return replace(
+        workload, groups=tuple(replace(group, label=str(number)) for number, group in groups)
+    )
+
+
+jobs = replicated(stages=2, per_node=4).map(lambda case: labelled(case[0]))
+engines = st.sampled_from(["flow", "analytic", AUTO])
+
+
+@settings(max_examples=20)
+@given(workload=jobs, engine=engines, slow_down=st.sampled_from([0.0, 0.3]))
+def test_a_replicated_job_has_its_times_from_half_of_its_ranks_at_most(workload, engine, slow_down):
+    folded = assert_same(Scenario(workload, CLUSTER, engine, slow_down=slow_down))
+    kept, everyone = int(folded.split()[0]), len(workload.ranks)
+    assert folded.startswith(f"{kept} of {everyone} ranks are simulated")
+    assert kept <= everyone / 2
+
+
+@settings(max_examples=20)
+@given(data=st.data(), workload=jobs, extra=st.sampled_from([1e-9, 1e-3]), engine=engines)
+def test_stragglers_and_rules_for_single_groups_are_not_folded_away(data, workload, extra, engine):
+    late = data.draw(st.integers(0, len(workload) - 1))
+    label = data.draw(st.integers(0, max(0, len(workload.groups) - 1)))
+    rules = (parse(f"all_reduce@{label}=tree"), parse("all_gather=ring"))
+    slow_down = data.draw(st.sampled_from([0.0, 0.5]))
+    for one, forced in ((with_straggler(workload, late, extra), ()), (workload, rules)):
+        cluster = data.draw(st.sampled_from([CLUSTER, NCCL]))
+        assert_same(Scenario(one, cluster, engine, forced=forced, slow_down=slow_down))
+
+
+@settings(max_examples=20)
+@given(workload=workloads(8), engine=engines)
+def test_any_workload_keeps_its_times(workload, engine):
+    assert_same(Scenario(workload, NCCL, engine))
+
+
+def test_a_rule_for_one_group_keeps_its_ranks():
+    scenario = Scenario(sixteen_alike(), CLUSTER, forced=(parse("all_reduce@3=tree"),))
+    assert assert_same(scenario).startswith("8 of 16 ranks are simulated: 2 of 4")
+    for_all = replace(scenario, forced=(parse("all_reduce=tree"),))
+    assert assert_same(for_all).startswith("4 of 16 ranks are simulated: 1 of 4")
+
+
+def sixteen_alike(late=0.0):
+    """Four nodes, an all-reduce in each; rank 5 may be late."""
+    builder = WorkloadBuilder(job_ranks=16)
+    for node in range(4):
+        members = tuple(range(4 * node, 4 * node + 4))
+        call = builder.call(CallRow("all_reduce", builder.group(members, str(node)), 0, 1e8))
+        for rank in members:
+            wait = late if rank == 5 else 0.0
+            kernel = builder.op(What.COMPUTE, rank=rank, lane="s", name="k", duration=1e-3 + wait)
+            joined = builder.op(
+                What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call
+            )
+            builder.edge(kernel, joined)
+    return builder.build()
+
+
+def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
+    alike, late = sixteen_alike(), sixteen_alike(late=1e-6)
+    nodes = np.arange(16) // 4
+    assert (most_alike(alike, nodes), most_alike(late, nodes)) == (4.0, 2.0)
+    scenario = Scenario(alike, CLUSTER, fold=None)
+    assert scenario.run().folded.startswith("4 of 16 ranks")
+    two_of_a_kind = replace(scenario, workload=late)
+    assert two_of_a_kind.run().folded == (
+        "nothing is folded: too few ranks do the same for it to pay"
+    )
+    without_a_clock = replace(scenario, engine="analytic")
+    assert without_a_clock.run().folded == (
+        "nothing is folded: engine 'analytic' is sooner without"
+    )
+    for one in (scenario, without_a_clock):
+        assert replace(one, fold=True).run().folded.startswith("4 of 16 ranks")
+    assert replace(two_of_a_kind, fold=True).run().folded.startswith("8 of 16 ranks")
+
+
+def test_the_engine_of_single_transfers_says_that_it_cannot():
+    timeline = Scenario(sixteen_alike(), CLUSTER, "transfer", fold=True).run()
+    assert timeline.folded == ("nothing is folded: engine 'transfer' simulates every transfer")
+
+
+def test_who_waits_for_ever_is_named_as_without_folding():
+    builder = WorkloadBuilder(job_ranks=16)
+    for node in range(4):
+        group = builder.group(tuple(range(4 * node, 4 * node + 4)))
+        calls = [builder.call(CallRow("all_reduce", group, number, 8.0)) for number in (0, 1)]
+        for rank in range(4 * node, 4 * node + 4):
+            order = calls if rank % 4 else calls[::-1]
+            ops = [
+                builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+                for call in order
+            ]
+            builder.edge(*ops)
+    scenario = Scenario(builder.build(), CLUSTER)
+    with pytest.raises(DeadlockError) as whole:
+        scenario.run()
+    with pytest.raises(DeadlockError) as folded:
+        replace(scenario, fold=True).run()
+    assert str(folded.value) == str(whole.value)
+
+
+@pytest.fixture(scope="module")
+def chakra(tmp_path_factory):
+    """A generated step as files of another tool: 4 nodes, groups named by numbers."""
+    folder = tmp_path_factory.mktemp("chakra")
+    workload = generate(
+        load_model("llama-3.1-8b"),
+        Parallelism(tp=8, dp=4),
+        Training(micro_batch=1, global_batch=4, sequence=512),
+        Accelerator(peak=312e12, memory_bandwidth=2e12),
+    )
+    write_chakra(workload, folder)
+    without_our_attributes(folder)
+    return folder
+
+
+def test_chakra_files_are_folded_by_themselves(chakra):
+    base = baseline(chakra, EIGHT)
+    assert base.timeline.folded.startswith("8 of 32 ranks are simulated: 1 of 4 like parts")
+    assert base.record()["folded"] == base.timeline.folded
+    assert_same(base.scenario)
+
+
+@pytest.mark.parametrize("options", [{}, {"slow_down": "0.2"}, {"engine": "analytic"}])
+def test_questions_are_answered_alike(chakra, options):
+    asked = [
+        utility(
+            chakra,
+            EIGHT,
+            resources=["compute", "scale_out.bandwidth"],
+            settings=Settings(fold=fold, **options),
+        )
+        for fold in (None, False)
+    ]
+    folded, whole = ({row.resource: row for row in report.utilities} for report in asked)
+    for resource, row in whole.items():
+        assert folded[resource].step_s == pytest.approx(row.step_s, **SAME)
+        assert folded[resource].bound_pct == pytest.approx(row.bound_pct)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [((), "8 of 32 ranks"), (("--fold",), "8 of 32 ranks"), (("--no-fold",), "")],
+)
+def test_the_command_says_what_was_folded(chakra, option, said):
+    command = ["replay", str(chakra), "--cluster", "dgx-a100", *option]
+    table = CliRunner().invoke(app, command)
+    assert table.exit_code == 0
+    assert ("ranks are simulated" in table.output) == bool(said)
+    record = json.loads(CliRunner().invoke(app, [*command, "--output", "json"]).stdout)
+    assert record["folded"].startswith(said)
+    assert bool(record["folded"]) == bool(said)
+
+
+def test_a_table_says_why_nothing_was_folded_if_that_was_asked_for():
+    command = ["replay", "traces/samples/gpu-dp2-tp4", "--cluster", "dgx-a100"]
+    for option, said in ((), False), (("--fold",), True):
+        table = CliRunner().invoke(app, [*command, *option])
+        assert ("nothing is folded: no two nodes do the same" in table.output) == said

@@ -1,0 +1,291 @@
+"""Steps before there is a trace: plans are traces, and what is converted reads back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from experiments.baseline import Settings, baseline
+from experiments.cli.main import app
+from experiments.questions.convert import FORMS, convert
+from experiments.questions.generate import Asked, generate, write_plan
+from experiments.questions.utility import utility
+from experiments.questions.validate import validate
+from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
+from simulator.workload import What
+from topologies import load_cluster
+from traces.core.sniff import is_plan
+from traces.generate.parallelism import Parallelism
+from traces.generate.plan import Plan, read, text_of
+from traces.generate.run import Serving, Training
+from traces.load import FORMATS, load, recognised
+
+CLUSTER = "hgx-h100"
+STEP = Training(micro_batch=1, global_batch=4, sequence=512)
+ASKED = Asked(model="llama-3.1-8b", parallelism=Parallelism(tp=2, dp=2), run=STEP)
+PLAN = """
+model: llama-3.1-8b
+parallelism: {tp: 2, dp: 2}
+training: {micro_batch: 1, global_batch: 4, sequence: 512}
+accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
+"""
+
+
+@pytest.fixture(scope="module")
+def report():
+    return generate(ASKED, CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def plan(report, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "step.yaml"
+    write_plan(report.plan, path)
+    return path
+
+
+def test_a_plan_is_asked_as_a_trace_is(report, plan):
+    assert recognised(plan) == "plan"
+    base = baseline(plan, CLUSTER)
+    assert base.timeline.makespan == report.base.timeline.makespan
+    assert base.error is None
+
+
+def test_a_generated_step_has_no_measured_time(plan):
+    record = utility(plan, CLUSTER, resources=["compute"]).record()
+    assert record["measured_step_s"] is None
+    assert record["baseline_error_pct"] is None
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_plan_validates_to_a_row_without_errors(plan):
+    report = validate([plan], CLUSTER)
+    (row,) = report.steps
+    assert row.note == ""
+    assert row.measured_s is None
+    assert row.model_pct is None
+    assert row.simulated_s > 0
+    json.dumps(report.record(), allow_nan=False)
+
+
+def test_mfu_is_model_flops_over_what_the_peak_allows(report):
+    peak, ranks = report.plan.chip.peak, report.plan.parallelism.ranks
+    step = report.base.timeline.makespan
+    assert report.mfu == pytest.approx(report.volumes.model_flops / (step * ranks * peak))
+    assert 0 < report.mfu < report.plan.accelerator.compute_efficiency
+
+
+degrees = st.sampled_from([1, 2, 4])
+
+
+@given(degrees, degrees, degrees, st.booleans(), st.sampled_from([None, "5 us", "0.125 ms"]))
+def test_a_written_plan_reads_back(tp, dp, pp, sequence_parallel, launch):
+    plan = Plan.model_validate(
+        yaml.safe_load(PLAN)
+        | {
+            "parallelism": {"tp": tp, "dp": dp, "pp": pp, "sequence_parallel": sequence_parallel},
+            "launch": launch,
+        }
+    )
+    text = text_of(plan)
+    assert is_plan(text.encode())
+    assert Plan.model_validate(yaml.safe_load(text)) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"parallelism": {"tp": 3}}, "tp 3 does not divide"),
+        ({"parallelism": {"tp": 0}}, "must be at least 1"),
+        ({"parallelism": {"tpp": 2}}, "parallelism.tpp: no such field"),
+        ({"training": {"micro_batch": 1}}, "global_batch"),
+        ({"serving": {"phase": "decode", "batch": 1, "context": 8}}, "either training or serving"),
+        ({"accelerator": {"peak": "989", "memory_bandwidth": "1 TB/s"}}, "no unit"),
+        ({"model": "llama-4"}, "no such model"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_plan_that_makes_no_step_is_one_line(tmp_path, change, told):
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(PLAN) | change))
+    with pytest.raises(TraceError, match=told) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plan_may_name_a_model_file_beside_it(tmp_path, plan):
+    _, model = read(plan)
+    card = model.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(card))
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN.replace("llama-3.1-8b", "mine.yaml"))
+    assert read(path)[1] == model
+
+
+def test_a_step_number_means_nothing_to_a_plan(plan):
+    with pytest.raises(TraceError, match="a plan is of one step"):
+        load(plan, "3")
+
+
+def test_a_cluster_without_the_precision_is_refused():
+    with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp32 is missing"):
+        generate(replace(ASKED, run=replace(STEP, precision="fp32")), CLUSTER)
+
+
+def test_serving_is_generated_too():
+    decode = Serving(phase="decode", batch=8, context=1024)
+    one = generate(replace(ASKED, run=decode, parallelism=Parallelism(tp=2)), CLUSTER)
+    assert one.volumes.tokens == 8
+    assert one.base.timeline.makespan > 0
+
+
+@pytest.mark.parametrize("form", ["chakra", "goal"])
+def test_what_is_converted_takes_as_long(plan, tmp_path, form):
+    target = tmp_path / "job" if form == "chakra" else tmp_path / "job.goal"
+    found = convert(plan, target, form, cluster=CLUSTER)
+    assert found.files
+    assert all(file.size_bytes > 0 for file in found.files)
+    assert recognised(target) == form
+    again = load(target).workload
+    if form == "chakra":
+        same = baseline(target, CLUSTER).timeline.makespan
+        assert same == pytest.approx(baseline(plan, CLUSTER).timeline.makespan, rel=1e-9)
+    else:
+        # Each calc is a whole number of nanoseconds.
+        duration = found.loaded.workload.duration
+        assert again.duration.sum() == pytest.approx(duration.sum(), abs=1e-9 * len(duration))
+
+
+def test_a_form_that_needs_a_cluster_says_so(plan, tmp_path):
+    with pytest.raises(OutputError, match=r"schedule|--cluster"):
+        convert(plan, tmp_path / "job.goal", "goal")
+    with pytest.raises(OutputError, match="--cluster"):
+        convert(plan, tmp_path / "job", "kineto")
+    with pytest.raises(OutputError, match="not one of"):
+        convert(plan, tmp_path / "job", "otf2")
+
+
+def test_forms_that_are_written_are_formats_that_are_read():
+    assert FORMS.keys() <= FORMATS.keys()
+
+
+def test_the_command_writes_a_plan_that_the_next_reads(tmp_path):
+    path = tmp_path / "plan.yaml"
+    words = ["generate", "llama-3.1-8b", "-c", CLUSTER, "--tp", "2", "--sequence", "512"]
+    answer = CliRunner().invoke(app, [*words, "-w", str(path), "-o", "json"])
+    assert answer.exit_code == 0, answer.output
+    told = json.loads(answer.stdout)
+    again = CliRunner().invoke(app, ["replay", str(path), "-c", CLUSTER, "-o", "json"])
+    assert json.loads(again.stdout)["simulated_step_s"] == told["simulated_step_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        (("--dp", "4"), 4),
+        (("--dp", "4", "--micro-batch", "2"), 8),
+        (("--dp", "2", "--global-batch", "8", "--pp", "2"), 8),
+    ],
+)
+def test_replicas_share_out_what_a_job_decodes(options, tokens):
+    words = ("generate", "qwen3-4b", "--cluster", CLUSTER, "--phase", "decode", "--output", "json")
+    answer = CliRunner().invoke(app, [*words, *options])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert found["tokens_per_second"] * found["simulated_step_s"] == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (("--phase", "serving"), 2, "'decode'"),
+        (("--phase", "decode", "--schedule", "gpipe"), 1, "for training"),
+        (("--phase", "prefill", "--recompute", "full"), 1, "for training"),
+        (("--phase", "decode", "--dp", "4", "--global-batch", "6"), 1, "not a multiple"),
+        (("--dp", "1000000"), 1, "fewer replicas"),
+    ],
+)
+def test_what_serving_and_size_do_not_allow_is_told(options, status, told):
+    answer = CliRunner().invoke(app, ["generate", "qwen3-4b", "--cluster", CLUSTER, *options])
+    assert answer.exit_code == status
+    assert told in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize("lost", ["accelerator", "training"])
+def test_a_plan_that_lacks_a_part_is_still_told_to_be_one(tmp_path, lost):
+    path = tmp_path / "step.yaml"
+    path.write_text("\n".join(line for line in PLAN.splitlines() if not line.startswith(lost)))
+    with pytest.raises(TraceError, match=lost):
+        load(path)
+
+
+def test_marks_of_utf_8_are_passed_over(tmp_path, plan):
+    path = tmp_path / "step.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))
+    assert read(path) == read(plan)
+    assert recognised(path) == "plan"
+
+
+def test_plans_beside_a_trace_do_not_hide_it(tmp_path, plan):
+    (tmp_path / "rank0.json").write_text('{"traceEvents": [], "schemaVersion": 1}')
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_bytes(plan.read_bytes())
+    assert recognised(tmp_path) == "kineto"
+    with pytest.raises(TraceError, match="name that file"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("bucket", [0.0, -1.0, float("nan")])
+def test_a_bucket_holds_something(bucket):
+    with pytest.raises(WorkloadError, match="bucket"):
+        Training(micro_batch=1, global_batch=1, sequence=1, bucket=bucket)
+
+
+def test_wrong_words_of_the_command_are_told():
+    words = ["generate", "llama-3.1-8b", "-c", CLUSTER]
+    for more, status in (
+        (["--launch", "5"], 2),
+        (["--compute-efficiency", "2"], 2),
+        (["--tp", "0"], 2),
+        (["--tp", "3"], 1),
+        (["--phase", "dreaming"], 2),
+        (["--schedule", "none"], 1),
+        (["-w", "plan.txt"], 1),
+    ):
+        answer = CliRunner().invoke(app, [*words, *more])
+        assert answer.exit_code == status, (more, answer.output)
+        assert "fault of twofold" not in answer.output
+
+
+def test_what_does_not_fit_is_the_workloads_error():
+    with pytest.raises(WorkloadError):
+        generate(replace(ASKED, parallelism=Parallelism(tp=3)), CLUSTER)
+
+
+def test_work_of_the_ops_adds_up_to_that_of_the_step(report):
+    workload = report.base.loaded.workload
+    assert np.nansum(workload.flops) == pytest.approx(report.volumes.flops)
+    kernels = workload.what == What.COMPUTE
+    assert (np.isnan(workload.flops) == ~kernels).all()
+    assert (np.isnan(workload.traffic) == ~kernels).all()
+
+
+def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
+    """An op of several kernels is taken as one, so that the answer is near the regenerated step."""
+    asked = baseline(plan, CLUSTER, Settings(what_ifs=("accelerator dgx-a100",)))
+    cluster = load_cluster(CLUSTER)
+    slower = load_cluster("dgx-a100").accelerator
+    other = cluster.model_copy(
+        update={
+            "accelerator": cluster.accelerator.model_copy(
+                update={"peak": slower.peak, "memory_bandwidth": slower.memory_bandwidth}
+            )
+        }
+    )
+    again = generate(ASKED, other).base.timeline.makespan
+    assert asked.timeline.makespan > 1.3 * report.base.timeline.makespan
+    assert asked.timeline.makespan == pytest.approx(again, rel=0.05)

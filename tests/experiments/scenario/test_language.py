@@ -1,0 +1,113 @@
+"""The language of what-ifs: how words are read, and what is refused with which hint."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.baseline import Settings, baseline
+from experiments.scenario.language import GRAMMAR, parse
+from experiments.scenario.words import matches, ranks_of, words_of
+from simulator.errors import WhatIfError
+
+
+@pytest.fixture(scope="module")
+def base(pytestconfig):
+    sample = pytestconfig.rootpath / "traces/samples/gpu-dp2-tp4"
+    return baseline(sample, "dgx-a100", Settings(nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "fits"),
+    [
+        ("Gemm", "gemm", True),
+        ("a_gemm_b", "gemm", False),
+        ("a_gemm_b", "*GEMM*", True),
+        ("f[clone]", "f[clone]", True),
+        ("f[clone]", "f[c*", True),
+        ("fc", "f[clone]", False),
+        ("ab", "a?", True),
+    ],
+)
+def test_brackets_in_a_name_are_brackets(name, pattern, fits):
+    assert matches(name, pattern) == fits
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is nothing to change"),
+        ("compute x0.5 and", "there is nothing to change"),
+        ("compute", "say what is to become of 'compute'"),
+        ("compute 0.5", "'0.5' is no factor such as x0.5"),
+        ("compute x0", "factor 0 is not a number from"),
+        ("compute xinf", "'xinf' is no factor"),
+        ("compute x-1", "'x-1' is no factor"),
+        ("compute dorp", "did you mean 'drop'?"),
+        ("scale_up.bandwith x2", r"did you mean 'scale_up\.bandwidth'?"),
+        ("rank 3 scale_up.bandwidth x2", "leave 'rank' out"),
+        ("rank x compute x2", "'x' is no list of ranks"),
+        ("rank 3-1 compute x2", "'3-1' is no list of ranks"),
+        ("rank 3", "name a rank and what to change of it"),
+        ("scale_up.bandwidth = 5", "'5' has no unit"),
+        ("scale_up.bandwidth = 0 GB/s", "is not positive"),
+        ("scale_up.size = two", "'two' is no number of ranks"),
+        ("compute = 5", "'compute' is not a resource of the cluster"),
+        ("scale_up.bandwidth drop", "cannot be dropped"),
+        ("all_reduce x0.5", "say 'bytes' or 'time' of 'all_reduce'"),
+        ("all_reduc@tp bytes x0.5", "'all_reduc' is no kind of call; did you mean 'all_reduce'"),
+        ("nccl bytes x0.5", "'nccl' is no kind of call"),
+        ("algorithm all_reduce=rign", "no algorithm 'rign'"),
+        ("algorithm", "is no rule"),
+        ("overlap off", "overlap is one of none, full, not 'off'"),
+        ("stragglers injected", "stragglers are 'removed'"),
+        ("fuse", "name the kernels to fuse"),
+        ("fuse a b x2", "name the kernels to fuse"),
+        ("void gemm x2", "'void gemm' is not one name"),
+        ("fus gemm x2", "did you mean 'fuse'"),
+        ("rank 1 overlap none", "leave 'rank' out"),
+    ],
+)
+def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
+    with pytest.raises(WhatIfError, match=message) as caught:
+        parse(text)
+    assert str(caught.value).endswith(f"; write {GRAMMAR}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gemm x0.5", r"no op is called 'gemm'; '\*gemm\*' would be 576 kernels on 8 ranks"),
+        ("compte x0.5", "did you mean 'compute'"),
+        ("softmax_warp_forwrad x0.5", "did you mean 'softmax_warp_forward'"),
+        ("nccl* x0.5", "names calls; write such as 'all_reduce time x0.5'"),
+        ("rank 9 compute x2", "rank 9 is not in the trace, which has 8 ranks, 0 to 7"),
+        ("all_gather drop", r"no call is one of 'all_gather'; the step has 48 all_reduce of tp"),
+        ("all_reduce@pp time x2", "no call is one of 'all_reduce@pp'"),
+        ("algorithm all_reduce[1TB..]=ring", "no call is one of 'all_reduce"),
+        ("gaps x0.5", "there are no gaps"),
+        ("launch drop and launch x2", "no launch takes time"),
+        ("fuse *flash_fwd*", "is 48 kernels on 8 ranks, no two of which follow each other"),
+        ("fuse Memcpy*", "'Memcpy.' is no kernels, no two of which"),
+        ("scale_up.size x0.3", "is 2.4, not a whole number"),
+    ],
+)
+def test_what_touches_nothing_is_refused(base, text, message):
+    with pytest.raises(WhatIfError, match=message) as caught:
+        parse(text).apply(base.scenario)
+    assert str(caught.value).startswith(f"what-if {text!r}: ")
+
+
+@given(st.text(alphabet="compute x05.drop\"'@=[]- and", max_size=30))
+def test_any_text_is_a_change_or_refused(text):
+    with suppress(WhatIfError):
+        assert parse(text).parts
+
+
+def test_words_and_ranks_are_read_as_written():
+    words = words_of("""fuse "a b" 'and' and x2""")
+    assert [word.text for word in words] == ["fuse", "a b", "and", "and", "x2"]
+    assert [word.quoted for word in words] == [False, True, True, False, False]
+    assert ranks_of(words_of("0-2,8,1")[0]) == (0, 1, 2, 8)

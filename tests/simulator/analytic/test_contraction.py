@@ -1,0 +1,184 @@
+"""Contraction and the pass over what it leaves are exact: the engine op by op is the oracle."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.passes import points, scaled, scales, timeline
+from helpers.strategies import cases, switch_network, with_software
+from simulator.analytic.contraction import PARTS, contract, expand
+from simulator.analytic.longest_path import Points, makespans, starts
+from simulator.builder import WorkloadBuilder
+from simulator.errors import DeadlockError, WorkloadError
+from simulator.workload import CallRow, What
+
+exact = {"rel": 1e-12, "abs": 1e-18}
+
+
+@given(case=cases(), scale=scales)
+def test_the_step_is_the_engines_whatever_the_factors_are(case, scale):
+    workload, network = case
+    graph = contract(workload)
+    (step,) = makespans(graph, points(workload, network, scale))
+    truth = timeline(scaled(workload, scale), network)
+    assert step == pytest.approx(truth.makespan, **exact)
+
+
+@given(case=cases(), part=st.sampled_from(PARTS), scale=scales)
+def test_it_is_so_if_only_what_is_scaled_is_told_apart(case, part, scale):
+    workload, network = case
+    scale = {part: scale[part]}
+    whole, some = contract(workload), contract(workload, [part])
+    at = points(workload, network, scale)
+    assert makespans(some, at) == pytest.approx(makespans(whole, at), **exact)
+    assert len(contract(workload, []).source) <= len(some.source) <= len(whole.source)
+
+
+@given(case=cases(), scale=scales)
+def test_calls_start_when_they_do_in_the_engine(case, scale):
+    workload, network = case
+    graph = contract(workload)
+    start = starts(graph, points(workload, network, scale))[:, 0]
+    truth = timeline(scaled(workload, scale), network)
+    is_call = graph.call >= 0
+    assert start[is_call] == pytest.approx(truth.call_start[graph.call[is_call]], **exact)
+
+
+@given(case=cases())
+def test_every_op_gets_its_times_back(case):
+    workload, network = case
+    truth = timeline(workload, network, engine="flow")
+    start, end = expand(workload, truth.call_end)
+    assert start == pytest.approx(truth.start, **exact)
+    assert end == pytest.approx(truth.end, **exact)
+
+
+@given(case=cases(serial=True), scale=scales)
+def test_without_overlap_it_is_what_the_flow_engine_says(case, scale):
+    workload, network = case
+    at = points(workload, network, scale, planner=with_software)
+    truth = timeline(scaled(workload, scale), network, planner=with_software, engine="flow")
+    assert makespans(contract(workload), at) == pytest.approx([truth.makespan], rel=1e-9, abs=1e-15)
+
+
+@given(case=cases(), data=st.data(), count=st.sampled_from([1, 7, 129, 300]))
+def test_scenarios_do_not_know_of_each_other(case, data, count):
+    """Blocks of scenarios of any width: each is answered as if it were alone."""
+    workload, network = case
+    one = points(workload, network)
+    some = st.lists(st.floats(0, 4), min_size=count, max_size=count)
+    times, compute = (np.array(data.draw(some)) for _ in range(2))
+    graph = contract(workload)
+    many = Points(one.cost * times, one.row, one.factor, {What.COMPUTE: compute})
+    alone = [
+        makespans(
+            graph, Points(one.cost * times[at], one.row, one.factor, {What.COMPUTE: compute[[at]]})
+        )[0]
+        for at in range(0, count, 50)
+    ]
+    assert makespans(graph, many)[::50].tolist() == alone
+
+
+def chain(length):
+    """Host, compute and copy by turns on one rank, each launched by the one before."""
+    builder = WorkloadBuilder(job_ranks=1)
+    before = None
+    for number in range(length):
+        what = PARTS[number % 3]
+        op = builder.op(what, rank=0, lane="one", name="op", duration=1.0 + number)
+        if before is not None:
+            builder.edge(before, op, lag=0.5)
+        before = op
+    return builder.build()
+
+
+def test_a_chain_is_one_edge_with_its_time_by_part():
+    graph = contract(chain(6))
+    assert (len(graph), len(graph.source)) == (2, 1)
+    assert graph.weight.tolist() == [[0.5 * 3, 5 + 0.5 * 2, 7, 9]]
+    assert graph.ratio == 5
+
+
+def test_a_long_chain_takes_no_recursion():
+    assert contract(chain(100_000)).ratio > 50_000
+
+
+def test_a_way_that_is_never_the_longest_is_left_out():
+    """Of three ways side by side the middle one is shorter than a mean of the others."""
+    builder = WorkloadBuilder(job_ranks=1)
+    ends = [builder.op(What.HOST, rank=0, lane=place, name="end", duration=0.0) for place in "ab"]
+    for host, compute in ((4.0, 0.0), (1.9, 1.9), (0.0, 4.0)):
+        one = builder.op(What.HOST, rank=0, lane="h", name="h", duration=host)
+        other = builder.op(What.COMPUTE, rank=0, lane="c", name="c", duration=compute)
+        for edge in ((ends[0], one), (one, other), (other, ends[1])):
+            builder.edge(*edge)
+    graph = contract(builder.build(), [What.COMPUTE])
+    assert len(graph.source) == 2
+
+
+@pytest.mark.parametrize("direct", [2.5, 2.9, 3.1, 4.0])
+def test_a_direct_way_counts_unless_the_way_over_a_call_is_as_long(direct):
+    """From the start 2 s to a call that costs nothing and 1 s to the next, or directly there."""
+    builder = WorkloadBuilder(job_ranks=1)
+    calls = [builder.call(CallRow("barrier", builder.group((0,)), n, 0.0)) for n in (0, 1)]
+    first, second = (
+        builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
+        for call in calls
+    )
+    ways = (((), 2.0, first), ((first,), 1.0, second), ((), direct, second))
+    for before, duration, after in ways:
+        op = builder.op(What.COMPUTE, rank=0, lane="k", name="k", duration=duration)
+        for one in before:
+            builder.edge(one, op)
+        builder.edge(op, after)
+    workload = builder.build()
+    graph = contract(workload)
+    assert len(graph.source) == (4 if direct > 3 else 3)
+    network = switch_network(2)
+    assert makespans(graph, points(workload, network)) == pytest.approx([max(3.0, direct)])
+
+
+def crossed():
+    builder = WorkloadBuilder(job_ranks=2)
+    calls = [builder.call(CallRow("all_reduce", builder.group((0, 1)), n, 8.0)) for n in (0, 1)]
+    for rank, order in enumerate((calls, calls[::-1])):
+        ops = [
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
+            for call in order
+        ]
+        builder.edge(*ops)
+    return builder.build()
+
+
+def test_calls_in_opposite_orders_are_a_deadlock_that_names_them():
+    with pytest.raises(DeadlockError, match=r"all_reduce #0.*all_reduce #1"):
+        contract(crossed())
+
+
+def test_an_empty_step_takes_no_time():
+    workload = WorkloadBuilder(job_ranks=1).build()
+    assert makespans(contract(workload), points(workload, switch_network(2))).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cost": np.array([[np.nan]])}, "cost"),
+        ({"cost": np.array([[-1.0]])}, "cost"),
+        ({"scale": {What.HOST: np.array([np.inf])}}, "scale of host"),
+        ({"scale": {What.HOST: np.ones(2)}}, "each of 1 scenarios"),
+        ({"row": np.arange(2)}, "as many factors as rows"),
+    ],
+)
+def test_what_is_no_scenario_is_refused(change, message):
+    sound = {"cost": np.ones((1, 1)), "row": np.arange(1), "factor": np.ones(1), "scale": {}}
+    with pytest.raises(WorkloadError, match=message):
+        Points(**(sound | change))
+
+
+def test_a_part_that_was_not_told_apart_cannot_be_scaled():
+    workload = chain(3)
+    at = points(workload, switch_network(2), {What.COPY: 2.0})
+    with pytest.raises(WorkloadError, match="copy"):
+        makespans(contract(workload, [What.HOST]), at)

@@ -1,0 +1,144 @@
+"""Model cards: published sizes, a source for every number, and what is refused."""
+
+import pytest
+
+from simulator.errors import TraceError
+from traces.generate.model import (
+    active_parameters,
+    embedding_parameters,
+    layer_parameters,
+    load_model,
+    model_names,
+    numbers,
+    parameters,
+    parse_model,
+)
+
+PUBLISHED = {
+    "gpt-3-175b": 175.0e9,  # arXiv 2005.14165 table 2.1
+    "llama-3.1-8b": 8.03e9,  # huggingface.co/meta-llama/Llama-3.1-8B, tensors of the checkpoint
+    "llama-3.1-70b": 70.6e9,  # huggingface.co/meta-llama/Llama-3.1-70B
+    "llama-3.1-405b": 405.9e9,  # huggingface.co/meta-llama/Llama-3.1-405B
+    "qwen3-4b": 4.02e9,  # huggingface.co/Qwen/Qwen3-4B
+    "mixtral-8x7b": 46.7e9,  # mistral.ai/news/mixtral-of-experts
+    "deepseek-v3-16b": 15.7e9,  # arXiv 2405.04434 appendix B (DeepSeek-V2-Lite)
+    "deepseek-v2-236b": 236e9,  # arXiv 2405.04434 abstract
+    "deepseek-v3-671b": 671e9,  # arXiv 2412.19437 abstract
+}
+CARD = """
+name: tiny
+layers: 2
+hidden: 8
+vocabulary: 16
+attention: {kind: grouped, heads: 2, kv_heads: 1, head: 4}
+ffn: 32
+gated: true
+"""
+
+
+def test_every_card_has_a_published_size():
+    assert set(PUBLISHED) == set(model_names())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_card_makes_as_many_parameters_as_published(name):
+    assert parameters(load_model(name)) == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("deepseek-v3-16b", 2.4e9),  # arXiv 2405.04434 appendix B
+        ("deepseek-v2-236b", 21e9),  # arXiv 2405.04434 abstract
+        ("deepseek-v3-671b", 37e9),  # arXiv 2412.19437 abstract
+        ("mixtral-8x7b", 12.9e9),  # mistral.ai/news/mixtral-of-experts
+    ],
+)
+def test_a_token_meets_as_many_parameters_as_published(name, published):
+    # Two digits are published, and a token looks up one row of the embedding only.
+    model = load_model(name)
+    met = active_parameters(model) - embedding_parameters(model).total
+    assert met == pytest.approx(published, rel=0.025)
+
+
+def test_gpt_has_the_parameters_of_megatrons_formula():
+    """P = 12 l h^2 (1 + 13 / 12h + (V + s) / 12lh), arXiv 2104.04473 eq. 2."""
+    model = load_model("gpt-3-175b")
+    l, h, vocabulary, s = 96, 12288, 50257, 2048  # noqa: E741 - the paper's names
+    formula = 12 * l * h**2 * (1 + 13 / (12 * h) + (vocabulary + s) / (12 * l * h))
+    assert parameters(model) == pytest.approx(formula, rel=1e-6)
+
+
+def test_the_first_layers_of_deepseek_are_dense():
+    model = load_model("deepseek-v3-671b")
+    dense, routed = (layer_parameters(model, layer) for layer in (2, 3))
+    assert dense.experts == 0
+    assert routed.experts == 256 * 3 * 7168 * 2048
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_number_has_a_source_and_every_name_is_that_of_its_file(name):
+    model = load_model(name)
+    assert model.name == name
+    assert model.description
+    assert numbers(model).keys() == model.sources.keys()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("ffn: 32", "", "ffn: missing, though 2 layers are dense"),
+        ("ffn: 32", "fnn: 32", "fnn: Extra inputs are not permitted"),
+        ("ffn: 32", "ffn: 32\nffn: 33", "field 'ffn' is given twice"),
+        ("layers: 2", "layers: 0", "layers: Input should be greater than 0"),
+        ("layers: 2", "layers: 1000000", "layers: Input should be less than or equal to 100000"),
+        ("layers: 2", "layers: 2.5", "layers: Input should be a valid integer"),
+        ("layers: 2", "layers: true", "layers: Input should be a valid integer"),
+        ("heads: 2", "heads: 3, bias: 1", "bias: Extra inputs"),
+        ("kv_heads: 1", "kv_heads: 3", "heads 2 is not a multiple of kv_heads 3"),
+        ("kind: grouped", "kind: linear", "attention"),
+        ("name: tiny", "name: [tiny", "not YAML"),
+        ("gated: true", "sources: {width: here}\ngated: true", "the card gives no such number"),
+        (
+            "gated: true",
+            "gated: true\nexperts: {count: 2, top_k: 3, hidden: 4}",
+            "top_k 3 is more than count 2",
+        ),
+        (
+            "gated: true",
+            "gated: true\nexperts: {count: 2, top_k: 1, hidden: 4, dense_layers: 3}",
+            "dense_layers 3 is more than layers 2",
+        ),
+    ],
+)
+def test_a_wrong_card_is_refused_with_its_field(old, new, told):
+    assert parse_model(CARD, source="card").hidden == 8
+    with pytest.raises(TraceError, match="card: ") as refused:
+        parse_model(CARD.replace(old, new), source="card")
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "word"])
+def test_what_is_no_table_is_refused(text):
+    with pytest.raises(TraceError, match="a model card is a table"):
+        parse_model(text, source="card")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(TraceError, match=r"did you mean llama-3\.1-8b\?"):
+        load_model("llama-3-8b")
+
+
+def test_a_path_is_read_and_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "card.yaml"
+    path.write_text(CARD)
+    assert load_model(path).name == "tiny"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match="not a text file"):
+        load_model(path)
+    path.write_text("#" * 2**21)
+    with pytest.raises(TraceError, match="too long for a model card"):
+        load_model(path)
+    with pytest.raises(TraceError, match="cannot be read"):
+        load_model(tmp_path / "absent.yaml")

@@ -1,0 +1,240 @@
+"""What varies in Kineto files between versions and machines, and which rank a file is of."""
+
+import gzip
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from helpers.kineto_events import CUDA, kernel, names, read, trace, write
+from simulator.errors import TraceError
+from traces.kineto.comm import group_ranks
+from traces.kineto.reader import read_rank
+
+
+def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
+    packed = tmp_path / "rank0.json"
+    packed.write_bytes(gzip.compress(CUDA.read_bytes()))
+    plain = tmp_path / "rank0.json.gz"
+    plain.write_bytes(CUDA.read_bytes())
+    assert len(read_rank(packed).host) == len(read_rank(plain).host) == len(read_rank(CUDA).host)
+
+
+def test_gzip_in_several_members_is_one_file(tmp_path: Path) -> None:
+    data = CUDA.read_bytes()
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(data[:999]) + gzip.compress(data[999:]))
+    assert len(read_rank(path).host) == len(read_rank(CUDA).host)
+
+
+def test_ids_streams_and_stamps_may_be_text(tmp_path: Path) -> None:
+    args = {"correlation": "77", "External id": "5", "stream": "7", "device": "0"}
+    found = read(
+        tmp_path,
+        kernel(tid=99, ts="10.5", dur="2.001", args=args),
+        kernel(tid="stream 7", ts=20, args={"correlation": ""}),
+    )
+    assert list(found.device.correlation) == [77, -1]
+    assert list(found.device.external) == [5, -1]
+    assert found.streams == ("stream 7",)
+    assert found.device.end[0] == pytest.approx(2.001e-6, abs=1e-15)
+    assert found.epoch == 10500
+
+
+def test_devices_of_one_file_are_told_apart(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        kernel(args={"device": 0, "stream": 7}),
+        kernel(args={"device": 1, "stream": 7}, ts=11),
+        kernel(cat="cuda_sync", name="Stream Sync", args={"device": 1, "stream": 7}, ts=12),
+    )
+    assert found.streams == ("device 0 stream 7", "device 1 stream 7")
+    assert found.syncs[0].stream == "device 1 stream 7"
+
+
+def test_stamps_since_1970_keep_the_nanoseconds_a_float_would_lose(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    event = '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1706850122846038.%s, "dur": 1.001}'
+    path.write_text('{"traceEvents": [' + event % "123" + "," + event % "124" + "]}")
+    found = read_rank(path)
+    assert found.epoch == 1706850122846038123
+    assert found.device.start[1] == pytest.approx(1e-9, abs=1e-15)
+    assert found.device.end[0] == pytest.approx(1001e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("stamp", [0, 0.001, 4458676522690.655, 8796093022207.999])
+def test_three_decimals_are_exact(tmp_path: Path, stamp: float) -> None:
+    found = read(tmp_path, kernel(ts=stamp, dur=0.001), baseTimeNanoseconds=17 * 10**17)
+    assert found.epoch == 17 * 10**17 + int(Decimal(str(stamp)) * 1000)
+    assert round(found.device.end[0] * 1e9) == 1
+
+
+def test_ids_of_64_bits(tmp_path: Path) -> None:
+    found = read(tmp_path, kernel(args={"correlation": 2**64 - 1, "External id": 2**62}))
+    assert (found.device.correlation[0], found.device.external[0]) == (-1, 2**62)
+
+
+@pytest.mark.parametrize(
+    ("written", "size", "ranks"),
+    [
+        ("[0, 1, ..., 31]", 32, tuple(range(32))),
+        ("[3, 11, 19, ..., 123]", 16, tuple(range(3, 128, 8))),
+        ("[0, 1, ..., 30, 31]", 32, tuple(range(32))),
+        ("[0, ..., 31]", 32, tuple(range(32))),
+        ("[5, 6, …, 12]", 8, tuple(range(5, 13))),
+        (["0", "1", "...", "31"], 32, tuple(range(32))),
+        ("[0, ..., 62]", 32, None),  # every second one, or one half of each of two nodes
+        ("[0, 1, ..., 31]", 16, None),
+        ("[0, 1, ..., 31]", None, None),
+        ("[0, 1, 4, ..., 31]", 32, None),
+        ("[0, 1, 2, ...]", 32, None),
+        ("[..., 31]", 32, None),
+        ("[0, 1, ..., 999999999]", 1000000000, None),
+        ("[0, 0, ..., 0]", 32, None),
+    ],
+)
+def test_an_elided_list_is_completed_where_one_sequence_fits_and_else_unknown(
+    tmp_path: Path, written: object, size: int | None, ranks: tuple[int, ...] | None
+) -> None:
+    args = {"Collective name": "allreduce", "Process Group Ranks": written, "Seq": "4"}
+    found = read(tmp_path, kernel(args={**args, "Group size": size, "Process Group Name": "2"}))
+    (record,) = found.comms
+    assert (record.group_ranks, record.group_size, record.sequence) == (ranks, size, 4)
+    said = [reason for reason in found.unused if "elided" in reason]
+    assert len(said) == (ranks is None)
+
+
+def test_a_group_elided_in_pg_config_is_completed_or_read_from_the_calls(tmp_path: Path) -> None:
+    config = [
+        {"pg_name": "0", "pg_desc": "all", "pg_size": 64, "ranks": "[0, 1, 2, ..., 63]"},
+        {"pg_name": "1", "pg_desc": "dp", "pg_size": 4, "ranks": "[0, ..., 7]"},
+        {"pg_name": "2", "pg_desc": "pp", "pg_size": 4, "ranks": "[0, ..., 9]"},
+    ]
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "1",
+        "Process Group Ranks": "[0, 1, 6, 7]",
+    }
+    info = {"rank": 0, "world_size": 64, "pg_config": config}
+    found = read(tmp_path, kernel(args=args), distributedInfo=info)
+    ranks = {key: group.ranks for key, group in found.groups.items()}
+    assert ranks == {"0": tuple(range(64)), "1": (0, 1, 6, 7), "2": None}
+    assert sum(count for reason, count in found.unused.items() if "elided" in reason) == 1
+
+
+def test_a_group_that_one_call_lists_is_known_to_the_others(tmp_path: Path) -> None:
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "9",
+        "Process Group Ranks": "[0, 3]",
+    }
+    assert read(tmp_path, kernel(args=args)).groups["9"].ranks == (0, 3)
+
+
+@given(
+    first=st.integers(0, 50),
+    step=st.integers(1, 9),
+    size=st.integers(4, 200),
+    kept=st.integers(2, 3),
+)
+def test_what_was_elided_comes_back(first: int, step: int, size: int, kept: int) -> None:
+    ranks = tuple(range(first, first + step * size, step))
+    written = f'"[{", ".join(map(str, ranks[:kept]))}, ..., {ranks[-1]}]"'
+    assert group_ranks(Raw(written.encode()), size) == (ranks, False)
+
+
+def test_peers_of_sends_and_receives(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        kernel(args={"Collective name": "send", "Dst Rank": 12, "Rank": 1}),
+        kernel(args={"Collective name": "recv", "Src Rank": 3, "Rank": 0}),
+        kernel(cat="user_annotation", name="nccl:send 96->4"),
+        kernel(cat="user_annotation", name="nccl:recv 0<-1"),
+        kernel(args={"Collective name": "broadcast", "Rank": 2}),
+    )
+    told = {(r.collective, r.peer, r.group_peer) for r in found.comms}
+    assert told == {
+        ("send", 12, 1),
+        ("recv", 3, 0),
+        ("send", None, 4),
+        ("recv", None, 1),
+        ("broadcast", None, None),  # there the rank is the root's
+    }
+
+
+def test_what_is_received_is_no_input(tmp_path: Path) -> None:
+    args = {"Input Dims": [[1000]], "Input type": ["float"]}
+    found = read(tmp_path, kernel(cat="user_annotation", name="gloo:recv", args=args))
+    assert (found.comms[0].in_elements, found.comms[0].out_elements) == (None, 1000)
+
+
+def test_splits_of_an_all_to_all(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[4], [6], [], [], [], []],
+        "Input type": ["float", "float", "", "ScalarList", "ScalarList", "Scalar"],
+        "Concrete Inputs": ["", "", "", "[1, 3]", "[2, 4]", "-1"],
+    }
+    record = read(tmp_path, kernel(cat="cpu_op", name="c10d::alltoall_base_", args=args)).comms[0]
+    assert (record.in_elements, record.out_elements, record.dtype) == (6, 4, "float")
+    assert (record.in_split, record.out_split) == ((2, 4), (1, 3))
+
+
+def test_a_group_by_number_in_ten_arguments(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[2, 3], *[[]] * 9],
+        "Input type": ["float", *["Scalar"] * 3, "", "ScalarList", "ScalarList", *["Scalar"] * 3],
+        "Concrete Inputs": ["", "7", "3", "0", "", "[]", "[]", "0", "2", "4"],
+    }
+    record = read(tmp_path, kernel(cat="cpu_op", name="record_param_comms", args=args)).comms[0]
+    assert (record.in_elements, record.dtype) == (6, "float")
+    assert (record.sequence, record.group_key, record.group_size) == (7, "3", 4)
+
+
+def test_a_tensor_without_dimensions_has_one_element(tmp_path: Path) -> None:
+    args = {"Input Dims": [[]], "Input type": ["float"]}
+    found = read(tmp_path, kernel(cat="user_annotation", name="nccl:all_reduce", args=args))
+    assert found.comms[0].in_elements == 1
+
+
+def test_host_events_are_sorted_the_enclosing_one_first(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        kernel(cat="cpu_op", name="inner", ts=5, dur=1),
+        kernel(cat="cpu_op", name="outer", ts=5, dur=9, args={"External id": 4}),
+        kernel(cat="cpu_op", name="first", ts=1, dur=1, args={"External id": 3}),
+    )
+    assert list(found.host.external) == [3, 4, -1]
+    assert names(found, found.host.name) == ["first", "outer", "inner"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3.json", 3),
+        ("job_v100_4gpu_Rank_12.json.gz", 12),
+        ("run-2024-rank-5.pt.trace.json", 5),
+        ("host_3.json", 3),
+        ("trace.7.json", 7),
+        ("kineto4.json", 4),
+        ("worker0.1706850122846.pt.trace.json.gz", 0),
+    ],
+)
+def test_the_name_tells_the_rank(tmp_path: Path, name: str, rank: int) -> None:
+    found = read_rank(write(tmp_path / name, {"traceEvents": [kernel()]}))
+    assert (found.rank, found.rank_source) == (rank, "file name")
+
+
+@pytest.mark.parametrize("name", ["trace.json", "a100_8gpu.json", "run_2_of_3.json"])
+def test_a_name_that_does_not_tell_asks_for_one(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, {"traceEvents": [kernel()]})
+    with pytest.raises(TraceError, match=r"which rank is this.*rename it to .*_rank3\.json"):
+        read_rank(path)
+    assert read_rank(path, alone=True).rank_source == "assumed: the only file"
+
+
+def test_the_file_itself_counts_more_than_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank3.json", trace(kernel(), distributedInfo={"rank": "5"}))
+    assert read_rank(path).rank == 5

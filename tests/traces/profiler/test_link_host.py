@@ -1,0 +1,227 @@
+"""The host: synchronising calls, blocking copies, threads that wake one another."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.link_tapes import Tape, replay
+
+EXACT = pytest.approx
+
+
+def synchronized(name: str, *, returns: float = 210) -> Tape:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    tape.call(name, 20, returns - 20)
+    tape.launch(returns + 40, 7, returns + 45, 50, "next")
+    return tape
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "hipDeviceSynchronize",
+        "hipStreamSynchronize",
+        "hipEventSynchronize",
+        "cuCtxSynchronize",
+        "cuStreamSynchronize",
+        "cuEventSynchronize",
+    ],
+)
+def test_the_host_waits_for_the_device(tmp_path: Path, name: str) -> None:
+    path = synchronized(name).write(tmp_path)
+    assert replay(path).step == EXACT(305)
+    assert replay(path, compute=2).step == EXACT(5 + 100 + 5 + 40 + 5 + 25)
+    assert replay(path, compute=0.5).step == EXACT(5 + 400 + 5 + 40 + 5 + 100)
+    assert replay(path, host=2).step == EXACT(2.5 + 200 + 2.5 + 20 + 2.5 + 50)
+
+
+def test_a_query_does_not_block(tmp_path: Path) -> None:
+    tape = synchronized("cudaEventQuery")
+    tape.sync("Event Sync", 20, 190, stream=7, device=0, correlation=2)
+    assert replay(tape.write(tmp_path), compute=2).step == EXACT(255 + 25)
+
+
+def test_a_record_tells_which_stream_was_waited_for(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "waited for")
+    tape.launch(10, 20, 15, 188, "beside")
+    sync = tape.call("cudaStreamSynchronize", 20, 185)
+    tape.sync("Stream Sync", 20, 185, stream=7, device=0, correlation=sync)
+    tape.launch(250, 7, 255, 10, "next")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("waited for", "cudaStreamSynchronize") in edges
+    assert ("beside", "cudaStreamSynchronize") not in edges
+
+
+def test_an_event_is_waited_for_only_up_to_where_it_was_recorded(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "before")
+    record = tape.call("cudaEventRecord", 5)
+    tape.launch(10, 7, 105, 300, "behind")
+    sync = tape.call("cudaEventSynchronize", 20, 90)
+    told = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": record}
+    tape.sync("Event Sync", 20, 90, stream=-1, device=0, correlation=sync, **told)
+    tape.launch(150, 20, 155, 10, "next")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("before", "cudaEventSynchronize") in edges
+    assert ("behind", "cudaEventSynchronize") not in edges
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_item_makes_the_host_wait_for_the_device(tmp_path: Path, blocked: bool) -> None:
+    """Even where the copy was over before the call, slower compute would have made it wait."""
+    work = 200 if blocked else 10
+    done = 207 if blocked else 32
+    tape = Tape()
+    tape.launch(0, 7, 5, work, "work")
+    tape.launch(20, 7, max(5 + work, 25), 1, "Memcpy DtoH (Device -> Pinned)")
+    tape.call("cudaStreamSynchronize", 24 if blocked else 30, done - (24 if blocked else 30))
+    tape.launch(done + 40, 7, done + 45, 50, "next")
+    path = tape.write(tmp_path)
+    assert replay(path).starts("next") == EXACT([done + 45])
+    slow = replay(path, compute=0.05)
+    assert slow.starts("next")[0] == EXACT(5 + 20 * work + 1 + 45, abs=5)
+
+
+def test_a_pageable_copy_that_outlasts_its_call_does_not_block(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    tape.launch(10, 7, 205, 3, "Memcpy HtoD (Pageable -> Device)")
+    tape.launch(60, 7, 209, 50, "next")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync") not in edges
+
+
+def test_a_copy_from_pageable_memory_blocks(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    copy = tape.call("cudaMemcpyAsync", 10, 200)
+    tape.kernel(copy, 7, 205, 3, "Memcpy DtoH (Device -> Pageable)")
+    tape.launch(240, 7, 245, 50, "next")
+    assert replay(tape.write(tmp_path)).step == EXACT(295)
+    assert replay(tape.write(tmp_path), compute=2).step == EXACT(295 - 100 - 25)
+
+
+def test_a_copy_to_pinned_memory_does_not(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    tape.launch(10, 7, 205, 3, "Memcpy DtoH (Device -> Pinned)")
+    tape.launch(240, 7, 245, 50, "next")
+    assert replay(tape.write(tmp_path), compute=2).step == EXACT(245 + 25)
+
+
+def autograd(tmp_path: Path) -> Path:
+    """Forward on the main thread, backward on autograd's while the main thread sleeps."""
+    tape = Tape()
+    for number in range(10):
+        tape.host("aten::mm", 50 * number, 40)
+        tape.launch(50 * number + 10, 7, 50 * number + 15, 5, "forward")
+    for number in range(20):
+        tape.host("autograd::mm", 520 + 50 * number, 40, thread=2)
+        tape.launch(530 + 50 * number, 7, 535 + 50 * number, 5, "backward", thread=2)
+    for number in range(5):
+        tape.host("optimizer", 1540 + 50 * number, 40)
+        tape.launch(1550 + 50 * number, 7, 1555 + 50 * number, 5, "step")
+    return tape.write(tmp_path)
+
+
+def test_autograd_takes_over_and_hands_back(tmp_path: Path) -> None:
+    path = autograd(tmp_path)
+    base = replay(path)
+    assert base.step == EXACT(base.measured) == EXACT(1780)
+    assert replay(path, host=2).step == EXACT(890, rel=0.01)
+    assert replay(path, host=2).starts("backward")[0] == EXACT(267.5, abs=2)
+    assert replay(path, host=0.5).starts("step")[0] == EXACT(3110, abs=5)
+
+
+def test_a_record_after_the_call_is_not_waited_for(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 100, "before")
+    sync = tape.call("cudaEventSynchronize", 20, 90)
+    tape.launch(115, 7, 105, 3, "stamped early")
+    record = tape.call("cudaEventRecord", 118)
+    told = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": record}
+    tape.sync("Event Sync", 20, 90, stream=-1, device=0, correlation=sync, **told)
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("before", "cudaEventSynchronize") in edges
+    assert ("stamped early", "cudaEventSynchronize") not in edges
+
+
+def gloo(folder: Path, *, late_close: float = 0.0, early: float = 0.0) -> Path:
+    """Two calls queued to one worker; the caller sleeps until each is done."""
+    tape = Tape(0, 2)
+    fields = {"Input Dims": [[1024]], "Input type": ["float"]}
+    for number in range(2):
+        tape.host("aten::mm", 100 * number, 90)
+        tape.host("c10d::allreduce_", 90 + 100 * number, 10, **fields)
+    for number in range(2):
+        begin = 120 + 500 * number - early
+        tape.note("gloo:all_reduce", begin, 500 + late_close * number, thread=9, **fields)
+    tape.host("aten::add", 1130 - early, 50)
+    return tape.write(folder)
+
+
+def test_gloo_works_off_its_queue_and_wakes_its_caller(tmp_path: Path) -> None:
+    path = gloo(tmp_path)
+    found = replay(path)
+    assert found.step == EXACT(1180)
+    assert found.edges()["gloo:all_reduce", "gloo:all_reduce"] == EXACT(0)
+    assert replay(path, network=2).starts("wait for gloo:all_reduce")[-1] == EXACT(620, abs=2)
+
+
+def test_work_that_closes_late_is_over_when_its_caller_resumes(tmp_path: Path) -> None:
+    assert replay(gloo(tmp_path, late_close=300)).step == EXACT(1180, abs=1)
+
+
+def test_work_that_begins_before_its_call_is_survived(tmp_path: Path) -> None:
+    assert replay(gloo(tmp_path, early=200)).step == EXACT(980, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2"])
+def test_a_copy_that_blocks_by_its_name_is_waited_for(tmp_path: Path, name: str) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    copy = tape.call(name, 10, 200)
+    tape.kernel(copy, 7, 205, 3, "Memcpy DtoH (Device -> Pinned)")
+    tape.launch(240, 7, 245, 50, "next")
+    assert replay(tape.write(tmp_path), compute=2).step == EXACT(295 - 100 - 25)
+
+
+def polled(*, every: float = 20, until: float = 230, query: str = "cudaEventQuery") -> Tape:
+    """A kernel that ends at 205, asked for until it has."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 200, "work")
+    at = 20.0
+    while at < until:
+        tape.call(query, at, 2)
+        at += every
+    tape.launch(until + 40, 7, until + 45, 50, "next")
+    return tape
+
+
+@pytest.mark.parametrize("query", ["cudaEventQuery", "hipEventQuery", "cudaStreamQuery"])
+def test_a_loop_of_queries_waits(tmp_path: Path, query: str) -> None:
+    path = polled(query=query).write(tmp_path)
+    found = replay(path)
+    assert found.step == EXACT(325)
+    assert ("work", query) in found.edges()
+    assert replay(path, compute=2).step == EXACT(325 - 100 - 25, abs=1)
+
+
+def test_a_loop_that_ends_while_nothing_does_is_host_time(tmp_path: Path) -> None:
+    for until in (150, 400):
+        path = polled(until=until).write(tmp_path)
+        assert ("work", "cudaEventQuery") not in replay(path).edges()
+
+
+def test_a_few_queries_of_an_allocator_are_host_time(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 204.5, "work")
+    for number in range(10):
+        tape.call("cudaEventQuery", 200 + number, 1)
+    tape.launch(240, 7, 245, 50, "next")
+    assert ("work", "cudaEventQuery") not in replay(tape.write(tmp_path)).edges()

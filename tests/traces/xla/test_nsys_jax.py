@@ -1,0 +1,224 @@
+"""Bundles of nsys-jax written by hand, whole and damaged."""
+
+import io
+import lzma
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.costing.modes import with_costs
+from experiments.scenario.scenario import Scenario
+from helpers.xla_profiles import block, number
+from simulator.errors import TraceError
+from simulator.workload import What
+from topologies import load_cluster
+from traces.core.loaded import Loaded
+from traces.core.sniff import is_zip
+from traces.xla import nsys_jax
+
+
+def replay(found: Loaded) -> float:
+    scenario = Scenario(found.workload, load_cluster("dgx-a100"), "flow")
+    return with_costs(scenario, "trace").run().makespan
+
+
+TABLE = {
+    "Name": ["TSL:XlaModule:#hlo_module=jit_f,program_id=4#", "TSL:Thunk:#hlo_op=ar-start#"],
+    "Projected Start": [1000, 3000],
+    "Projected Duration": [9000, 4000],
+    "Orig Start": [500.0, 600.0],
+    "Orig Duration": [2000.0, 500.0],
+    "TID": [7, 7],
+    "RangeId": [1.0, 2.0],
+    "ParentId": [None, 1.0],
+}
+_OPS = (
+    number(35, 1)
+    + block(1, "ar-start")
+    + block(2, "all-reduce-start")
+    + block(3, number(2, 11) + block(3, bytes([64])))
+    + block(49, block(1, bytes([0, 1])))
+)
+PROGRAM = block(1, block(1, "jit_f") + block(3, block(2, _OPS) + number(5, 1) + number(6, 1)))
+
+
+def bundle(file: Path, table: dict[str, list[Any]], rank: int = 0, **members: bytes) -> Path:
+    out = io.BytesIO()
+    pq.write_table(pa.table(table), out)
+    devices = io.BytesIO()
+    kinds = {"('TARGET_INFO_GPU', 'name')": ["GPU X"]}
+    numbered = {"('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')": [f"Xla:#global={rank},local=0#"]}
+    pq.write_table(pa.table(kinds | numbered), devices)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("nvtx_gpu_proj_trace/trace.parquet", out.getvalue())
+        archive.writestr("device-metadata.parquet", devices.getvalue())
+        for name, data in members.items():
+            archive.writestr(f"dump/module_{name}.jit_f.gpu_after_optimizations.hlo.pb.xz", data)
+    return file
+
+
+def test_bundles_of_a_job_are_its_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        shifted = TABLE | {"Projected Start": [1000, 3000 + 1000 * rank]}
+        program = {"0004": lzma.compress(PROGRAM)}
+        bundle(tmp_path / f"{1 - rank}.zip", shifted, rank, **program)
+    found = nsys_jax.load(tmp_path, "median")
+    assert found.coverage.ranks == (0, 1)
+    assert found.accelerator == "GPU X"
+    (call,) = (found.workload.call_view(index) for index in range(len(found.workload.calls)))
+    assert (call.kind, call.size, call.group.ranks) == ("all_reduce", 256, (0, 1))
+    assert call.transfer == pytest.approx(3e-6)
+    assert found.measured_step == pytest.approx(7.5e-6)
+
+
+ARCHIVES: dict[str, dict[str, Any]] = {
+    "a column is missing": {"table": {k: v for k, v in TABLE.items() if k != "TID"}},
+    "a stamp is not a time": {"table": TABLE | {"Projected Start": [1000, -3]}},
+    "the stamps are text": {"table": TABLE | {"Projected Start": ["a", "b"]}},
+    "the program is no xz": {"table": TABLE, "0004": b"nonsense"},
+    "the program is no module": {"table": TABLE, "0004": lzma.compress(b"\xff\xff")},
+    "an xz bomb": {"table": TABLE, "0004": lzma.compress(bytes(60_000_000))},
+    "a zip bomb": {"table": TABLE, "0004": bytes(60_000_000)},
+}
+
+
+@pytest.mark.parametrize("fault", ARCHIVES)
+def test_a_damaged_bundle_is_refused_within_bounds(tmp_path: Path, fault: str) -> None:
+    parts = dict(ARCHIVES[fault])
+    file = bundle(tmp_path / "a.zip", parts.pop("table"), **parts)
+    tracemalloc.start()
+    with pytest.raises(TraceError) as caught:
+        nsys_jax.load(file, "median")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert peak < 40_000_000
+
+
+@pytest.mark.parametrize("keep", [0, 10, 400, -30])
+def test_a_truncated_bundle_is_refused(tmp_path: Path, keep: int) -> None:
+    file = bundle(tmp_path / "a.zip", TABLE)
+    file.write_bytes(file.read_bytes()[:keep])
+    assert not nsys_jax.recognise_file(file)
+    with pytest.raises(TraceError):
+        nsys_jax.load(file, "median")
+
+
+def test_a_bundle_is_recognised_by_its_members(tmp_path: Path) -> None:
+    file = bundle(tmp_path / "anything", TABLE)
+    assert is_zip(file.read_bytes())
+    assert nsys_jax.recognise_file(file)
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme", b"hello")
+    assert not nsys_jax.recognise_file(tmp_path / "other.zip")
+
+
+def gathering(rank: int, runs: int, ahead: float) -> dict[str, list[Any]]:
+    """Make runs of a gather beside one op, and another that waits for it, on a clock ``ahead``."""
+    table: dict[str, list[Any]] = {column: [] for column in TABLE}
+    for run in range(runs):
+        base = ahead + 1e6 * run + 1e6
+        module_number = 10.0 * run
+        rows = [(TABLE["Name"][0], base, 900_000, base - 900, 40_000, module_number, None)]
+        for index, (name, start, lasted) in enumerate(
+            (
+                ("gemm.0", 0, 20_000),
+                ("ag-start", 20_000 + 5000 * rank, 500_000 - 5000 * rank),
+                ("gemm.1", 20_000, 100_000),
+                ("gemm.2", 520_000, 380_000),
+            )
+        ):
+            called = base + 600.0 * (index - 4)
+            title = f"TSL:Thunk:#name=x,hlo_op={name}#"
+            own = module_number + index + 1
+            rows.append((title, base + start, lasted, called, 500, own, module_number))
+        for title, start, lasted, called, calling, own, parent in rows:
+            row = (title, int(start), lasted, called, float(calling), 7, own, parent)
+            for column, value in zip(TABLE, row, strict=True):
+                table[column].append(value)
+    return table
+
+
+def gathering_program() -> bytes:
+    """Schedule: gemm.0, ag-start, gemm.1, ag-done, gemm.2."""
+    shape = block(3, number(2, 11) + block(3, bytes([64])))
+    pair = block(
+        3, number(2, 13) + block(4, shape[2:]) + block(4, number(2, 11) + block(3, b"\x80\x01"))
+    )
+    ops = b"".join(
+        block(2, number(35, key) + block(1, name) + block(2, opcode) + result + more)
+        for key, name, opcode, result, more in (
+            (1, "gemm.0", "custom-call", shape, b""),
+            (2, "ag-start", "all-gather-start", pair, block(36, b"\x01") + GROUP),
+            (3, "gemm.1", "custom-call", shape, b""),
+            (4, "ag-done", "all-gather-done", shape, block(36, b"\x02")),
+            (5, "gemm.2", "custom-call", shape, block(36, b"\x04")),
+        )
+    )
+    order = block(7, block(1, number(1, 6) + block(2, block(1, bytes([1, 2, 3, 4, 5])))))
+    return block(1, block(1, "jit_f") + block(3, ops + number(5, 6) + number(6, 5)) + order)
+
+
+GROUP = block(49, block(1, bytes([0, 1])))
+
+
+def test_the_first_op_after_the_done_waits_for_a_kernel_beside(tmp_path: Path) -> None:
+    program = {"0004": lzma.compress(gathering_program())}
+    for rank in (0, 1):
+        bundle(tmp_path / f"{rank}.zip", gathering(rank, 1, 0.0), rank, **program)
+    found = nsys_jax.load(tmp_path, "median")
+    load = found.workload
+    (call,) = (load.call_view(index) for index in range(len(load.calls)))
+    assert (call.kind, call.size) == ("all_gather", 512)
+    assert call.transfer == pytest.approx(495e-6)
+    gathers = [op.index for op in load.ops() if op.name == "ag-start"]
+    waiting = {
+        load.op(int(target)).name
+        for gather in gathers
+        for target in load.edges.target[load.edges.source == gather]
+    }
+    assert waiting == {"gemm.2"}
+    assert found.coverage.starts["wait"] >= 2
+    assert "inferred" not in found.coverage.starts
+    assert replay(found) == pytest.approx(found.measured_step, rel=1e-6)
+
+
+def test_clocks_of_processes_are_aligned_by_the_ends_of_their_collectives(tmp_path: Path) -> None:
+    program = {"0004": lzma.compress(gathering_program())}
+    for rank in (0, 1):
+        table = gathering(rank, 4, 3e9 * rank)
+        bundle(tmp_path / f"{rank}.zip", table, rank, **program)
+    found = nsys_jax.load(tmp_path, "all")
+    offset = found.coverage.clock_offset
+    assert offset[1] - offset[0] == pytest.approx(3.0, rel=1e-6)
+    assert found.measured_step == pytest.approx(3.9e-3 + 2.4e-6, rel=1e-3)
+
+
+def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
+    """With 1,000 launches ahead, a launch goes on when an op ends: faster ops let it go sooner."""
+    count, ahead = 1500, 1000
+    device = [10_000 * index + 20_000 for index in range(count)]
+    called = [
+        1000 * index if index < ahead else device[index - ahead] + 10_000 for index in range(count)
+    ]
+    table = {
+        "Name": [TABLE["Name"][0], *(["TSL:Thunk:#hlo_op=gemm#"] * count)],
+        "Projected Start": [0, *device],
+        "Projected Duration": [0, *([10_000] * count)],
+        "Orig Start": [0.0, *(max(0.0, float(time) - 200) for time in called)],
+        "Orig Duration": [1.0, *([500.0] * count)],
+        "TID": [7] * (count + 1),
+        "RangeId": [float(index) for index in range(count + 1)],
+        "ParentId": [None, *([0.0] * count)],
+    }
+    load = nsys_jax.load(bundle(tmp_path / "a.zip", table), "median").workload
+    edges = load.edges
+    freed = (load.what[edges.target] == What.HOST) & (load.what[edges.source] != What.HOST)
+    assert np.count_nonzero(freed) > 500

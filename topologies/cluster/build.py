@@ -1,0 +1,187 @@
+"""The network that a job sees on a cluster: scale-up domains joined by a scale-out fabric.
+
+Nodes of the graph beside the ranks: ``scale_up:2`` is the switch of domain 2, ``fabric`` the
+switch between domains, ``router:…`` a router of it, and a NIC is two nodes, ``nic:3.1:out`` and
+``nic:3.1:in`` (node 3, its NIC 1). It is two so that no path can turn round in a NIC, from one
+rank to another that shares it, without paying for the fabric. A message between domains runs
+rank, NIC out, fabric, NIC in, rank.
+
+Where a node holds several domains and the file gives ``pcie``, its ranks reach each other through
+``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are others:
+that a rank's traffic to its NIC and to its host shares one slot is not modelled.
+
+The path of a message in a tier costs the latency that the cluster file states for the tier: a
+switch has half of it on each side, a direct cable all of it.
+
+Where the ranks of a job sit.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from simulator.errors import ClusterError
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
+from topologies.cluster.scale_out import Nic, fabric_links, node_nics, slice_ends
+from topologies.cluster.schema import Cluster, ScaleUp
+from topologies.families.ring_and_switch import cables
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``.
+
+    ``ranks_per_node`` is that of the job, which may leave slots of a node empty.
+    """
+
+    ranks: int
+    ranks_per_node: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes with at least one rank."""
+        return -(-self.ranks // self.ranks_per_node)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Node and slot of a rank."""
+        return divmod(rank, self.ranks_per_node)
+
+    def domains(self, cluster: Cluster) -> dict[int, list[int]]:
+        """Ranks of each scale-up domain in use."""
+        domains: dict[int, list[int]] = {}
+        for rank in range(self.ranks):
+            domains.setdefault(self.domain(cluster, rank), []).append(rank)
+        return domains
+
+    def domain(self, cluster: Cluster, rank: int) -> int:
+        """Scale-up domain of a rank."""
+        node, slot = self.place(rank)
+        return (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
+
+
+def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
+    """Fill the nodes in order, or spread the ranks evenly over ``nodes`` of them.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit on the machine, or does not divide evenly over the nodes.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> place(load_cluster("dgx-a100"), 16).nodes, place(load_cluster("dgx-a100"), 16, 8).nodes
+    (2, 8)
+    """
+    if ranks < 1:
+        raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
+    machine = f"{cluster.nodes} nodes of {cluster.ranks_per_node}"
+    if ranks > cluster.capacity:
+        raise ClusterError(
+            f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
+        )
+    if nodes is None:
+        return Placement(ranks, cluster.ranks_per_node)
+    if not 1 <= nodes <= cluster.nodes:
+        raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
+    if ranks % nodes:
+        raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
+    if ranks // nodes > cluster.ranks_per_node:
+        raise ClusterError(
+            f"{cluster.name}: {ranks} ranks on {nodes} nodes are {ranks // nodes} per node,"
+            f" and a node has {cluster.ranks_per_node}"
+        )
+    return Placement(ranks, ranks // nodes)
+
+
+def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
+    """Build what a job of ``ranks`` uses: its domains, every NIC of its nodes, the fabric.
+
+    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. Rank in
+    slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
+    ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
+    one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> network = build(load_cluster("dgx-a100"), 16)
+    >>> network.name, network.resources
+    ('dgx-a100(16)', ('scale_up', 'pcie', 'scale_out'))
+    """
+    placement = place(cluster, ranks, nodes)
+    links = list(_domain_links(cluster, placement))
+    links += _host_links(cluster, placement)
+    if cluster.scale_out is not None:
+        nics = node_nics(cluster, placement.nodes)
+        links += _port_links(cluster, placement, nics)
+        links += fabric_links(cluster.scale_out, nics, placement.nodes)
+    over = "" if nodes is None else f", nodes={nodes}"
+    return topology(f"{cluster.name}({ranks}{over})", ranks, links)
+
+
+def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
+    scale_up = cluster.scale_up
+    through_switch = scale_up.topology == "switch"
+    for domain, members in placement.domains(cluster).items():
+        yield from cables(
+            _domain_ends(scale_up, domain, members),
+            bandwidth=scale_up.link_bandwidth,
+            latency=scale_up.latency / 2 if through_switch else scale_up.latency,
+            resource=SCALE_UP,
+        )
+
+
+def _domain_ends(scale_up: ScaleUp, domain: int, members: list[int]) -> list[tuple[Node, Node]]:
+    """Cables of one domain; a grid that is not filled gives the job a slice of it."""
+    if scale_up.topology == "switch":
+        return [(rank, f"scale_up:{domain}") for rank in members]
+    if scale_up.topology == "fully_connected":
+        return list(combinations(members, 2))
+    closes = scale_up.topology != "mesh"
+    places = slice_ends(
+        scale_up.shape, len(members), closes=closes, multiple=scale_up.wrap_multiple
+    )
+    return [(members[one], members[other]) for one, other in places]
+
+
+def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
+    """Between a rank and the PCIe switch of its node, if it has ranks of several domains."""
+    size, pcie = cluster.scale_up.size, cluster.pcie
+    if pcie is None or placement.ranks_per_node <= size:
+        return
+    latency = cluster.scale_up.latency if pcie.latency is None else pcie.latency
+    ends = [(rank, f"host:{placement.place(rank)[0]}") for rank in range(placement.ranks)]
+    yield from cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE)
+
+
+def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:
+    """Between a rank and its NIC, both ways; without PCIe in the file nothing limits them.
+
+    Where the scale-up fabric is PCIe itself a rank has one slot for both: the NIC is plugged into
+    the switch of the domain.
+    """
+    bandwidth = math.inf if cluster.pcie is None else cluster.pcie.bandwidth
+    resource = SCALE_OUT if cluster.pcie is None else PCIE
+    per_node = len(nics) // placement.nodes
+    plugs: dict[tuple[Node, str], Nic] = {}
+    for rank in range(placement.ranks):
+        node, slot = placement.place(rank)
+        nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
+        domain = placement.domain(cluster, rank)
+        plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
+        plugs.setdefault((plug, nic.out), nic)
+    for (plug, _), nic in plugs.items():
+        yield Link(plug, nic.out, bandwidth, 0.0, resource)
+        yield Link(nic.into, plug, bandwidth, 0.0, resource)
+
+
+def one_slot(scale_up: ScaleUp) -> bool:
+    """Whether a rank reaches its peers and its NIC over the same PCIe slot."""
+    return scale_up.topology == "switch" and (scale_up.link or "").startswith("pcie")

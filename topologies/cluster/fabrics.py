@@ -1,0 +1,175 @@
+"""What a cluster file says of the fabric between scale-up domains.
+
+``latency`` is what one step of a collective costs between two NICs on one switch, and every cable
+between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the wire that
+carries payload, and holds for the cables between switches as for the NICs.
+
+The kinds of fields a cluster file has: quantities with a unit, counts, fractions, dimensions.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictInt,
+    model_validator,
+)
+
+from simulator.quantities import BandwidthText, FlopsText, SecondsText
+
+
+def _written(base: str) -> PlainSerializer:
+    """As text with a unit in JSON mode, to the last bit: a dump is a cluster file again."""
+    return PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
+
+
+Count = Annotated[StrictInt, Field(gt=0)]
+Bandwidth = Annotated[BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s")]
+Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s")]
+Rate = Annotated[FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s")]
+Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
+Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Ratio = Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)]
+
+
+def _dimensions(text: object) -> object:
+    """``'4x4'`` as ``(4, 4)``."""
+    if isinstance(text, tuple):
+        return text
+    parts = text.split("x") if isinstance(text, str) else ()
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"{text!r}: write dimensions as '4x4' or '16x20x28'")
+    return tuple(int(part) for part in parts)
+
+
+Dimensions = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_dimensions),
+    PlainSerializer(lambda lengths: "x".join(map(str, lengths)), return_type=str, when_used="json"),
+]
+
+
+class Part(BaseModel):
+    """A table of fields of a cluster file: frozen, and no field that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
+
+
+class _Nics(Part):
+    """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
+
+    ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
+    from what the communication library assumes.
+    """
+
+    nics_per_node: Count
+    bandwidth: Bandwidth
+    latency: Latency
+    efficiency: Fraction = 1.0
+    message_overhead: Latency | None = None
+
+
+class SwitchFabric(_Nics):
+    """A fabric that never blocks, drawn as one switch."""
+
+    topology: Literal["switch"]
+
+
+class LeafSpineFabric(_Nics):
+    """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each joined to every spine.
+
+    ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
+    """
+
+    topology: Literal["leaf_spine"]
+    nodes_per_leaf: Count
+    spines: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+
+class RailFabric(_Nics):
+    """Rail-optimised: NIC ``i`` of every node of a pod is plugged into rail switch ``i`` of it.
+
+    Every rail switch is joined to every spine, so that a message crosses a spine only between
+    rails or between pods. Where a node's scale-up domain reaches a rank on the wanted rail, the
+    message goes through that rank instead (NCCL calls it PXN).
+    """
+
+    topology: Literal["rail"]
+    nodes_per_pod: Count
+    spines: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+
+class FatTreeFabric(_Nics):
+    """Three levels of switches of ``ports`` ports (k), with room for ``k**3 / 4`` NICs.
+
+    NICs fill the edge switches in order. ``oversubscription`` divides the bandwidth of the cables
+    above the edge switches.
+    """
+
+    topology: Literal["fat_tree"]
+    ports: Count
+    oversubscription: Ratio = 1.0
+    hop_latency: Latency = 0.0
+
+    @model_validator(mode="after")
+    def _ports_are_even(self) -> Self:
+        if self.ports % 2:
+            raise ValueError(f"{self.ports} is not an even number of ports")
+        return self
+
+
+class TorusFabric(_Nics):
+    """A router per node, in a torus; a node's NICs are divided over 2 cables per dimension."""
+
+    topology: Literal["torus"]
+    dimensions: Dimensions
+    hop_latency: Latency = 0.0
+
+
+class DragonflyFabric(_Nics):
+    """Groups of routers; nodes fill a group in order, and its routers in order, whole nodes each.
+
+    A cable has a NIC's bandwidth if not told otherwise. Messages take shortest paths, so for a
+    fabric that routes adaptively give what it makes of many cables between two routers.
+    """
+
+    topology: Literal["dragonfly"]
+    groups: Count
+    routers_per_group: Count
+    nodes_per_group: Count
+    global_links_per_router: Count
+    local_bandwidth: Bandwidth | None = None
+    global_bandwidth: Bandwidth | None = None
+    hop_latency: Latency = 0.0
+
+    @model_validator(mode="after")
+    def _groups_are_joined(self) -> Self:
+        reach = self.routers_per_group * self.global_links_per_router + 1
+        if self.groups > reach:
+            raise ValueError(
+                f"{self.groups} groups, and the global links of one reach {reach - 1} others"
+            )
+        return self
+
+
+ScaleOut = Annotated[
+    SwitchFabric | LeafSpineFabric | RailFabric | FatTreeFabric | TorusFabric | DragonflyFabric,
+    Field(discriminator="topology"),
+]
+FABRICS = (
+    SwitchFabric,
+    LeafSpineFabric,
+    RailFabric,
+    FatTreeFabric,
+    TorusFabric,
+    DragonflyFabric,
+)

@@ -1,0 +1,286 @@
+"""The fabric between scale-up domains: NICs, and what they are plugged into.
+
+Half of the tier's latency lies on each NIC's link, so that two NICs on one switch are that
+latency apart; every cable between switches adds ``hop_latency``.
+
+Which part of a torus a job gets that does not fill it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import prod
+from typing import Any
+
+from simulator.errors import ClusterError
+from simulator.topology import SCALE_OUT, Link
+from topologies.cluster.fabrics import (
+    DragonflyFabric,
+    FatTreeFabric,
+    LeafSpineFabric,
+    RailFabric,
+    ScaleOut,
+    SwitchFabric,
+    TorusFabric,
+)
+from topologies.cluster.schema import Cluster
+from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
+from topologies.families.grid import grid_ends
+from topologies.families.ring_and_switch import cables
+
+
+def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
+    """Lengths of a box of ``count`` places inside the grid, as near to a cube as there is.
+
+    The shape with the least sum of lengths (the least diameter), and among those the one that is
+    longest in the last dimension: 2x2, 2x4, 4x4, 4x8 of a 16x16 pod, the slices that Cloud TPU
+    offers (docs.cloud.google.com/tpu/docs/v6e).
+
+    Raises
+    ------
+    ClusterError
+        If no box has that many places.
+
+    Examples
+    --------
+    >>> slice_shape((16, 16), 4), slice_shape((16, 16), 32), slice_shape((16, 16), 7)
+    ((2, 2), (4, 8), (1, 7))
+    """
+    shapes = list(_boxes(tuple(dimensions), count))
+    if not shapes:
+        grid = "x".join(map(str, dimensions))
+        raise ClusterError(f"no slice of {count} places exists in a grid of {grid}")
+    return min(shapes, key=lambda shape: (sum(shape), shape))
+
+
+def slice_ends(
+    dimensions: Sequence[int], count: int, *, closes: bool, multiple: int | None = None
+) -> list[tuple[int, int]]:
+    """Cables of the slice, places numbered row by row; a row that spans the grid may close.
+
+    A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e
+    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
+    wrap-around is switched optically between cubes of that length, so a slice of whole cubes
+    closes everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube").
+
+    Examples
+    --------
+    >>> slice_ends((16, 16), 4, closes=True)
+    [(0, 2), (1, 3), (0, 1), (2, 3)]
+    >>> len(slice_ends((16, 16), 256, closes=True))
+    512
+    >>> len(slice_ends((16, 16, 16), 64, closes=True, multiple=4)), 3 * 64
+    (192, 192)
+    """
+    shape = slice_shape(dimensions, count)
+    if multiple is None:
+        wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
+    else:
+        wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
+    return grid_ends(shape, wrap)
+
+
+def _boxes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    if not dimensions:
+        if count == 1:
+            yield ()
+        return
+    if count > prod(dimensions):
+        return
+    for length in range(1, min(dimensions[0], count) + 1):
+        if count % length == 0:
+            for rest in _boxes(dimensions[1:], count // length):
+                yield (length, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together."""
+
+    node: int
+    first: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """``nic:3.1``, or ``nic:3.2-3`` for several."""
+        last = f"-{self.first + self.count - 1}" if self.count > 1 else ""
+        return f"nic:{self.node}.{self.first}{last}"
+
+    @property
+    def out(self) -> str:
+        """The side that sends."""
+        return f"{self.name}:out"
+
+    @property
+    def into(self) -> str:
+        """The side that receives."""
+        return f"{self.name}:in"
+
+
+def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
+    """Every NIC of the first ``nodes`` nodes, whether or not a rank uses it; as many per node.
+
+    Examples
+    --------
+    >>> from topologies import changed, load_cluster
+    >>> doubled = changed(load_cluster("perlmutter"), "scale_out.nics_per_node", 2)
+    >>> [nic.name for nic in node_nics(doubled, 1)]
+    ['nic:0.0-1', 'nic:0.2-3', 'nic:0.4-5', 'nic:0.6-7']
+    """
+    count = 0 if cluster.scale_out is None else cluster.scale_out.nics_per_node
+    shares = min(count, cluster.ranks_per_node)
+    starts = [-(-share * count // shares) for share in range(shares + 1)]
+    return [
+        Nic(node, first, after - first)
+        for node in range(nodes)
+        for first, after in pairwise(starts)
+    ]
+
+
+def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
+    """Links of the NICs, and those between the switches that the nodes in use need."""
+    plug, inner = _KINDS[type(fabric)]
+    bandwidth, latency = fabric.bandwidth * fabric.efficiency, fabric.latency / 2
+    plugs: dict[str, None] = {}
+    for nic in nics:
+        place = plug(fabric, nic)
+        plugs[place] = None
+        yield Link(nic.out, place, nic.count * bandwidth, latency, SCALE_OUT)
+        yield Link(place, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
+    yield from inner(fabric, list(plugs), nodes)
+
+
+def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """One switch has none."""
+    del fabric, plugs, nodes
+    return iter(())
+
+
+def _leaf(fabric: LeafSpineFabric, nic: Nic) -> str:
+    return f"leaf:{nic.node // fabric.nodes_per_leaf}"
+
+
+def _leaf_spine_links(fabric: LeafSpineFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    del nodes
+    ports = fabric.nodes_per_leaf * fabric.nics_per_node
+    yield from _spine_links(fabric, plugs, ports)
+
+
+def _rail(fabric: RailFabric, nic: Nic) -> str:
+    return f"rail:{nic.node // fabric.nodes_per_pod}.{nic.first}"
+
+
+def _rail_links(fabric: RailFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """Where several NICs serve one rank as one, their rail switches are one with their ports."""
+    pods = -(-nodes // fabric.nodes_per_pod)
+    ports = fabric.nodes_per_pod * fabric.nics_per_node * pods // len(plugs)
+    yield from _spine_links(fabric, plugs, ports)
+
+
+def _spine_links(
+    fabric: LeafSpineFabric | RailFabric, switches: list[str], ports: int
+) -> Iterator[Link]:
+    """Join every switch of ``ports`` NICs to every spine; one switch alone needs none."""
+    down = ports * fabric.bandwidth * fabric.efficiency
+    spines = range(fabric.spines if len(switches) > 1 else 0)
+    yield from cables(
+        ((switch, f"spine:{spine}") for switch in switches for spine in spines),
+        bandwidth=down / (fabric.spines * fabric.oversubscription),
+        latency=fabric.hop_latency,
+        resource=SCALE_OUT,
+    )
+
+
+def _edge(fabric: FatTreeFabric, nic: Nic) -> str:
+    half = fabric.ports // 2
+    edge = (nic.node * fabric.nics_per_node + nic.first) // half
+    return "edge:{}.{}".format(*divmod(edge, half))
+
+
+def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """Above the edge switches in use; of a single one nothing, of a single pod no core."""
+    del nodes
+    highs = range(fabric.ports // 2 if len(plugs) > 1 else 0)
+    pods = list(dict.fromkeys(plug.removeprefix("edge:").partition(".")[0] for plug in plugs))
+    low = [
+        (plug, f"aggregation:{plug.removeprefix('edge:').partition('.')[0]}.{high}")
+        for plug in plugs
+        for high in highs
+    ]
+    cores = range(fabric.ports // 2 if len(pods) > 1 else 0)
+    high_ends = [
+        (f"aggregation:{pod}.{high}", f"core:{high}.{core}")
+        for pod in pods
+        for high in highs
+        for core in cores
+    ]
+    yield from cables(
+        [*low, *high_ends],
+        bandwidth=fabric.bandwidth * fabric.efficiency / fabric.oversubscription,
+        latency=fabric.hop_latency,
+        resource=SCALE_OUT,
+    )
+
+
+def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    del plugs
+    node_bandwidth = fabric.nics_per_node * fabric.bandwidth * fabric.efficiency
+    places = slice_ends(fabric.dimensions, nodes, closes=True)
+    yield from cables(
+        ((f"router:{one}", f"router:{other}") for one, other in places),
+        bandwidth=node_bandwidth / (2 * len(fabric.dimensions)),
+        latency=fabric.hop_latency,
+        resource=SCALE_OUT,
+    )
+
+
+def _router(fabric: DragonflyFabric, nic: Nic) -> str:
+    group, node = divmod(nic.node, fabric.nodes_per_group)
+    port = node * fabric.nics_per_node + nic.first
+    return router_name(group, port // _shape(fabric).ranks_per_router)
+
+
+def _dragonfly_links(fabric: DragonflyFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """All routers of the groups in use; of a single group only those that have a NIC."""
+    shape, groups = _shape(fabric), range(-(-nodes // fabric.nodes_per_group))
+    local = fabric.efficiency * (fabric.local_bandwidth or fabric.bandwidth)
+    far = fabric.efficiency * (fabric.global_bandwidth or fabric.bandwidth)
+    ends = local_ends(shape, groups) if len(groups) > 1 else combinations(sorted(plugs), 2)
+    yield from cables(ends, bandwidth=local, latency=fabric.hop_latency, resource=SCALE_OUT)
+    for pair, count in global_ends(shape, groups).items():
+        yield from cables(
+            [pair], bandwidth=count * far, latency=fabric.hop_latency, resource=SCALE_OUT
+        )
+
+
+def _shape(fabric: DragonflyFabric) -> DragonflyShape:
+    """Give a router whole nodes, where there are enough: else a message would change its rail.
+
+    The shortest path would then lead through that rank of the node whose NIC happens to be on the
+    nearer router, and several ranks' messages would crowd into one NIC.
+    """
+    nodes, routers = fabric.nodes_per_group, fabric.routers_per_group
+    ports = -(-nodes // routers) * fabric.nics_per_node
+    if nodes < routers:
+        ports = -(-nodes * fabric.nics_per_node // routers)
+    return DragonflyShape(
+        groups=fabric.groups,
+        routers=fabric.routers_per_group,
+        ranks_per_router=ports,
+        global_links=fabric.global_links_per_router,
+    )
+
+
+_KINDS: dict[
+    type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
+]
+_KINDS = {
+    SwitchFabric: (lambda fabric, nic: "fabric", _no_links),
+    LeafSpineFabric: (_leaf, _leaf_spine_links),
+    RailFabric: (_rail, _rail_links),
+    FatTreeFabric: (_edge, _fat_tree_links),
+    TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
+    DragonflyFabric: (_router, _dragonfly_links),
+}
+"""Per fabric: the switch a NIC is plugged into, and the links between those switches."""

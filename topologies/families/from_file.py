@@ -1,0 +1,132 @@
+"""A user's own graph: GraphML, or node-link JSON as networkx and d3 write it.
+
+A node with the attribute ``rank`` is that rank; the ranks are ``0 … n - 1``. Every other node is a
+switch. An edge has ``bandwidth`` (``"50 GB/s"``) and ``latency`` (``"1 us"``), text with units, and
+may have ``resource`` (``scale_up`` if it is not given). An edge of an undirected graph is a cable,
+of a directed graph one direction of it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import ParseError
+
+from simulator.errors import QuantityError, TopologyError
+from simulator.quantities import parse_quantity
+from simulator.topology import SCALE_UP, Link, Node, Topology, topology
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+_BASES = {"bandwidth": "B/s", "latency": "s"}
+_EDGE_FIELDS = (*_BASES, "resource", "id", "key")
+_NODE_FIELDS = ("rank", "id", "name", "label")
+
+
+def custom(
+    path: str | Path, *, bandwidth: float | None = None, latency: float | None = None
+) -> Topology:
+    """Read a graph; ``bandwidth`` and ``latency`` are for edges that do not give theirs.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is no such graph: it names the file, the node or edge, and
+        the field.
+    """
+    file = Path(path)
+    defaults = {"bandwidth": bandwidth, "latency": latency}
+    graph = _read(file)
+    try:
+        return _topology(graph, file.stem, defaults)
+    except (TopologyError, QuantityError) as error:
+        raise TopologyError(f"{file}: {error}") from error
+
+
+def _topology(graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None]) -> Topology:
+    names = _names(graph)
+    links: list[Link] = []
+    for one, other, given in graph.edges(data=True):
+        if unknown := sorted(set(given) - set(_EDGE_FIELDS)):
+            raise TopologyError(
+                f"edge {one} - {other}: no such field {unknown[0]!r}; accepted:"
+                f" {', '.join(_EDGE_FIELDS)}"
+            )
+        speed, delay = (_quantity(f"edge {one} - {other}", given, f, defaults) for f in _BASES)
+        resource = str(given.get("resource", SCALE_UP))
+        links.append(Link(names[one], names[other], speed, delay, resource))
+        if not graph.is_directed():
+            links.append(Link(names[other], names[one], speed, delay, resource))
+    ranks = sum(isinstance(node, int) for node in names.values())
+    return topology(name, ranks, links)
+
+
+def _names(graph: "nx.Graph[Any]") -> dict[Any, Node]:
+    """Nodes of the file to nodes of the topology: ranks are their numbers, the others text."""
+    names: dict[Any, Node] = {}
+    for node, given in graph.nodes(data=True):
+        if unknown := sorted(set(given) - set(_NODE_FIELDS)):
+            raise TopologyError(
+                f"node {node}: no such field {unknown[0]!r}; accepted: {', '.join(_NODE_FIELDS)}"
+            )
+        rank = given.get("rank")
+        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
+            raise TopologyError(f"node {node}: rank {rank!r} is not a whole number")
+        names[node] = str(node) if rank is None else rank
+    ranks = sorted(name for name in names.values() if isinstance(name, int))
+    if not ranks:
+        raise TopologyError("no node has a rank: give the ranks the attribute 'rank'")
+    if ranks != list(range(len(ranks))):
+        raise TopologyError(f"ranks must be 0 to {len(ranks) - 1}, each once, not {ranks}")
+    return names
+
+
+def _quantity(
+    where: str, given: Mapping[str, object], field: str, defaults: Mapping[str, float | None]
+) -> float:
+    if (text := given.get(field)) is None:
+        if (default := defaults[field]) is not None:
+            return default
+        raise TopologyError(f"{where}: {field} is missing")
+    try:
+        return parse_quantity(text, _BASES[field])
+    except QuantityError as error:
+        raise TopologyError(f"{where}: {field}: {error}") from error
+
+
+def _read(file: Path) -> "nx.Graph[Any]":
+    """Parse by the ending of the name.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, or is no graph.
+    """
+    import networkx as nx  # slow to load
+
+    malformed = (nx.NetworkXError, ParseError, ValueError, KeyError, TypeError, AttributeError)
+    try:
+        if file.suffix == ".graphml":
+            graph: nx.Graph[Any] = nx.read_graphml(file)
+            return graph
+        if file.suffix == ".json":
+            return _node_link(json.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
+    except malformed as error:
+        told = " ".join(str(error).split())
+        raise TopologyError(f"{file}: not a graph: {told or type(error).__name__}") from error
+    raise TopologyError(f"{file}: a graph is a .graphml or .json file")
+
+
+def _node_link(data: object) -> "nx.Graph[Any]":
+    """``edges`` (networkx 3.4 and later) or ``links`` (before, and d3)."""
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
+        raise TypeError("node-link JSON is a table with 'nodes' and 'edges' (or 'links')")
+    import networkx as nx
+
+    key = "edges" if "edges" in data else "links"
+    graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
+    return graph

@@ -1,0 +1,1 @@
+"""Workload cards and packages of CCL-Bench."""

@@ -1,0 +1,380 @@
+"""The workload card of a CCL-Bench package (arXiv 2605.06544), template version 1, as typed data.
+
+A card says what a trace does not: the model, the data, the hardware, the parallelism, the software.
+Every field may be blank (``null``, ``N/A``); a key that the template does not have is kept. What
+is there must have its type: the error names file and key. Bandwidths are in Gb/s in the file.
+
+The kinds of fields a workload card has: what contributors leave blank, counts, bandwidths.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from simulator.errors import TraceError
+from traces.card.yaml import LONGEST, parse_yaml
+
+_BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
+"""What contributors write for what they do not know, or what does not apply."""
+_MOST = 10**18
+
+
+def _known(value: object) -> object:
+    """None for a blank."""
+    return None if isinstance(value, str) and value.strip().lower() in _BLANK else value
+
+
+def _as_text(value: object) -> object:
+    """Return a number as text: a version ``2.27`` is one to YAML."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _as_list(value: object) -> object:
+    """One value where a list belongs is a list of one."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+Blank = BeforeValidator(_known)
+Count = Annotated[Annotated[StrictInt, Field(gt=0, le=_MOST)] | None, Blank]
+Natural = Annotated[Annotated[StrictInt, Field(ge=0, le=_MOST)] | None, Blank]
+Flag = Annotated[StrictBool | None, Blank]
+Text = Annotated[Annotated[StrictStr, AfterValidator(str.strip)] | None, Blank]
+Version = Annotated[
+    Annotated[StrictStr, AfterValidator(str.strip)] | None, BeforeValidator(_as_text), Blank
+]
+Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False, strict=True)]
+Gigabits = Annotated[
+    tuple[Annotated[Positive | None, Blank], ...], Field(max_length=8), BeforeValidator(_as_list)
+]
+"""Gb/s, as the template has it: scale-out, then scale-up."""
+Words = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
+
+
+class Section(BaseModel):
+    """A table of a card: frozen; keys that nobody knows are kept, and told by ``strangers``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_a_table(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    def strangers(self, prefix: str = "") -> list[str]:
+        """Paths of the keys that the template does not have."""
+        found = [f"{prefix}{key}" for key in self.model_extra or ()]
+        for name, field in type(self).model_fields.items():
+            own = getattr(self, name)
+            if isinstance(own, Section):
+                found += own.strangers(f"{prefix}{field.alias or name}.")
+        return found
+
+
+TEMPLATE_VERSION = 1
+_SECTIONS = re.compile(r"^['\"]?(?:workload|Model-executor)['\"]?[ \t]*:", re.MULTILINE)
+"""What a card has at its top level, and hardly another YAML file."""
+_GIGABIT = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """One direction of a NIC and of a rank's scale-up port (B/s), None where the card is blank."""
+
+    scale_out: float | None
+    scale_up: float | None
+    notes: tuple[str, ...] = ()
+
+
+class Architecture(Section):
+    """``workload.model.model_arch``: what FLOPs are counted from."""
+
+    num_params: Count = None
+    num_params_embedding: Natural = None
+    num_layers: Count = None
+    num_heads: Count = None
+    head_dim: Count = None
+
+
+class Model(Section):
+    """``workload.model``; ``phase`` is training, inference or serving."""
+
+    model_config = Section.model_config | {"protected_namespaces": ()}
+
+    phase: Text = None
+    moe: Flag = None
+    granularity: Text = None
+    model_family: Text = None
+    precision: Text = None
+    epochs: Natural = None
+    iteration: Natural = None
+    model_arch: Architecture = Architecture()
+
+
+class Data(Section):
+    """``workload.data``; ``batch_size`` is global unless ``batch_size_scope`` says otherwise."""
+
+    batch_size: Count = None
+    batch_size_scope: Text = None
+    seq_len: Count = None
+    input_len: Count = None
+    output_len: Count = None
+    dataset: Text = None
+
+
+class NetworkTopology(Section):
+    """``workload.hardware.network_topo``; ``bandwidth_gbps`` in Gb/s: scale-out, scale-up."""
+
+    topology: Text = None
+    bandwidth_gbps: Gigabits = ()
+
+
+class Xpu(Section):
+    """``workload.hardware.xpu_spec``."""
+
+    type: Text = None
+    model: Text = None
+    total_count: Count = None
+    count_per_node: Count = None
+
+
+class Hardware(Section):
+    """``workload.hardware``."""
+
+    network_topo: NetworkTopology = NetworkTopology()
+    xpu_spec: Xpu = Xpu()
+    driver_version: Version = None
+
+
+class Job(Section):
+    """``workload``: model, data, hardware."""
+
+    model: Model = Model()
+    data: Data = Data()
+    hardware: Hardware = Hardware()
+
+
+class Framework(Section):
+    """``Model-executor.framework``."""
+
+    name: Text = None
+    version: Version = None
+    compiler_tool_selection: Text = None
+
+
+class Parallelism(Section):
+    """``Model-executor.model_plan_parallelization``: ranks of each kind of parallelism."""
+
+    model_config = Section.model_config | {"protected_namespaces": ()}
+
+    dp_replicate: Count = None
+    dp_shard: Count = None
+    tp: Count = None
+    pp: Count = None
+    cp: Count = None
+    ep: Count = None
+    pp_mb: Count = None
+
+    @property
+    def dp(self) -> int | None:
+        """Data parallel ranks: replicas times shards; None if neither is told."""
+        if self.dp_replicate is None and self.dp_shard is None:
+            return None
+        return (self.dp_replicate or 1) * (self.dp_shard or 1)
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of the job: data by tensor by pipeline by context; None if nothing is told.
+
+        Expert parallelism reuses ranks of the others. What is not told counts as 1.
+        """
+        told = [self.dp, self.tp, self.pp, self.cp]
+        return None if set(told) == {None} else math.prod(one or 1 for one in told)
+
+
+class Library(Section):
+    """``Model-executor.communication_library``."""
+
+    name: Text = None
+    version: Version = None
+    env: dict[str, Any] | None = None
+
+
+class Executor(Section):
+    """``Model-executor``: framework, parallelism, communication library."""
+
+    model_config = Section.model_config | {"protected_namespaces": ()}
+
+    framework: Framework = Framework()
+    model_plan_parallelization: Parallelism = Parallelism()
+    communication_library: Library = Library()
+    protocol_selection: Words = ()
+
+
+class Sources(Section):
+    """``metric_source``: which traces there are."""
+
+    traces: Words = ()
+    metrics_specific_trace: Words = ()
+
+
+class Card(Section):
+    """A workload card."""
+
+    version: Natural = None
+    description: Text = None
+    hf_url: Text = None
+    trace_url: Text = None
+    contributor: Text = None
+    contact: Text = None
+    workload: Job = Job()
+    executor: Executor = Field(default=Executor(), alias="Model-executor")
+    metric_source: Sources = Sources()
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How many ranks each kind of parallelism has."""
+        return self.executor.model_plan_parallelization
+
+    @property
+    def xpu(self) -> Xpu:
+        """The accelerators."""
+        return self.workload.hardware.xpu_spec
+
+    def bandwidths(self) -> Bandwidths:
+        """Return the two bandwidths, told apart."""
+        return _bandwidths(self)
+
+    def notes(self) -> list[str]:
+        """Say what of the card is out of the ordinary, and not used."""
+        found = []
+        if self.version != TEMPLATE_VERSION:
+            told = "no version" if self.version is None else f"version {self.version}"
+            found.append(f"card: {told}; read as template version {TEMPLATE_VERSION}")
+        strangers = self.strangers()
+        if strangers:
+            more = f" and {len(strangers) - 8} more" if len(strangers) > 8 else ""
+            found.append(f"card: keys not used: {', '.join(strangers[:8])}{more}")
+        return found + list(self.bandwidths().notes)
+
+
+def looks_like_card(text: str) -> bool:
+    """Whether YAML text has the sections of a card at its top level."""
+    return _SECTIONS.search(text) is not None
+
+
+def read_card(path: Path) -> Card | None:
+    """Read a card; None if the file is something else.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, or is a card with something wrong: names file and key.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    if not looks_like_card(text):
+        return None
+    if len(data) > LONGEST:
+        raise TraceError(f"{path}: more than {LONGEST} bytes; no workload card has that")
+    return parse_card(text, path)
+
+
+def parse_card(text: str, source: Path | str) -> Card:
+    """Turn YAML text into a card; errors as :func:`read_card`.
+
+    Examples
+    --------
+    >>> card = parse_card("workload: {model: {phase: training}}", "card.yaml")
+    >>> card.workload.model.phase, card.xpu.total_count
+    ('training', None)
+    """
+    data = parse_yaml(text, source)
+    if not isinstance(data, dict):
+        raise TraceError(f"{source}: a workload card is a table, not a {type(data).__name__}")
+    try:
+        return Card.model_validate(data)
+    except ValidationError as error:
+        told = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
+        raise TraceError(f"{source}: {told}") from error
+
+
+def write_card(card: Card) -> str:
+    """Return the card as YAML text, every key of the template in it; blank ones are null."""
+    return yaml.dump(
+        card.model_dump(by_alias=True),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a value again where PyYAML would refer to the first, which no card may."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _bandwidths(card: Card) -> Bandwidths:
+    """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
+    where = "card: workload.hardware.network_topo.bandwidth_gbps"
+    given = [
+        None if one is None else one * _GIGABIT
+        for one in card.workload.hardware.network_topo.bandwidth_gbps
+    ]
+    if len(given) > 2:
+        return Bandwidths(
+            None, None, (f"{where}: {len(given)} values, and two are known; not used",)
+        )
+    if len(given) == 2:
+        out, inside = given
+        if out is not None and inside is not None and out > inside:
+            note = f"{where}: scale-up is taken to be the larger, though it stands first"
+            return Bandwidths(inside, out, (note,))
+        return Bandwidths(out, inside)
+    if not given or given[0] is None:
+        return Bandwidths(None, None)
+    total, per_node = card.xpu.total_count, card.xpu.count_per_node
+    if total is not None and per_node is not None and total <= per_node and per_node > 1:
+        return Bandwidths(None, given[0], (f"{where}: one value on one node: taken as scale-up",))
+    return Bandwidths(given[0], None, (f"{where}: one value: taken as scale-out",))
+
+
+def _complaint(detail: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in detail["loc"] if not _internal(part))
+    found = repr(detail["input"])
+    found = found if len(found) <= 60 else f"{found[:57]}..."
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "write a table"
+    return f"{key}: {found}: {message[0].lower()}{message[1:]}"
+
+
+def _internal(part: int | str) -> bool:
+    """Whether a part of a location is pydantic's own word for a choice of types."""
+    return isinstance(part, str) and (part in ("int", "float") or "[" in part)

@@ -1,0 +1,238 @@
+"""The nodes of one rank as columns: what a workload without measured starts is made of.
+
+Nodes of all ranks that were not measured, as the columns of a workload.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.distinct import by_appearance
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Ints, Workload
+from traces.chakra.calls import Job, call_of
+from traces.chakra.nodes import (
+    CALLS,
+    COMMUNICATION,
+    Form,
+    RankNodes,
+    count_other,
+    form_of,
+    lanes_of,
+)
+from traces.chakra.plain import Plain, PlainNodes
+from traces.chakra.stream import ChakraTrace
+from traces.matching.lane_order import LOOSE, Given, before_on_lane, with_lanes
+from traces.matching.match_columns import Matched, RankCalls
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankColumns:
+    """A rank's nodes: ``form`` is which of ``nodes.forms`` each is of.
+
+    Node ``target[e]`` waits for node ``source[e]``; both are places in the file.
+    """
+
+    nodes: RankNodes
+    form: Index
+    source: Index
+    target: Index
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+
+def of_nodes(nodes: RankNodes) -> RankColumns:
+    """Put decoded nodes into columns."""
+    counts = [len(own) for own in nodes.waits]
+    return RankColumns(
+        nodes,
+        np.array(nodes.form, dtype=np.int64),
+        np.array([one for own in nodes.waits for one in own], dtype=np.int64),
+        np.repeat(np.arange(len(counts)), counts),
+    )
+
+
+def of_plain(trace: ChakraTrace, rank: int) -> RankColumns | None:
+    """Make columns of a plain file.
+
+    None if ids stand twice or are missing, or a node stands before one that it waits for: decoded
+    nodes tell what that means.
+    """
+    if trace.plain is None:
+        return None
+    source = _places(trace.plain.columns.id, trace.plain.waits)
+    if source is None or (source >= trace.plain.waiting).any():
+        return None
+    form, forms = _forms(trace.plain)
+    nodes = RankNodes(
+        rank=rank,
+        file=trace.file,
+        nodes=PlainNodes(trace.plain),
+        forms=forms,
+        form=form.tolist(),
+        waits=[],
+        order=[],
+        start=[],
+        epoch=0,
+        unused=count_other(forms, form.tolist()),
+    )
+    return RankColumns(nodes, form, source, trace.plain.waiting)
+
+
+def _places(ids: Index, asked: Index) -> Index | None:
+    """Where the nodes with some ids stand; None if one is not there, or any id stands twice."""
+    place = asked - ids[0]
+    if (ids == ids[0] + np.arange(len(ids))).all():
+        return place if ((place >= 0) & (place < len(ids))).all() else None
+    order = np.argsort(ids)
+    ordered = ids[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        return None
+    place = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
+    return place if (ids[place] == asked).all() else None
+
+
+def _forms(plain: Plain) -> tuple[Index, list[Form]]:
+    """Tell forms apart by kind and duration, in the order in which they appear."""
+    micros, duration = np.unique(plain.columns.micros.view(np.uint64), return_inverse=True)
+    both = plain.columns.form.astype(np.int64) * len(micros) + duration
+    number, first = by_appearance(both)
+    forms = []
+    for one in both[first].tolist():
+        kind, told = divmod(one, len(micros))
+        node = plain.kinds[kind]
+        forms.append(form_of(node.type, node.name, int(micros[told]), plain.values[kind]))
+    return number, forms
+
+
+def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
+    """Make a call of each communication node; those that are alike are one. Count what is missing.
+
+    Raises
+    ------
+    TraceError
+        As :func:`traces.chakra.calls.local_calls` does.
+    """
+    are_calls = np.array([form.type in CALLS for form in ranked.nodes.forms])
+    places = np.flatnonzero(are_calls[ranked.form])
+    which, first = _alike(ranked, places)
+    often = np.bincount(which, minlength=len(first)).tolist()
+    different = []
+    for place, times in zip(first, often, strict=True):
+        call, missing = call_of(ranked.nodes, place, job)
+        different.append(call)
+        notes.update({what: times * count for what, count in missing.items()})
+    return RankCalls(ranked.nodes.rank, different, which, places, places.astype(np.float64))
+
+
+def _alike(ranked: RankColumns, places: Index) -> tuple[Index, list[int]]:
+    """Tell which nodes are alike, and where the first of each stands, in order of appearance."""
+    form = ranked.form[places]
+    nodes = ranked.nodes.nodes
+    if isinstance(nodes, PlainNodes) and not nodes.have_inputs(places):
+        which, first = by_appearance(form)
+        return which, places[first].tolist()
+    inputs = _inputs(ranked, places)
+    index: dict[tuple[int, bytes], int] = {}
+    keys = zip(form.tolist(), inputs, strict=True)
+    which, first = by_appearance(
+        np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+    )
+    return which, places[first].tolist()
+
+
+def _inputs(ranked: RankColumns, places: Index) -> list[bytes]:
+    nodes = ranked.nodes.nodes
+    if not isinstance(nodes, PlainNodes):
+        return [nodes[place].inputs.types.encode() for place in places.tolist()]
+    return nodes.inputs(places)
+
+
+def columns(
+    ranked: Sequence[RankColumns], calls: Matched, job_ranks: int, transfers: Floats
+) -> Workload:
+    """Make a workload in which lanes run one op at a time: not calls without a stream."""
+    counts = [len(one) for one in ranked]
+    first = np.cumsum([0, *counts])
+    forms, of = forms_of(ranked)
+    lane, lanes = _table(lane for one in ranked for lane in lanes_of(one.nodes))
+    name, names = _table(form.name for form in forms)
+    call = np.full(len(of), -1, dtype=np.int32)
+    call[first[calls.place] + calls.op] = calls.call
+    groups, rows = _calls(calls, transfers)
+    duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
+    rank = np.repeat(np.array([one.nodes.rank for one in ranked], dtype=np.int64), counts)
+    edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
+    communicates = lanes.index(COMMUNICATION) if COMMUNICATION in lanes else -1
+    given = Given(
+        lane=rank * len(lanes) + lane[of],
+        takes=lane[of] != communicates,
+        call=call,
+        duration=duration,
+        transfer=np.nan_to_num(rows.transfer, nan=0.0),
+        members=np.bincount(call[call >= 0], minlength=len(rows)).astype(np.int32),
+        offset=edges.offset,
+        target=edges.target,
+        lag=edges.lag,
+    )
+    before, loose = before_on_lane(given, np.zeros(len(of)))
+    return Workload(
+        what=np.array([form.what for form in forms], dtype=np.uint8)[of],
+        rank=rank.astype(np.int32),
+        lane=lane[of],
+        name=name[of],
+        call=call,
+        duration=duration,
+        ready=np.zeros(len(of)),
+        measured_start=nothing,
+        measured_end=nothing.copy(),
+        edges=with_lanes(edges, before),
+        calls=rows,
+        groups=groups,
+        names=names,
+        lanes=lanes,
+        job_ranks=job_ranks,
+        notes=(LOOSE,) if loose else (),
+    )
+
+
+def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[Form], NDArray[np.int64]]:
+    """Forms of all ranks, and which every node is of, one rank after the other."""
+    base = np.cumsum([0, *(len(one.nodes.forms) for one in ranked)])
+    of = [one.form + begin for one, begin in zip(ranked, base, strict=False)]
+    return [form for one in ranked for form in one.nodes.forms], np.concatenate(of)
+
+
+def _table(texts: Iterator[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the index of each text, and the texts in the order in which they were first seen."""
+    index: dict[str, int] = {}
+    column = [index.setdefault(text, len(index)) for text in texts]
+    return np.array(column, dtype=np.int32), tuple(index)
+
+
+def _calls(calls: Matched, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
+    """Return the groups of calls, and the calls."""
+    groups: dict[Group, int] = {}
+    number = [groups.setdefault(Group(*key), len(groups)) for key in calls.groups]
+    rows = zip(
+        calls.kind,
+        [number[group] for group in calls.group.tolist()],
+        calls.sequence.tolist(),
+        calls.size.tolist(),
+        calls.dtype,
+        transfers.tolist(),
+        strict=True,
+    )
+    return tuple(groups), Calls.of([CallRow(*row) for row in rows])
+
+
+def _edges(ranked: Sequence[RankColumns], first: NDArray[np.int64]) -> Edges:
+    sources = [one.source + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
+    targets = [one.target + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
+    source = np.concatenate(sources)
+    return Edges.of(int(first[-1]), source, np.concatenate(targets), np.zeros(len(source)))

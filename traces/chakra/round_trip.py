@@ -1,0 +1,258 @@
+"""Chakra files that this project wrote, back to the very workload they were written from."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TraceError, WorkloadError
+from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
+from traces.chakra.files import Files, RankFile
+from traces.chakra.schema import OWN, Node, Values
+from traces.core.loaded import Coverage, Loaded
+
+_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
+"""Attributes of the metadata that all files of one workload have alike."""
+
+
+_ALIKE = tuple(f"{OWN}{name}" for name in ("kind", "group", "size"))
+"""Attributes of a call that all its members have alike."""
+_CALL, _LAGS, _FAR, _FAR_LAGS = (
+    f"{OWN}{name}" for name in ("call", "lags", "far_deps", "far_lags")
+)
+
+
+def load_own(path: Path, files: Files) -> Loaded:
+    """Read the workload that was written.
+
+    Raises
+    ------
+    TraceError
+        If the files were changed so that they do not fit together any more.
+    """
+    try:
+        workload = _workload(files)
+    except (WorkloadError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(
+            f"{path}: the attributes {OWN}... do not fit together ({error}): write it again"
+        ) from error
+    ends = _by_rank(workload, workload.measured_end, np.nanmax)
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_coverage(files, workload),
+        measured_step=max((end for end in ends.values() if not math.isnan(end)), default=math.nan),
+        measured_begin=_by_rank(workload, workload.measured_start, np.nanmin),
+        measured_end=ends,
+    )
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Ops of all files in the order of their index, and calls of theirs."""
+
+    rank: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
+    calls: dict[int, Values] = field(default_factory=dict)
+
+    def sort(self) -> None:
+        """Put the ops into their order; none may be missing, nor stand twice."""
+        order = np.argsort([node.id for node in self.nodes], kind="stable").tolist()
+        self.rank = [self.rank[at] for at in order]
+        self.nodes = [self.nodes[at] for at in order]
+        self.values = [self.values[at] for at in order]
+
+
+def _workload(files: Files) -> Workload:
+    shared = files.ranks[0].own
+    rows = _Rows()
+    for file in files.ranks:
+        _read(file, shared, rows)
+    rows.sort()
+    _check_whole(files, rows, _number(shared["all_ops"]))
+    calls = [rows.calls[call] for call in range(len(rows.calls))]
+    labels = json.loads(str(shared["groups"]))
+    groups = dict.fromkeys(Group(tuple(ranks), label) for label, ranks in labels)
+    lanes = _texts(shared["lanes"])
+    what = _column(rows, "what", np.uint8)
+    for code in np.unique(what).tolist():
+        What(code)  # which raises ValueError if there is no such
+    name, names = _indexed([node.name for node in rows.nodes])
+    return Workload(
+        what=what,
+        rank=np.array(rows.rank, dtype=np.int32),
+        lane=_in_table([one[f"{OWN}lane"] for one in rows.values], lanes),
+        name=name,
+        call=_column(rows, "call", np.int32, -1),
+        duration=_column(rows, "duration", np.float64),
+        ready=_column(rows, "ready", np.float64, 0.0),
+        measured_start=_column(rows, "start", np.float64, math.nan),
+        measured_end=_column(rows, "end", np.float64, math.nan),
+        edges=_edges(rows),
+        calls=_calls(calls),
+        groups=tuple(groups),
+        names=names,
+        lanes=tuple(lanes),
+        job_ranks=_number(shared["job_ranks"]),
+        notes=tuple(_texts(shared["notes"])),
+        flops=_known(rows, "flops"),
+        traffic=_known(rows, "traffic"),
+    )
+
+
+def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
+    where = file.trace.file
+    for name in _SHARED:
+        if file.own.get(name) != shared.get(name):
+            raise TraceError(f"{where}: {OWN}{name} differs from that of the other files")
+    if file.own.get("ops") != len(file.trace.nodes):
+        raise TraceError(
+            f"{where}: {len(file.trace.nodes)} nodes of {file.own.get('ops')}: copy it again"
+        )
+    rows.rank += [file.rank] * len(file.trace.nodes)
+    rows.nodes += file.trace.nodes
+    rows.values += file.trace.values
+    for node, own in zip(file.trace.nodes, file.trace.values, strict=True):
+        if _CALL not in own:
+            continue
+        call = rows.calls.setdefault(own[_CALL], own)
+        if call is not own and any(call.get(name) != own.get(name) for name in _ALIKE):
+            raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own[_CALL]}")
+
+
+def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
+    """Refuse files of which one has an op that another has, or that none has."""
+    ids = [node.id for node in rows.nodes]
+    if ids == list(range(ops)):
+        return
+    seen: set[int] = set()
+    for file in files.ranks:
+        for node in file.trace.nodes:
+            if node.id in seen:
+                raise TraceError(f"{file.trace.file}: node {node.id} stands twice in the files")
+            seen.add(node.id)
+    raise ValueError(f"of {ops} ops, {len(ids)} are there")
+
+
+_NOT_GIVEN = object()
+
+
+def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
+    """Collect an attribute of every op; one that has no usual value must be there."""
+    key = f"{OWN}{name}"
+    if usual is _NOT_GIVEN:
+        return np.array([one[key] for one in rows.values], dtype=dtype)
+    return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
+
+
+def _known(rows: _Rows, name: str) -> NDArray[np.float64] | None:
+    """Collect an attribute that is known of some ops; None if of none."""
+    found = _column(rows, name, np.float64, math.nan)
+    return None if np.isnan(found).all() else found
+
+
+def _indexed(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the index of each text, and the texts in the order in which they were first seen."""
+    table: dict[str, int] = {}
+    return np.array([table.setdefault(text, len(table)) for text in texts], np.int32), tuple(table)
+
+
+def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
+    index = {text: place for place, text in enumerate(table)}
+    return np.array([index[text] for text in texts], dtype=np.int32)
+
+
+def _calls(calls: Sequence[Values]) -> Calls:
+    rows = Calls.of(
+        [
+            CallRow(
+                kind=call[f"{OWN}kind"],
+                group=call[f"{OWN}group"],
+                sequence=call[f"{OWN}sequence"],
+                size=call.get(f"{OWN}size", math.nan),
+                dtype=call[f"{OWN}dtype"],
+                transfer=call.get(f"{OWN}transfer", math.nan),
+            )
+            for call in calls
+        ]
+    )
+    factor, late = (
+        np.array([call.get(f"{OWN}{name}", usual) for call in calls], dtype=np.float64)
+        for name, usual in (("factor", 1.0), ("late", 0.0))
+    )
+    return replace(rows, factor=factor, late=late)
+
+
+def _edges(rows: _Rows) -> Edges:
+    """Collect what each op waits for on its own rank, and on others."""
+    sources: list[int] = []
+    lags: list[float] = []
+    counts = []
+    for node, own in zip(rows.nodes, rows.values, strict=True):
+        near = list(node.data_deps)
+        far = own.get(_FAR, ())
+        sources += near
+        sources += far
+        lags += own.get(_LAGS) or [0.0] * len(near)
+        lags += own.get(_FAR_LAGS, ())
+        counts.append(len(near) + len(far))
+        if len(lags) != len(sources):
+            raise ValueError(f"node {node.id} has not as many lags as dependencies")
+    target = np.repeat(np.arange(len(counts)), counts)
+    return Edges.of(len(counts), np.array(sources, dtype=np.int64), target, np.array(lags))
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return [str(one) for one in value]
+
+
+def _by_rank(workload: Workload, column: Any, most: Any) -> dict[int, float]:
+    found = {}
+    for rank in workload.ranks:
+        own = column[(workload.rank == rank) & ~np.isnan(column)]
+        found[rank] = float(most(own)) if len(own) else math.nan
+    return found
+
+
+def _coverage(files: Files, workload: Workload) -> Coverage:
+    device = (workload.what == What.COMPUTE) | (workload.what >= What.COLLECTIVE)
+    from_host = workload.what[workload.edges.source] == What.HOST
+    launched = np.zeros(len(workload), dtype=bool)
+    launched[workload.edges.target[from_host]] = True
+    calls = workload.calls
+    here = [len(set(group.ranks) & set(workload.ranks)) for group in workload.groups]
+    wanted = np.array(here, dtype=np.int64)[calls.group]
+    return Coverage(
+        step="all",
+        steps=(),
+        ranks=workload.ranks,
+        ranks_in_job=workload.job_ranks,
+        kernels=int(device.sum()),
+        launches_paired=int((device & launched).sum()),
+        collectives=len(calls),
+        collectives_matched=int((workload.members == wanted).sum()),
+        sizes_known=int((~np.isnan(calls.size)).sum()),
+        starts={},
+        clock_offset={},
+        unused={},
+        skipped=files.skipped,
+        notes=(
+            *files.notes,
+            *workload.notes,
+            "written by twofold: the coverage of the trace it was made from is not kept",
+        ),
+    )

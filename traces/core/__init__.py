@@ -1,0 +1,1 @@
+"""What every reader uses: typed events, calls, a rank's graph, bytes of files, sniffing."""

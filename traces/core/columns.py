@@ -1,0 +1,146 @@
+"""Columns that grow event by event, in whole nanoseconds, and end as sorted arrays of seconds."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
+
+_Value = TypeVar("_Value")
+
+
+class Table(Generic[_Value]):
+    """Values in the order in which they were first seen, and the index of each."""
+
+    def __init__(self) -> None:
+        self.index: dict[_Value, int] = {}
+
+    def __call__(self, value: _Value) -> int:
+        """Return the index of a value, a new one if need be."""
+        return self.index.setdefault(value, len(self.index))
+
+    def many(self, values: Iterable[_Value]) -> list[int]:
+        """Return the index of each of many values."""
+        index = self.index
+        return [index.setdefault(value, len(index)) for value in values]
+
+
+class Rows:
+    """Host or device events as they are read; ``lane`` is a thread or a stream."""
+
+    def __init__(self) -> None:
+        self.code = array("B")
+        self.lane = array("i")
+        self.name = array("i")
+        self.start = array("q")
+        self.end = array("q")
+        self.correlation = array("q")
+        self.external = array("q")
+        self.comm = array("i")
+        self.blocks = array("d")
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def extend(self, **columns: Sequence[int] | Sequence[float] | Longs) -> None:
+        """Add as many rows as each column has values, times in whole nanoseconds."""
+        for name, values in columns.items():
+            column = getattr(self, name)
+            column.frombytes(np.array(values, dtype=column.typecode).tobytes())
+
+    def host(self, first: int) -> HostEvents:
+        """Sorted by start, the longer first: an event comes after the one that encloses it."""
+        start, end = self._seconds(first)
+        order = np.lexsort((-end, start))
+        return HostEvents(
+            kind=_column(self.code, np.uint8)[order],
+            thread=self._ints(self.lane, order),
+            name=self._ints(self.name, order),
+            start=start[order],
+            end=end[order],
+            correlation=self._longs(self.correlation, order),
+            external=self._longs(self.external, order),
+            comm=self._ints(self.comm, order),
+        )
+
+    def device(self, first: int) -> DeviceEvents:
+        """Sorted by start; what starts together keeps the order of its ends."""
+        start, end = self._seconds(first)
+        order = np.lexsort((end, start))
+        return DeviceEvents(
+            copy=_column(self.code, np.uint8)[order].astype(np.bool_),
+            stream=self._ints(self.lane, order),
+            name=self._ints(self.name, order),
+            start=start[order],
+            end=end[order],
+            correlation=self._longs(self.correlation, order),
+            external=self._longs(self.external, order),
+            comm=self._ints(self.comm, order),
+            blocks=_column(self.blocks, np.float64)[order],
+        )
+
+    def _seconds(self, first: int) -> tuple[Floats, Floats]:
+        start, end = (_column(column, np.int64) - first for column in (self.start, self.end))
+        return start / 1e9, end / 1e9
+
+    @staticmethod
+    def _ints(column: "array[int]", order: Longs) -> Ints:
+        return np.asarray(_column(column, np.int32)[order], dtype=np.int32)
+
+    @staticmethod
+    def _longs(column: "array[int]", order: Longs) -> Longs:
+        return np.asarray(_column(column, np.int64)[order], dtype=np.int64)
+
+
+def _column(values: "array[int] | array[float]", dtype: Any) -> NDArray[Any]:
+    return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
+
+
+class Lanes:
+    """Threads of processes or streams of devices, by the labels under which they are known.
+
+    The owner is named in a label only where there are several: ``stream 7``, or ``device 1 stream
+    7``. Older files write the text ``stream 7`` or ``"4093"`` where newer ones write a number.
+    """
+
+    def __init__(self, owner: str, lane: str) -> None:
+        self._words = (owner, lane)
+        self._seen: dict[tuple[int | float | str | None, int | float | str | None], int] = {}
+        self._lanes: Table[tuple[int | str, int | str]] = Table()
+
+    def __call__(self, owner: int | float | str | None, lane: int | float | str | None) -> int:
+        """Return the index of a lane, a new one if need be."""
+        index = self._seen.get((owner, lane))
+        if index is None:
+            index = self._seen[owner, lane] = self._lanes((_plain(owner), _plain(lane)))
+        return index
+
+    def known(self, owner: int | float | str | None, lane: int | float | str | None) -> int | None:
+        """Return the index of a lane that was seen before."""
+        return self._lanes.index.get((_plain(owner), _plain(lane)))
+
+    def many(
+        self, pairs: Iterable[tuple[int | float | str | None, int | float | str | None]]
+    ) -> list[int]:
+        """Return the index of the lane of each of many pairs of owner and lane."""
+        seen = self._seen
+        return [seen[pair] if pair in seen else self(*pair) for pair in pairs]
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the label of every lane, in the order of the indices."""
+        return tuple(self.label(owner, lane) for owner, lane in self._lanes.index)
+
+    def label(self, owner: int | float | str | None, lane: int | float | str | None) -> str:
+        """Return the label of a lane, known or not."""
+        several = len({known for known, _ in self._lanes.index} | {_plain(owner)}) > 1
+        words = zip(self._words, (_plain(owner), _plain(lane)), strict=True)
+        labels = [f"{word} {key}" if isinstance(key, int) else str(key) for word, key in words]
+        return " ".join(labels if several else labels[1:])
+
+
+def _plain(key: int | float | str | None) -> int | str:
+    text = str(key).removeprefix("stream ").strip()
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else text

@@ -1,0 +1,188 @@
+"""What one rank's profiler file says, typed and columnar, before anything is concluded from it.
+
+Readers fill these; :mod:`traces.profiler.link` and what follows turn them into a ``Workload``.
+Times are seconds since ``RankTrace.epoch`` (absolute, integer nanoseconds), so that a nanosecond
+survives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+class HostKind(IntEnum):
+    """What a host event is; the value is the code in ``HostEvents.kind``."""
+
+    OPERATOR = 0
+    """``cpu_op``, old schema ``Operator``."""
+    ANNOTATION = 1
+    """``user_annotation``: ``nccl:all_reduce``, ``gloo:all_reduce``, user ranges; without steps."""
+    RUNTIME = 2
+    """``cuda_runtime``, ``cuda_driver`` and their ROCm and old names."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostEvents:
+    """Complete events on host threads, sorted by start, the longer first; columns ``(events,)``.
+
+    ``thread`` and ``name`` are indices into ``RankTrace.threads`` and ``RankTrace.names``;
+    ``correlation`` and ``external`` are -1 where absent; ``comm`` is an index into
+    ``RankTrace.comms`` or -1.
+    """
+
+    kind: NDArray[np.uint8]
+    thread: Ints
+    name: Ints
+    start: Floats
+    end: Floats
+    correlation: Longs
+    external: Longs
+    comm: Ints
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceEvents:
+    """Kernels, copies and memsets, sorted by start; columns ``(events,)``.
+
+    ``stream`` is an index into ``RankTrace.streams``. ``copy`` tells memcpy and memset from
+    kernels. ``comm`` is an index into ``RankTrace.comms`` (metadata on the kernel itself) or -1.
+    ``blocks`` is a kernel's thread blocks per multiprocessor, NaN where it is not recorded.
+    """
+
+    copy: NDArray[np.bool_]
+    stream: Ints
+    name: Ints
+    start: Floats
+    end: Floats
+    correlation: Longs
+    external: Longs
+    comm: Ints
+    blocks: Floats
+
+    def __len__(self) -> int:
+        return len(self.copy)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncEvent:
+    """A ``cuda_sync`` event: what waited for what, as CUPTI recorded it.
+
+    ``kind`` is the event's name (``Stream Wait Event``, ``Stream Sync``, ``Event Sync``,
+    ``Context Sync``); ``stream`` is the stream that waited (None: all).
+    ``source_stream`` and ``record_correlation`` name what was waited for, None where unknown.
+    """
+
+    kind: str
+    start: float
+    end: float
+    stream: str | None
+    correlation: int
+    source_stream: str | None
+    record_correlation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommRecord:
+    """What the trace says about one communication call; None or "" where it does not say.
+
+    ``collective`` is the event's own word without its prefix: ``allreduce`` of a kernel,
+    ``allreduce_`` of ``c10d::allreduce_``, ``all_reduce`` of ``nccl:all_reduce``.
+    ``in_elements`` and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key``
+    tells communicators of one rank apart (a name, or the pointer in ``record_param_comms``).
+    ``group_ranks`` is None where the list is missing or, as ``elided`` says, has dots that nothing
+    fills in; a split is () where it is equal, missing or elided. ``peer`` is the other rank of a
+    send or receive in the job, ``group_peer`` its position in the group.
+    """
+
+    collective: str
+    in_elements: int | None = None
+    out_elements: int | None = None
+    dtype: str = ""
+    group_key: str = ""
+    group_label: str = ""
+    group_ranks: tuple[int, ...] | None = None
+    group_size: int | None = None
+    sequence: int | None = None
+    in_split: tuple[int, ...] = ()
+    out_split: tuple[int, ...] = ()
+    peer: int | None = None
+    group_peer: int | None = None
+    elided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A communicator from ``distributedInfo.pg_config``, or as calls name it.
+
+    ``ranks`` is None where the list is missing or cannot be completed.
+    """
+
+    key: str
+    label: str
+    size: int
+    ranks: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerStep:
+    """One ``ProfilerStep#number`` annotation of the host."""
+
+    number: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class RankTrace:
+    """One rank's file. ``unused`` counts events by category that carry nothing a replay needs."""
+
+    file: Path
+    rank: int
+    rank_source: str
+    world_size: int | None
+    backend: str
+    epoch: int
+    host: HostEvents
+    device: DeviceEvents
+    syncs: tuple[SyncEvent, ...]
+    comms: tuple[CommRecord, ...]
+    steps: tuple[ProfilerStep, ...]
+    groups: Mapping[str, ProcessGroup]
+    names: tuple[str, ...]
+    threads: tuple[str, ...]
+    streams: tuple[str, ...]
+    unused: Mapping[str, int]
+    accelerator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file of the directory that was not used, and why."""
+
+    file: Path
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The ranks that were recorded, sorted, of a job of ``job_ranks`` ranks.
+
+    ``job_ranks_source`` says how their number is known, ``notes`` what else one should know.
+    """
+
+    ranks: tuple[RankTrace, ...]
+    job_ranks: int
+    job_ranks_source: str
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,146 @@
+"""What a trace held, what could be used of it, and why not the rest.
+
+What every format's reader returns: a step as a workload, and what of the file it covers.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.analysis.phases import Phase
+from simulator.workload import Workload
+
+EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
+"""What can explain a device op's start: its launch, its stream's op before, a recorded wait,
+an op on another stream that ended just then, a stream still busy with the step before."""
+CONTRADICTED = 5e-6
+"""A wait is refused if its source ended later than this after the waiter's start (s).
+
+More than twice ``STAMPS`` of :mod:`traces.profiler.stream_waits`: no profiler errs by so much.
+"""
+EXPLAINED = 20e-6
+"""A start is explained if it came at most this long after what released it (s).
+
+Twice the launch latency of a CUDA kernel (5-10 us), within which the device starts what is ready.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A start that nothing explains: ``length`` (s) after the last of what is known to precede it.
+
+    ``time`` is of the start, since the step's on that rank (s). ``behind`` says what came last:
+    an op, its launch, or the begin of the step.
+    """
+
+    rank: int
+    lane: str
+    name: str
+    time: float
+    length: float
+    behind: str
+
+
+WORST = 10
+"""How many unexplained starts are kept."""
+
+
+def worst(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Return the longest gaps, the longest first."""
+    return tuple(sorted(gaps, key=lambda gap: (-gap.length, gap.rank, gap.time))[:WORST])
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The coverage line, in full.
+
+    ``launches_paired`` counts the kernels whose launch is in the trace, ``collectives`` the calls
+    of the job, ``collectives_matched`` those that every traced member of the group joined,
+    ``sizes_known`` those whose size the trace tells. ``starts`` counts device ops by what explains
+    their start, ``gaps`` are the worst of those that nothing explains. ``clock_offset`` is what was
+    taken off a rank's clock (s).
+    """
+
+    step: str
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    ranks_in_job: int
+    kernels: int
+    launches_paired: int
+    collectives: int
+    collectives_matched: int
+    sizes_known: int
+    starts: Mapping[str, int]
+    clock_offset: Mapping[int, float]
+    unused: Mapping[str, int]
+    skipped: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def starts_explained(self) -> float:
+        """Fraction of device ops whose start is explained; 1 where there are none."""
+        explained = sum(self.starts.get(reason, 0) for reason in EXPLAINED_BY)
+        total = explained + self.starts.get("unexplained", 0)
+        return explained / total if total else 1.0
+
+    @property
+    def bytes_known(self) -> float:
+        """Fraction of the collectives whose size the trace tells; 1 where there are none."""
+        return self.sizes_known / self.collectives if self.collectives else 1.0
+
+    def record(self) -> dict[str, object]:
+        """Return it for JSON: counts, and fractions between 0 and 1."""
+        return {
+            "ranks": len(self.ranks),
+            "ranks_in_job": self.ranks_in_job,
+            "kernels": self.kernels,
+            "launches_paired": self.launches_paired,
+            "collectives": self.collectives,
+            "collectives_matched": self.collectives_matched,
+            "bytes_known": self.bytes_known,
+            "starts_explained": self.starts_explained,
+            "notes": list(self.notes),
+        }
+
+
+MEDIAN, ALL = "median", "all"
+"""Steps that are no numbers: the one in the middle by duration, and the whole trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How profiler traces are read: other formats have none of this to choose.
+
+    ``kernels`` is a file of rules that tell kernels which communicate
+    (:mod:`traces.profiler.comm_kernels`); ``replicate`` gives ranks that were not recorded copies
+    of the programs of those that were (:mod:`traces.missing_ranks.replicate`); ``executions`` reads
+    Execution Traces beside the files also where these lack nothing.
+    """
+
+    kernels: Path | None = None
+    replicate: bool = False
+    executions: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A step as a workload, what was measured of it, and what of the trace it covers.
+
+    ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
+    any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
+    end, ``measured_begin`` its start. ``phases`` are the ranges that mark prefill and decode.
+    ``sm_coverage`` is the mean part of the multiprocessors that have a thread block while a kernel
+    runs, over the time of kernels; NaN where blocks are not recorded.
+    """
+
+    trace: str
+    workload: Workload
+    coverage: Coverage
+    measured_step: float
+    measured_begin: dict[int, float]
+    measured_end: dict[int, float]
+    accelerator: str = ""
+    phases: tuple[Phase, ...] = ()
+    sm_coverage: float = math.nan

@@ -1,0 +1,56 @@
+"""One rank's part of the graph, while it is put together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from simulator.workload import What
+from traces.core.calls import LocalCall
+from traces.core.loaded import Gap
+
+
+@dataclass(slots=True)
+class LocalOp:
+    """An op of one rank; times are seconds since the trace's epoch."""
+
+    what: What
+    lane: str
+    name: str
+    start: float
+    end: float
+    ready: float | None = None
+
+
+@dataclass(slots=True)
+class RankGraph:
+    """Ops, edges ``(source, target, lag)`` and calls of one rank, numbered from 0.
+
+    ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
+    it. ``explained`` counts device starts by what released them, ``gaps`` lists those that nothing
+    did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
+    began on this rank.
+    """
+
+    rank: int
+    start: float
+    ops: list[LocalOp] = field(default_factory=list)
+    edges: list[tuple[int, int, float]] = field(default_factory=list)
+    collectives: dict[int, LocalCall] = field(default_factory=dict)
+    together: dict[int, list[LocalCall]] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(self, op: LocalOp) -> int:
+        """Add an op; returns its number."""
+        self.ops.append(op)
+        return len(self.ops) - 1
+
+    def wait_for(self, op: int, sources: Iterable[int], *, lag: float = 0.0) -> None:
+        """Start ``op`` no earlier than ``lag`` after the end of each source."""
+        self.edges += [(source, op, lag) for source in sources]
+
+    @property
+    def end(self) -> float:
+        """When the last op ended, as measured."""
+        return max((op.end for op in self.ops), default=self.start)

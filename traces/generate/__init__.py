@@ -1,0 +1,1 @@
+"""A workload from a model's shape, before there is a trace."""

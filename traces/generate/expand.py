@@ -1,0 +1,189 @@
+"""From the programs of the stages to the workload of the job: every rank runs its stage's program.
+
+Ranks come in order, each with all its ops in a row, so that equal ranks stay easy to recognise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import WorkloadError
+from simulator.workload import KINDS, Calls, Edges, Floats, Group, Ints, Workload
+from traces.generate.parallelism import Parallelism, stage_ranks
+from traces.generate.program import Channel, Program
+
+Key = tuple[str, int, int]
+
+
+class _Columns(NamedTuple):
+    """Columns of the ops of one stage's ranks."""
+
+    what: NDArray[np.uint8]
+    rank: Ints
+    lane: Ints
+    name: Ints
+    call: Ints
+    duration: Floats
+    flops: Floats
+    traffic: Floats
+
+
+def tile(
+    programs: Sequence[Program],
+    parallelism: Parallelism,
+    notes: tuple[str, ...],
+    replicas: int | None = None,
+) -> Workload:
+    """Give every rank its stage's program; ``programs`` are in the order of the stages.
+
+    Only the ranks of the first ``replicas`` replicas are in the workload; None: all of them.
+    """
+    kept = parallelism.ranks_per_stage
+    if replicas is not None:
+        kept = replicas * parallelism.cp * parallelism.tp
+    ops = kept * sum(len(program.what) for program in programs)
+    if ops > np.iinfo(np.int32).max:
+        raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
+    ranks = [stage_ranks(parallelism, program.stage)[:kept] for program in programs]
+    channels = _joined_by(programs[0].channels.all, np.concatenate(ranks))
+    first_call = dict(
+        zip(
+            channels,
+            accumulate((len(c.calls) * len(c.groups) for c in channels.values()), initial=0),
+            strict=False,
+        )
+    )
+    lanes = _table(program.lane for program in programs)
+    names = _table(program.name for program in programs)
+    stages = [
+        _columns(program, (own, channels), first_call, (lanes, names))
+        for program, own in zip(programs, ranks, strict=True)
+    ]
+    columns = _Columns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
+    calls, groups = _calls(list(channels.values()))
+    return Workload(
+        **columns._asdict(),
+        ready=np.zeros(ops),
+        measured_start=np.full(ops, np.nan),
+        measured_end=np.full(ops, np.nan),
+        edges=_edges(programs, kept),
+        calls=calls,
+        groups=groups,
+        names=tuple(names),
+        lanes=tuple(lanes),
+        job_ranks=parallelism.ranks,
+        notes=notes,
+    )
+
+
+def _joined_by(channels: Mapping[Key, Channel], ranks: NDArray[np.int64]) -> dict[Key, Channel]:
+    """Return the channels with only the groups that some of the ranks are in."""
+    return {
+        key: replace(channel, groups=channel.groups[np.isin(channel.groups, ranks).any(axis=1)])
+        for key, channel in channels.items()
+    }
+
+
+def _table(columns: Iterable[list[str]]) -> dict[str, int]:
+    return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
+
+
+def _columns(
+    program: Program,
+    whose: tuple[NDArray[np.int64], Mapping[Key, Channel]],
+    first_call: dict[Key, int],
+    tables: tuple[dict[str, int], dict[str, int]],
+) -> _Columns:
+    lanes, names = tables
+    ranks, channels = whose
+    copies, ops = len(ranks), len(program.what)
+    work = np.array(program.work, dtype=np.float64).reshape(-1, 2)
+    return _Columns(
+        what=np.tile(np.array(program.what, dtype=np.uint8), copies),
+        rank=np.repeat(ranks.astype(np.int32), ops),
+        lane=np.tile(np.array([lanes[one] for one in program.lane], dtype=np.int32), copies),
+        name=np.tile(np.array([names[one] for one in program.name], dtype=np.int32), copies),
+        call=_calls_of(program, ranks, first_call, channels),
+        duration=np.tile(np.array(program.duration), copies),
+        flops=np.tile(work[:, 0], copies),
+        traffic=np.tile(work[:, 1], copies),
+    )
+
+
+def _calls_of(
+    program: Program,
+    ranks: NDArray[np.int64],
+    first_call: dict[Key, int],
+    channels: Mapping[Key, Channel],
+) -> Ints:
+    """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
+    call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
+    number = np.array(program.number, dtype=np.int64)
+    used = dict.fromkeys(key for key in program.channel if key is not None)
+    which = {key: index for index, key in enumerate(used)}
+    of_op = np.array([-1 if key is None else which[key] for key in program.channel])
+    for key, index in which.items():
+        channel = channels[key]
+        group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
+        order = np.argsort(channel.groups, axis=None)
+        place = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
+        first = first_call[key] + group[order][place] * len(channel.calls)
+        ops = np.flatnonzero(of_op == index)
+        call[:, ops] = first[:, None] + number[ops]
+    return call.ravel()
+
+
+def _edges(programs: Sequence[Program], copies: int) -> Edges:
+    """Edges of a program sorted once, and repeated for every rank."""
+    offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
+    targets: list[Ints] = []
+    lags: list[Floats] = []
+    ops = edges = 0
+    for program in programs:
+        length = len(program.what)
+        pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
+        one = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+        copy = np.arange(copies, dtype=np.int64)[:, None]
+        offsets.append((edges + copy * len(one.target) + one.offset[1:]).ravel())
+        targets.append((ops + copy * length + one.target).astype(np.int32).ravel())
+        lags.append(np.tile(one.lag, copies))
+        ops += copies * length
+        edges += copies * len(one.target)
+    return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
+
+
+def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
+    """Table of calls; every group makes all calls of its channel."""
+    groups: dict[Group, int] = {}
+    of_call, kind, sequence, size = [], [], [], []
+    dtype: list[str] = []
+    for channel in channels:
+        members = [
+            groups.setdefault(Group(tuple(ranks), channel.label), len(groups))
+            for ranks in channel.groups.tolist()
+        ]
+        calls, copies = channel.calls, len(members)
+        of_call.append(np.repeat(np.array(members, dtype=np.int32), len(calls)))
+        kind.append(np.tile([KINDS.index(call.kind) for call in calls], copies))
+        sequence.append(np.tile(np.arange(len(calls)), copies))
+        size.append(np.tile([call.size for call in calls], copies))
+        dtype += [call.dtype for call in calls] * copies
+    total = len(dtype)
+    return Calls(
+        kind=_joined(kind, np.uint8),
+        group=_joined(of_call, np.int32),
+        sequence=_joined(sequence, np.int64),
+        size=_joined(size, np.float64),
+        dtype=tuple(dtype),
+        transfer=np.full(total, np.nan),
+        factor=np.ones(total),
+        late=np.zeros(total),
+    ), tuple(groups)
+
+
+def _joined(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return np.concatenate([np.empty(0), *columns]).astype(dtype)

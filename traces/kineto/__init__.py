@@ -1,0 +1,1 @@
+"""Files of the PyTorch profiler (Kineto), read and written."""

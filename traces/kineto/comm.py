@@ -1,0 +1,273 @@
+"""What one event of a Kineto file says about a communication call.
+
+Up to three host events and one kernel tell of the same call, each its own part; joining them is
+done elsewhere. Here an event becomes the :class:`CommRecord` of what that event says:
+
+* ``c10d::allreduce_``: shapes of the operator's arguments, the output before the input;
+* ``record_param_comms``: named fields (PyTorch 2.2 and later), before that arguments by position;
+* ``nccl:all_reduce`` (``gloo:``, ``mpi:``, ``ucc:``, other ``...ccl:``): shapes of the input,
+  or of what is received;
+* ``_C_custom_ar::all_reduce``, ``symm_mem::two_shot_all_reduce_``: shape of the first tensor,
+  and the group's name among the arguments of the latter;
+* a kernel with ``Collective name`` in its ``args``: named fields.
+
+``CommRecord.collective`` is the event's own word without what stands before the colon, and without
+the pair of ranks in ``nccl:send 0->1``; ``record_param_comms`` without named fields has none: "".
+
+Arguments of ``record_param_comms`` by position, as its macros in ``ParamCommsUtils.hpp`` wrote them
+over the years; the tensors come first in calls that move data and are absent in ``wait``:
+
+========  =============================================================================
+6 (+1)    sequence, pointer to the group, rank, name, input splits, output splits
+7 (+1)    the same and the group's size
+9 (+1)    sequence, group, rank, name, splits, splits, first rank, stride, group's size
+========  =============================================================================
+
+In the last, the group is an id and later a (name, description) pair; the sequence became a pair
+too, and pairs are not recorded: there the named fields tell. ``rank`` is the root or the peer, if
+the call has one.
+
+Lists of a group's ranks, of which the profiler writes long ones with dots in the middle.
+
+PyTorch keeps the first 29 ranks and the last of a list of more than 30: ``[0, 2, 4, ..., 126]``.
+Where the ranks that are left and the size of the group fit one arithmetic sequence, that is the
+list; anything else stays unknown.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from simulator.errors import shown
+from traces.core.calls import ANNOTATION, CUSTOM, OPERATOR, PARAM_COMMS
+from traces.core.events import CommRecord
+from traces.kineto.schema import CommArgs, Number, decode_comm, integers, unwrapped, whole
+
+_MOST = 1 << 17
+"""Ranks of the largest group that is completed: more accelerators work on no job yet."""
+_DOTS = re.compile(r"^\[([-\d,\s]*)(\.\.\.|…)([-\d,\s]*)\]$")
+
+
+def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, bool]:
+    """Read a list of ranks; also whether one was written that cannot be completed.
+
+    Examples
+    --------
+    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 8)
+    ((0, 2, 4, 6, 8, 10, 12, 14), False)
+    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 9)
+    (None, True)
+    """
+    ranks = integers(piece)
+    if ranks is not None:
+        return ranks or None, False
+    found = _DOTS.match(_text(unwrapped(piece)))
+    if found is None:
+        return None, False
+    first, last = (tuple(map(int, re.findall(r"-?\d+", found[part]))) for part in (1, 3))
+    completed = None if size is None else _completed(first, last, size)
+    return completed, completed is None
+
+
+def _text(value: object) -> str:
+    """Write a list with dots as text, if it is not one already."""
+    if isinstance(value, list):
+        return f"[{', '.join(str(one) for one in value)}]"
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _completed(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
+    """Find the one arithmetic sequence of ``size`` ranks with this begin and this end."""
+    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST:
+        return None
+    step, rest = divmod(last[-1] - first[0], size - 1)
+    if rest or step == 0 or (len(first) < 2 and step != 1):
+        return None
+    end = first[0] + step * size
+    ranks = range(first[0], end, step)
+    fits = tuple(ranks[: len(first)]) == tuple(first) and tuple(ranks[-len(last) :]) == tuple(last)
+    return tuple(ranks) if fits and min(ranks) >= 0 else None
+
+
+_GROUP_NAMED = {"all_reduce": 2, "all_gather": 1}
+"""Position of ``group_name`` in symmetric memory's operators, from their schemas."""
+_TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
+"""Operators of ``c10d`` whose first argument is the output and the second the input."""
+_RECEIVES = ("recv_", "recv_any_source_")
+_SENDS = ("send",)
+_WITH_GROUP_SIZE = (7, 9)
+_WITH_POINTER = (6, 7)
+
+
+def comm_record(name: str, event: Raw) -> CommRecord:
+    """Read what the event says; ``ValueError`` where a field is not what its name promises."""
+    args = decode_comm(event).args or CommArgs()
+    if args.collective is not None:
+        return _from_fields(args)
+    if name == PARAM_COMMS:
+        return _from_positions(args)
+    if name.startswith(OPERATOR):
+        return _from_operator(name.removeprefix(OPERATOR), args)
+    if CUSTOM.match(name):
+        return _from_custom(name, args)
+    return _from_annotation(name, args)
+
+
+def _from_fields(args: CommArgs) -> CommRecord:
+    peer = args.destination if args.destination is not None else args.source
+    size = _count(args.group_size, "Group size")
+    ranks, elided = group_ranks(args.group_ranks, size)
+    point_to_point = args.collective in ("send", "recv")
+    return CommRecord(
+        collective=args.collective or "",
+        in_elements=_count(args.in_elements, "In msg nelems"),
+        out_elements=_count(args.out_elements, "Out msg nelems"),
+        dtype=args.dtype or "",
+        group_key="" if args.group_name is None else str(args.group_name),
+        group_label=args.group_label or "",
+        group_ranks=ranks,
+        group_size=size,
+        sequence=whole(args.sequence, "Seq"),
+        in_split=integers(args.in_split) or (),
+        out_split=integers(args.out_split) or (),
+        peer=_count(peer, "Dst Rank"),
+        group_peer=_count(args.rank, "Rank") if point_to_point else None,
+        elided=elided,
+    )
+
+
+def _from_positions(args: CommArgs) -> CommRecord:
+    dims, types, values = _arguments(args)
+    tensors = int(_has_tensors(types))
+    rest = len(types) - tensors
+    sized = rest in _WITH_GROUP_SIZE
+    said = [*values[tensors:], *[""] * rest][:rest]
+    pointer = said[1] if rest >= min(_WITH_POINTER) else ""
+    if rest in _WITH_POINTER and pointer == "0":
+        pointer = ""  # no group: a call that belongs to none
+    elements, dtype = _elements(dims, types, 0) if tensors else (None, "")
+    return CommRecord(
+        collective="",
+        in_elements=elements,
+        dtype=dtype,
+        group_key=pointer,
+        group_size=_number(said[-1]) if sized else None,
+        sequence=_number(said[0]) if said else None,
+        in_split=_splits(said, 4),
+        out_split=_splits(said, 5),
+    )
+
+
+def _has_tensors(types: Sequence[str]) -> bool:
+    """Whether an argument stands before the sequence: 10, 8, or 7 without the group's size."""
+    return len(types) in (8, 10) or (len(types) == 7 and types[-1] != "Scalar")
+
+
+def _from_operator(word: str, args: CommArgs) -> CommRecord:
+    dims, types, values = _arguments(args)
+    first, dtype = _elements(dims, types, 0)
+    second, second_dtype = first, dtype
+    if _TWO_BUFFERS.match(word):
+        second, second_dtype = _elements(dims, types, 1)
+    splits = word.startswith("alltoall_base")
+    peered = word in (*_SENDS, "recv_")
+    return CommRecord(
+        collective=word,
+        in_elements=None if word in _RECEIVES else second,
+        out_elements=None if word in _SENDS else first,
+        dtype=dtype or second_dtype,
+        in_split=_splits(values, 4) if splits else (),
+        out_split=_splits(values, 3) if splits else (),
+        group_peer=_number(values[2]) if peered and len(values) > 2 else None,
+    )
+
+
+def _from_custom(name: str, args: CommArgs) -> CommRecord:
+    library, _, word = name.partition("::")
+    dims, types, values = _arguments(args)
+    tensors = (_elements(dims, types, position) for position in range(len(types)))
+    elements, dtype = next((one for one in tensors if one[0] is not None), (None, ""))
+    named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
+    known = library == "symm_mem" and named < len(values)
+    return CommRecord(
+        collective=word,
+        in_elements=elements,
+        dtype=dtype,
+        group_key=values[named].strip("'\"") if known else "",
+    )
+
+
+def _from_annotation(name: str, args: CommArgs) -> CommRecord:
+    found = ANNOTATION.match(name)
+    word, peer = (found[1], found[3]) if found else (name, None)
+    dims, types, _ = _arguments(args)
+    parts = [_elements(dims, types, position) for position in range(len(types))]
+    known = [elements for elements, dtype in parts if elements is not None]
+    dtypes = {dtype for _, dtype in parts}
+    elements = sum(known) if known and len(known) == len(parts) else None
+    receives = word.startswith("recv")
+    return CommRecord(
+        collective=word,
+        in_elements=None if receives else elements,
+        out_elements=elements if receives else None,
+        dtype=dtypes.pop() if len(dtypes) == 1 else "",
+        group_peer=_number(peer or ""),
+    )
+
+
+def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
+    """Shapes, types and values of an operator's arguments, equally long where they are recorded."""
+    dims, types, values = (unwrapped(piece) for piece in (args.dims, args.types, args.values))
+    dims = unwrapped(args.dims_old) if dims is None else dims
+    for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
+        if not isinstance(column, list | None):
+            raise ValueError(f"field {which!r}: {shown(column)} is no list")  # noqa: TRY004 - of the file
+    return dims or [], [str(word) for word in types or []], [str(value) for value in values or []]
+
+
+_NO_TENSOR = ("", "Scalar", "ScalarList", "GenericList")
+
+
+def _elements(dims: list[Any], types: list[str], position: int) -> tuple[int | None, str]:
+    """Elements and dtype of a tensor or of a list of them; (None, "") where it is neither.
+
+    A list without shapes was not recorded: PyTorch before 2.0 wrote ``[]`` for every list. A tensor
+    with the shape ``[]`` has one element.
+    """
+    if position >= min(len(dims), len(types)) or types[position] in _NO_TENSOR:
+        return None, ""
+    shape, word = dims[position], types[position]
+    if word.startswith("TensorList"):
+        return (_product(shape) if shape else None), ""
+    return _product(shape), word
+
+
+def _product(shape: object) -> int:
+    """Count the elements of a shape, or of all shapes in a list of them."""
+    if not isinstance(shape, list):
+        raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")  # noqa: TRY004 - of the file
+    if any(isinstance(part, list) for part in shape):
+        return sum(_product(part) for part in shape)
+    elements = 1
+    for extent in shape:
+        if type(extent) is not int or extent < 0:
+            raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")
+        elements *= extent
+    return elements
+
+
+def _splits(values: Sequence[str], position: int) -> tuple[int, ...]:
+    if position >= len(values) or not values[position].startswith("["):
+        return ()
+    return integers(Raw(values[position].encode())) or ()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
+
+
+def _count(value: Number, which: str) -> int | None:
+    number = whole(value, which)
+    return number if number is None or number >= 0 else None

@@ -1,0 +1,257 @@
+"""One pass over the events of a Kineto file, batch by batch, each taken as what its category is.
+
+A batch becomes columns at once: a few calls of Python per event cost more than decoding its JSON.
+An event of a category that is used must be whole, or the file is refused with the event's number,
+name and field; one of another category is counted.
+"""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec import Raw
+
+from simulator.errors import TraceError, shown
+from traces.core.calls import is_comm
+from traces.core.columns import Lanes, Rows, Table
+from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
+from traces.kineto.comm import comm_record
+from traces.kineto.schema import (
+    Args,
+    Event,
+    Number,
+    SyncArgs,
+    decode_event,
+    decode_sync,
+    durations,
+    identifier,
+    identifiers,
+    name_of,
+    nanoseconds,
+    stamps,
+)
+
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
+_NO_ARGS = Args()
+_HOST = {
+    "cpu_op": HostKind.OPERATOR,
+    "operator": HostKind.OPERATOR,
+    "user_annotation": HostKind.ANNOTATION,
+    "cuda_runtime": HostKind.RUNTIME,
+    "cuda_driver": HostKind.RUNTIME,
+    "hip_runtime": HostKind.RUNTIME,
+    "hip_driver": HostKind.RUNTIME,
+    "xpu_runtime": HostKind.RUNTIME,
+    "xpu_driver": HostKind.RUNTIME,
+    "mtia_runtime": HostKind.RUNTIME,
+    "privateuse1_runtime": HostKind.RUNTIME,
+    "privateuse1_driver": HostKind.RUNTIME,
+    "runtime": HostKind.RUNTIME,
+}
+_KERNEL, _COPY, _SYNC, _UNUSED = range(len(HostKind), len(HostKind) + 4)
+_USES: dict[str, int] = {
+    **_HOST,
+    "kernel": _KERNEL,
+    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), _COPY),
+    "cuda_sync": _SYNC,
+}
+_PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
+_BATCH = 1 << 12
+"""Events that become columns together."""
+_SHORT = 8
+Span = tuple[int, int]
+"""Start and end in nanoseconds since ``baseTimeNanoseconds``."""
+Picked = list[tuple[Event, Raw, int]]
+"""Events as decoded and as written, and their use: a ``HostKind``, a kernel or a copy."""
+
+
+class Reading:
+    """What the events of one file fill; made, filled and thrown away by the reader."""
+
+    def __init__(self) -> None:
+        self.host = Rows()
+        self.device = Rows()
+        self.names: Table[str] = Table()
+        self.threads = Lanes("process", "thread")
+        self.streams = Lanes("device", "stream")
+        self.comms: list[CommRecord] = []
+        self.unused: Counter[str] = Counter()
+        self._steps: list[tuple[int, Span]] = []
+        self._syncs: list[tuple[str, Span, SyncArgs]] = []
+        self._uses = _Uses()
+        self._special = _Special()
+        self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def read(self, file: Path, events: list[Raw]) -> None:
+        """Take in all events, or raise a :class:`TraceError` that names the one that is wrong."""
+        for first in range(0, len(events), _BATCH):
+            batch = events[first : first + _BATCH]
+            try:
+                self._add(batch)
+            except (ValueError, OverflowError, RecursionError) as error:
+                self._refuse(file, batch, first, error)
+        if not (len(self.host) or len(self.device)):
+            raise TraceError(
+                f"{file}: no operator, launch or kernel among its {len(events)} events"
+            )
+
+    def _refuse(self, file: Path, batch: list[Raw], first: int, reason: Exception) -> NoReturn:
+        """Find the event of a batch that is wrong, and name it."""
+        for index, raw in enumerate(batch, first):
+            try:
+                self._add([raw])
+            except (ValueError, OverflowError, RecursionError) as error:
+                name = name_of(raw)
+                called = f" {shown(name)}" if name else ""
+                raise TraceError(f"{file}: event {index}{called}: {error}") from error
+        raise TraceError(f"{file}: one of the events from {first} on: {reason}") from reason
+
+    def first(self) -> int:
+        """Find the earliest start, in nanoseconds since ``baseTimeNanoseconds``."""
+        starts = [span[0] for _, span in self._steps] + [span[0] for _, span, _ in self._syncs]
+        return min([*starts, *(min(rows.start) for rows in (self.host, self.device) if len(rows))])
+
+    def steps(self, first: int) -> tuple[ProfilerStep, ...]:
+        """Sorted by start."""
+        steps = (ProfilerStep(number, *_seconds(span, first)) for number, span in self._steps)
+        return tuple(sorted(steps, key=lambda step: (step.start, step.number)))
+
+    def syncs(self, first: int) -> tuple[SyncEvent, ...]:
+        """Sorted by start; -1, which stands for none or all in these events, becomes None."""
+        syncs = (
+            SyncEvent(
+                name,
+                *_seconds(span, first),
+                stream=self._stream(args.device, args.stream),
+                correlation=identifier(args.correlation, "correlation"),
+                source_stream=self._stream(args.device, args.source_stream),
+                record_correlation=_present(args.record_correlation, "record_correlation"),
+            )
+            for name, span, args in self._syncs
+        )
+        return tuple(sorted(syncs, key=lambda sync: sync.start))
+
+    def _add(self, raws: list[Raw]) -> None:
+        """Take in a batch of events."""
+        host: Picked = []
+        device: Picked = []
+        unused = []
+        for raw in raws:
+            event = decode_event(raw)
+            use = self._uses[event.cat] if event.ph == "X" else _UNUSED
+            if use == _UNUSED:
+                unused.append(event.cat or _PHASES.get(event.ph, event.ph))
+            elif use == _SYNC:
+                self._add_sync(event, raw)
+            else:
+                (host if use < _KERNEL else device).append((event, raw, use))
+        self.unused.update(unused)
+        self._add_host(host)
+        self._add_device(device)
+
+    def _add_host(self, picked: Picked) -> None:
+        special = self._special
+        told = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
+        comms = [-1] * len(picked)
+        steps = []
+        for row in told:
+            event, raw, use = picked[row]
+            step = _STEP.match(event.name)
+            if use == HostKind.RUNTIME:
+                continue
+            if step:
+                self._steps.append((int(step[1]), _span(event, raw)))
+                steps.append(row)
+            else:
+                comms[row] = self._record(event, raw)
+        for row in reversed(steps):
+            del picked[row], comms[row]
+        lanes = self.threads.many([(event.pid, event.tid) for event, _, _ in picked])
+        self._add_rows(self.host, picked, lanes, comms)
+
+    def _record(self, event: Event, raw: Raw) -> int:
+        """Read what an event says of a call; long lists of ranks are kept once."""
+        record = comm_record(event.name, raw)
+        ranks = record.group_ranks or ()
+        if len(ranks) > _SHORT:
+            record = replace(record, group_ranks=self._lists.setdefault(ranks, ranks))
+        self.comms.append(record)
+        return len(self.comms) - 1
+
+    def _add_device(self, picked: Picked) -> None:
+        comms, lanes = [], []
+        for event, raw, _ in picked:
+            args, comm = event.args or _NO_ARGS, -1
+            if args.collective is not None:
+                comm = self._record(event, raw)
+            comms.append(comm)
+            device = event.pid if args.device is None else args.device
+            stream = event.tid if args.stream is None else args.stream
+            lanes.append((device, stream))
+        self._add_rows(self.device, picked, self.streams.many(lanes), comms)
+        told = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        self.device.extend(
+            blocks=[one if isinstance(one, (int, float)) and one >= 0 else nan for one in told]
+        )
+
+    def _add_rows(self, rows: Rows, picked: Picked, lanes: list[int], comms: list[int]) -> None:
+        events, raws, uses = zip(*picked, strict=True) if picked else ((), (), ())
+        args = [event.args or _NO_ARGS for event in events]
+        start = stamps([event.ts for event in events], raws, "ts")
+        external = [one.external_old if one.external is None else one.external for one in args]
+        rows.extend(
+            code=[use == _COPY for use in uses] if rows is self.device else uses,
+            lane=lanes,
+            name=self.names.many([event.name for event in events]),
+            start=start,
+            end=start + durations([event.dur for event in events], raws),
+            correlation=identifiers([one.correlation for one in args], "correlation"),
+            external=identifiers(external, "External id"),
+            comm=comms,
+        )
+
+    def _add_sync(self, event: Event, raw: Raw) -> None:
+        args = decode_sync(raw).args or SyncArgs()
+        args.device = event.pid if args.device is None else args.device
+        for which, value in (("stream", args.stream), ("wait_on_stream", args.source_stream)):
+            identifier(value, which)
+        identifier(args.correlation, "correlation")
+        _present(args.record_correlation, "wait_on_cuda_event_record_corr_id")
+        self._syncs.append((event.name, _span(event, raw), args))
+
+    def _stream(self, device: Number, stream: Number) -> str | None:
+        return None if _present(stream, "stream") is None else self.streams.label(device, stream)
+
+
+class _Special(dict[str, bool]):
+    """Whether a host event of a name is a step, or tells of communication."""
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = is_comm(name) or _STEP.match(name) is not None
+        return self[name]
+
+
+class _Uses(dict[str | None, int]):
+    """What an event of a category is used as, in whatever case it is written."""
+
+    def __missing__(self, category: str | None) -> int:
+        use = _UNUSED if category is None else _USES.get(category.lower(), _UNUSED)
+        self[category] = use
+        return use
+
+
+def _seconds(span: Span, first: int) -> tuple[float, float]:
+    return (span[0] - first) / 1e9, (span[1] - first) / 1e9
+
+
+def _span(event: Event, raw: Raw) -> Span:
+    start = nanoseconds(event.ts, raw, "ts")
+    return start, start + int(durations([event.dur], [raw])[0])
+
+
+def _present(value: Number, which: str) -> int | None:
+    number = identifier(value, which)
+    return None if number < 0 else number

@@ -1,0 +1,105 @@
+"""The reader of PyTorch profiler (Kineto) files: one rank's file becomes a :class:`RankTrace`.
+
+CUDA, ROCm and other devices; PyTorch 1.8 (a bare list, categories ``Operator``, ``Kernel``, ...) to
+today; plain JSON or gzip. Nothing depends on a file's name but the rank, where nothing else tells.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulator.errors import TraceError, shown
+from traces.core.events import ProcessGroup, RankTrace
+from traces.core.files import uncollected
+from traces.kineto.comm import group_ranks
+from traces.kineto.document import MOST_RANKS, Document, Foreign, load, rank_of
+from traces.kineto.events import Reading
+from traces.kineto.flows import correlate
+from traces.kineto.schema import DistributedInfo, group_configs, whole
+
+_ELIDED = "ranks of a process group (elided, and no sequence fits its size)"
+
+
+@uncollected()
+def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
+    """Read one rank's file.
+
+    A file that is ``alone`` and does not tell its rank is rank 0; else that is an error.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, is broken, is no profiler trace, or an event of it lacks something.
+    """
+    document = load(path)
+    if isinstance(document, Foreign):
+        raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
+    return rank_trace(document, alone=alone)
+
+
+@uncollected()
+def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
+    """Do what :func:`read_rank` does, with a file that is in memory."""
+    file, header = document.file, document.header
+    info = header.distributed or DistributedInfo()
+    reading = Reading()
+    reading.read(file, document.events)
+    first = reading.first()
+    try:
+        host, device = (reading.host, reading.threads), (reading.device, reading.streams)
+        correlate(document.events, host, device)
+        rank, source = rank_of(file, header, alone=alone)
+        world = whole(info.world_size, "distributedInfo.world_size")
+        epoch = first + (whole(header.base, "baseTimeNanoseconds") or 0)
+        groups = _groups(info, reading)
+    except ValueError as error:
+        raise TraceError(f"{file}: {error}") from error
+    if world is not None and not 0 < world <= MOST_RANKS:
+        raise TraceError(
+            f"{file}: distributedInfo.world_size: {shown(world)} is no number of ranks"
+        )
+    if world is not None and rank >= world:
+        raise TraceError(f"{file}: rank {rank} (from {source}) in a world of {world} ranks")
+    return RankTrace(
+        file=file,
+        rank=rank,
+        rank_source=source,
+        world_size=world,
+        backend=info.backend or "",
+        epoch=epoch,
+        host=reading.host.host(first),
+        device=reading.device.device(first),
+        syncs=reading.syncs(first),
+        comms=tuple(reading.comms),
+        steps=reading.steps(first),
+        groups=groups,
+        names=tuple(reading.names.index),
+        threads=reading.threads.labels(),
+        streams=reading.streams.labels(),
+        unused=dict(reading.unused),
+        accelerator=header.devices[0].name if header.devices else "",
+    )
+
+
+def _groups(info: DistributedInfo, reading: Reading) -> Mapping[str, ProcessGroup]:
+    """Collect the groups of ``pg_config``, their ranks from the calls where it lacks them."""
+    configs = group_configs(info.pg_config)
+    if configs is None:
+        reading.unused["distributedInfo.pg_config (not understood)"] += 1
+    groups, elided = {}, set()
+    for config in configs or ():
+        size = whole(config.size, "distributedInfo.pg_config.pg_size")
+        ranks, dotted = group_ranks(config.ranks, size)
+        key = "" if config.name is None else str(config.name)
+        groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
+        if dotted:
+            elided.add(key)
+    told = {one.group_key: one for one in reading.comms if one.group_key and one.group_ranks}
+    for key, record in told.items():
+        if key not in groups or groups[key].ranks is None:
+            ranks = record.group_ranks or ()
+            groups[key] = ProcessGroup(key, record.group_label, len(ranks), ranks)
+    elided |= {one.group_key for one in reading.comms if one.elided}
+    unknown = [key for key in elided if key not in groups or groups[key].ranks is None]
+    if unknown:
+        reading.unused[_ELIDED] += len(unknown)
+    return groups

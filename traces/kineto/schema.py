@@ -1,0 +1,284 @@
+"""The fields of a Kineto file that are read, typed at the door; anything else in it is passed over.
+
+Kineto wrote numbers as strings in places, renamed fields and changed its schema between PyTorch 1.8
+and 2.13. What varies in type is a :data:`Number` or a ``Raw`` piece of JSON, and the functions here
+turn it into one type, or raise ``ValueError`` with the reason; the reader adds file and event.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct, field
+
+from simulator.errors import shown
+from traces.core.events import Longs
+
+Number = int | float | str | None
+
+ABSENT = Raw(b"null")
+_EXACT = 2.0**43
+"""From here on the floats that stand for microseconds are 2 ns apart: read the decimals instead."""
+_LATEST = 2**62
+"""146 years of nanoseconds: the difference of two stamps still fits in 64 bits."""
+
+
+class Args(Struct, gc=False):
+    """``args`` of every event, as far as linking needs it; communication is read on demand."""
+
+    external: Number = field(name="External id", default=None)
+    external_old: Number = field(name="external id", default=None)
+    correlation: Number = None
+    stream: Number = None
+    device: Number = None
+    collective: Number = field(name="Collective name", default=None)
+    blocks: Number = field(name="blocks per SM", default=None)
+
+
+class Event(Struct, gc=False):
+    """One entry of ``traceEvents``."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: Number = None
+    tid: Number = None
+    ts: Number = None
+    dur: Number = None
+    args: Args | None = None
+
+
+class CommArgs(Struct, gc=False):
+    """``args`` of an event that tells of communication, PyTorch's own names of its fields."""
+
+    collective: str | None = field(name="Collective name", default=None)
+    in_elements: Number = field(name="In msg nelems", default=None)
+    out_elements: Number = field(name="Out msg nelems", default=None)
+    dtype: str | None = None
+    group_name: Number = field(name="Process Group Name", default=None)
+    group_label: str | None = field(name="Process Group Description", default=None)
+    group_ranks: Raw = field(name="Process Group Ranks", default=ABSENT)
+    group_size: Number = field(name="Group size", default=None)
+    sequence: Number = field(name="Seq", default=None)
+    in_split: Raw = field(name="In split size", default=ABSENT)
+    out_split: Raw = field(name="Out split size", default=ABSENT)
+    rank: Number = field(name="Rank", default=None)
+    source: Number = field(name="Src Rank", default=None)
+    destination: Number = field(name="Dst Rank", default=None)
+    dims: Raw = field(name="Input Dims", default=ABSENT)
+    dims_old: Raw = field(name="Input dims", default=ABSENT)
+    types: Raw = field(name="Input type", default=ABSENT)
+    values: Raw = field(name="Concrete Inputs", default=ABSENT)
+
+
+class CommEvent(Struct, gc=False):
+    """An event read again for its communication."""
+
+    args: CommArgs | None = None
+
+
+class SyncArgs(Struct, gc=False):
+    """``args`` of a ``cuda_sync`` event; -1 stands for none in each."""
+
+    stream: Number = None
+    device: Number = None
+    correlation: Number = None
+    source_stream: Number = field(name="wait_on_stream", default=None)
+    record_correlation: Number = field(name="wait_on_cuda_event_record_corr_id", default=None)
+
+
+class SyncFields(Struct, gc=False):
+    """An event read again for what waited for what."""
+
+    args: SyncArgs | None = None
+
+
+class GroupConfig(Struct):
+    """One entry of ``distributedInfo.pg_config``."""
+
+    name: Number = field(name="pg_name", default=None)
+    label: str | None = field(name="pg_desc", default=None)
+    size: Number = field(name="pg_size", default=None)
+    ranks: Raw = ABSENT
+
+
+class DistributedInfo(Struct):
+    """What ``torch.distributed`` told the profiler."""
+
+    backend: str | None = None
+    rank: Number = None
+    world_size: Number = None
+    pg_config: Raw = ABSENT
+
+
+class Device(Struct):
+    """One entry of ``deviceProperties``."""
+
+    name: str = ""
+
+
+class Header(Struct):
+    """The top level of a file: ``schema`` and ``nodes`` tell an Execution Trace from a trace."""
+
+    events: list[Raw] | None = field(name="traceEvents", default=None)
+    base: Number = field(name="baseTimeNanoseconds", default=None)
+    distributed: DistributedInfo | None = field(name="distributedInfo", default=None)
+    devices: list[Device] | None = field(name="deviceProperties", default=None)
+    schema: Raw = ABSENT
+    nodes: Raw = ABSENT
+
+
+class _Stamps(Struct):
+    """Time stamps of one event with every decimal that is written."""
+
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
+class _Name(Struct):
+    name: str = ""
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+decode_comm = msgspec.json.Decoder(CommEvent).decode
+decode_sync = msgspec.json.Decoder(SyncFields).decode
+decode_header = msgspec.json.Decoder(Header).decode
+decode_events = msgspec.json.Decoder(list[Raw]).decode
+_decode_groups = msgspec.json.Decoder(list[GroupConfig]).decode
+_decode_stamps = msgspec.json.Decoder(_Stamps).decode
+_decode_name = msgspec.json.Decoder(_Name).decode
+
+
+def name_of(event: Raw) -> str:
+    """Read the name of an event, "" where even that cannot be read."""
+    try:
+        return _decode_name(event).name
+    except (ValueError, RecursionError):
+        return ""
+
+
+def nanoseconds(value: Number, event: Raw, which: str) -> int:
+    """``ts`` or ``dur`` in whole nanoseconds: exact where it is written with three decimals."""
+    if type(value) is int:
+        stamp = value * 1000
+    elif type(value) is float and -_EXACT < value < _EXACT:
+        whole = int(value)
+        stamp = whole * 1000 + round((value - whole) * 1000)
+    elif value is None:
+        raise ValueError(f"field {which!r}: missing")
+    else:
+        stamp = _decimal_nanoseconds(value, event, which)
+    if not -_LATEST < stamp < _LATEST:
+        raise ValueError(f"field {which!r}: {shown(value)} us is no time")
+    return stamp
+
+
+def stamps(values: list[Number], events: Sequence[Raw], which: str) -> Longs:
+    """Many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` reads it."""
+    types = set(map(type, values))
+    if types == {int}:
+        whole_numbers = _in_range(values)
+        if whole_numbers is not None:
+            return whole_numbers * 1000
+    if types <= {int, float} and values:
+        numbers = np.array(values, dtype=np.float64)
+        if np.abs(numbers).max() < _EXACT:
+            whole = np.trunc(numbers)
+            parts = np.rint((numbers - whole) * 1000)
+            return np.asarray(whole.astype(np.int64) * 1000 + parts.astype(np.int64))
+    pairs = zip(values, events, strict=True)
+    return np.array([nanoseconds(value, event, which) for value, event in pairs], dtype=np.int64)
+
+
+def _in_range(values: list[Any]) -> Longs | None:
+    """Make a column of whole microseconds; None where one is out of range."""
+    most = _LATEST // 1000
+    return np.array(values, dtype=np.int64) if -most < min(values) and max(values) < most else None
+
+
+def durations(values: list[Number], events: Sequence[Raw]) -> Longs:
+    """Many ``dur`` in whole nanoseconds; ``ValueError`` where one is negative."""
+    found = stamps(values, events, "dur")
+    wrong = np.flatnonzero(found < 0)
+    if len(wrong):
+        raise ValueError(f"field 'dur': {shown(values[wrong[0]])} is negative")
+    return found
+
+
+def _decimal_nanoseconds(value: Number, event: Raw, which: str) -> int:
+    try:
+        exact = Decimal(value) if isinstance(value, str) else getattr(_decode_stamps(event), which)
+        return round(exact * 1000)
+    except (InvalidOperation, ValueError, OverflowError):
+        raise ValueError(
+            f"field {which!r}: {shown(value)} is not a number of microseconds"
+        ) from None
+
+
+def whole(value: Number, which: str) -> int | None:
+    """Read an integer that may be written as a string, or as a float without a fraction."""
+    if value is None or type(value) is int:
+        return value
+    if value == "":
+        return None
+    try:
+        number = int(value, _base(value)) if isinstance(value, str) else int(value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"field {which!r}: {shown(value)} is not an integer") from None
+    if not isinstance(value, str) and number != value:
+        raise ValueError(f"field {which!r}: {shown(value)} is not an integer")
+    return number
+
+
+def _base(text: str) -> int:
+    return 16 if text.lower().startswith("0x") else 10
+
+
+def identifier(value: Number, which: str) -> int:
+    """Read an id: -1 where there is none, or where it is a negative one in unsigned form."""
+    number = value if type(value) is int else whole(value, which)
+    if number is None or number < 0 or 2**63 <= number < 2**64:
+        return -1
+    if number >= 2**64:
+        raise ValueError(f"field {which!r}: {shown(value)} does not fit in 64 bits")
+    return number
+
+
+def identifiers(values: list[Number], which: str) -> list[int]:
+    """Read many ids, each as :func:`identifier` does."""
+    return [
+        value if type(value) is int and 0 <= value < 2**63 else identifier(value, which)
+        for value in values
+    ]
+
+
+def integers(piece: Raw) -> tuple[int, ...] | None:
+    """Read ``[0, 1]`` or ``"[0, 1]"``; None where missing, elided (``[0, ..., 7]``) or no list."""
+    value = unwrapped(piece)
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except ValueError:
+            return None
+    try:
+        return tuple(msgspec.convert(value, list[int], strict=False))
+    except ValueError:
+        return None
+
+
+def unwrapped(piece: Raw) -> Any:
+    """Decode a piece of JSON whose type varies."""
+    return msgspec.json.decode(piece)
+
+
+def group_configs(piece: Raw) -> list[GroupConfig] | None:
+    """``pg_config``, written as a list or as the text of one; None where it is neither."""
+    try:
+        value = unwrapped(piece)
+        if value is None:
+            return []
+        return _decode_groups(value if isinstance(value, str) else piece)
+    except ValueError:
+        return None

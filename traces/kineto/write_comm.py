@@ -1,0 +1,125 @@
+"""What PyTorch and NCCL call a collective, and what they write about it into a trace."""
+
+from dataclasses import dataclass
+
+from simulator.errors import WorkloadError
+from simulator.quantities import bytes_per_element
+from simulator.workload import Call
+
+Args = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One kind in the words of ``record_param_comms``, ``c10d``, the annotation and NCCL."""
+
+    collective: str
+    operator: str
+    annotation: str
+    kernel: str
+
+
+_WORDS = {
+    "all_reduce": Words("allreduce", "c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_"),
+    "all_gather": Words(
+        "_allgather_base", "c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather"
+    ),
+    "reduce_scatter": Words(
+        "_reduce_scatter_base",
+        "c10d::_reduce_scatter_base_",
+        "nccl:_reduce_scatter_base",
+        "ReduceScatter_Sum_",
+    ),
+    "all_to_all": Words("all_to_all", "c10d::alltoall_base_", "nccl:all_to_all", "SendRecv"),
+    "broadcast": Words("broadcast", "c10d::broadcast_", "nccl:broadcast", "Broadcast"),
+    "reduce": Words("reduce", "c10d::reduce_", "nccl:reduce", "Reduce_Sum_"),
+}
+_SEND = Words("send", "c10d::send", "nccl:send 0->1", "SendRecv")
+_RECEIVE = Words("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
+"""Both ends of a message; the ranks in the annotation are those within the group."""
+_NCCL_TYPES = {
+    "i8": "char int8 i8",
+    "u8": "byte uint8 u8",
+    "i32": "int int32 i32",
+    "i64": "long int64 i64",
+    "f16": "half float16 fp16 f16",
+    "bf16": "bfloat16 bf16",
+    "f32": "float float32 fp32 f32",
+    "f64": "double float64 fp64 f64",
+}
+_NCCL_TYPE = {name: type_ for type_, names in _NCCL_TYPES.items() for name in names.split()}
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A collective as it stands in the trace: names of its events, and the fields they carry."""
+
+    words: Words
+    kernel: str
+    args: Args
+
+
+def comm(call: Call, group: int, sequence: int) -> Comm:
+    """Describe a call; ``group`` is the number under which the job knows its group.
+
+    Raises
+    ------
+    WorkloadError
+        If the kind or the dtype has no NCCL kernel, or the size is no whole number of elements.
+    """
+    words = _RECEIVE if call.kind == "send_receive" else _WORDS.get(call.kind)
+    type_ = _NCCL_TYPE.get(call.dtype.lower())
+    if words is None or type_ is None:
+        what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
+        raise WorkloadError(f"no Kineto trace of this workload: {call}: no NCCL kernel of {what}")
+    sent, received = _elements(call)
+    reduces = words.kernel.endswith("_")
+    protocol = "" if words.kernel == "SendRecv" else "_RING_LL"
+    name = f"ncclDevKernel_{words.kernel}{type_ if reduces else ''}{protocol}"
+    args: Args = {
+        "Collective name": words.collective,
+        "In msg nelems": sent,
+        "Out msg nelems": received,
+        "Group size": len(call.group.ranks),
+        "dtype": call.dtype,
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": str(group),
+        "Process Group Description": call.group.label,
+        "Process Group Ranks": str(list(call.group.ranks)),
+        "Seq": sequence,
+    }
+    return Comm(words, f"{name}(ncclDevComm*, unsigned long, ncclWork*)", args)
+
+
+def ends(call: Call, group: int, sequence: int) -> tuple[Comm, ...]:
+    """Describe a message as each member of its group sees it; a collective is the same to all.
+
+    Raises
+    ------
+    WorkloadError
+        As :func:`comm` does.
+    """
+    one = comm(call, group, sequence)
+    if call.kind != "send_receive":
+        return (one,) * len(call.group.ranks)
+    sender, receiver = call.group.ranks
+    to, by = {"Rank": 1, "Dst Rank": receiver}, {"Rank": 0, "Src Rank": sender}
+    return (
+        Comm(_SEND, one.kernel, one.args | {"Collective name": _SEND.collective} | to),
+        Comm(_RECEIVE, one.kernel, one.args | by),
+    )
+
+
+def _elements(call: Call) -> tuple[int, int]:
+    """Elements a rank puts in and gets out; the larger is S."""
+    width, members = bytes_per_element(call.dtype), len(call.group.ranks)
+    shared = call.kind in ("all_gather", "reduce_scatter")
+    unit = width * (members if shared else 1)
+    if not call.size % unit == 0:
+        raise WorkloadError(
+            f"no Kineto trace of this workload: {call}: not a multiple of {unit} B "
+            f"({call.dtype}{f' of {members} ranks' if shared else ''})"
+        )
+    whole, part = int(call.size // width), int(call.size // unit)
+    return (part, whole) if call.kind == "all_gather" else (whole, part)

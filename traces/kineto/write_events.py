@@ -1,0 +1,325 @@
+"""The events of one rank's Kineto file, in the order in which its thread made them.
+
+When the calls of a rank's thread are made: between the ops that a simulation timed.
+
+A simulated host op ends where it launches. A profiler shows more: the launch itself takes time,
+events are recorded and waited for before and behind it, a synchronising call lasts until the device
+is done. They are laid, with the lengths such calls have, into the time that the ops leave, and are
+squeezed where that is short: no launch is moved by a nanosecond.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Raw
+
+from simulator.errors import WorkloadError
+from simulator.workload import What
+from traces.kineto.write_comm import Args, Comm
+from traces.kineto.write_program import HostOp, Program, StepTimes, lane_number
+
+Span = tuple[int, int]
+"""Start and end (ns)."""
+LAUNCH = 4_500
+RECORD = 900
+WAIT = 800
+SYNCHRONIZE = 2_000
+"""Typical lengths on the host (ns), as in traces of PyTorch 2 on A100; launches there are 8-11 us
+under the profiler, which is more than the gap between two of them without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of one host op: what is ``behind`` the launch before, then its own."""
+
+    behind: tuple[Span, ...]
+    synchronize: Span | None
+    before: tuple[Span, ...]
+
+    @property
+    def begin(self) -> int | None:
+        """When the op before has done with its calls (ns); None if it has none here."""
+        return self.behind[-1][1] if self.behind else None
+
+
+def lay_calls(program: Program, times: Sequence[Span], end: int) -> tuple[Calls, ...]:
+    """Lay out the calls of a step; ``times`` are those of the host ops, ``end`` of the rank (ns).
+
+    One more than ops are returned: the last has what is behind the last launch.
+
+    Raises
+    ------
+    WorkloadError
+        If a host op is shorter than one nanosecond per call.
+    """
+    laid = []
+    behind: list[int] = []
+    begin = times[0][0]
+    for host, time in zip(program.host, times, strict=True):
+        before = [kind for source in host.waits for kind in _wait(program, source)]
+        laid.append(_lay(host, (begin, *time), behind, before))
+        begin = time[1]
+        behind = _behind(program, host)
+    room = max(end - begin, len(behind))
+    laid.append(Calls(_from(begin, _fit(behind, room)), None, ()))
+    return tuple(laid)
+
+
+def _wait(program: Program, source: int) -> list[int]:
+    return [WAIT] if source in program.recorded else [RECORD, WAIT]
+
+
+def _behind(program: Program, host: HostOp) -> list[int]:
+    if host.launched is None:
+        return []
+    return [LAUNCH, RECORD] if host.launched in program.recorded else [LAUNCH]
+
+
+def _lay(
+    host: HostOp, times: tuple[int, int, int], behind: Sequence[int], before: Sequence[int]
+) -> Calls:
+    """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
+    begin, start, end = times
+    own = [SYNCHRONIZE] if host.awaits else []
+    lengths = _fit([*behind, *own, *before], end - begin)
+    first = _from(begin, lengths[: len(behind)])
+    cursor = first[-1][1] if first else begin
+    synchronize = None
+    if host.awaits:
+        synchronize = cursor, max(start, cursor + lengths[len(behind)])
+        cursor = synchronize[1]
+    last = _fit(before, end - cursor)
+    return Calls(first, synchronize, _from(end - sum(last), last))
+
+
+def _from(start: int, lengths: Sequence[int]) -> tuple[Span, ...]:
+    spans = []
+    for length in lengths:
+        spans.append((start, start + length))
+        start += length
+    return tuple(spans)
+
+
+def _fit(lengths: Sequence[int], room: int) -> list[int]:
+    """Shorten all by one share where they do not fit, none to less than a nanosecond."""
+    if len(lengths) > room and lengths:
+        raise WorkloadError(
+            f"no Kineto trace of this workload: a host op leaves {room} ns "
+            f"for {len(lengths)} calls of the CUDA library"
+        )
+    spare, wanted = room - len(lengths), sum(lengths) - len(lengths)
+    if spare >= wanted:
+        return list(lengths)
+    return [1 + (length - 1) * spare // wanted for length in lengths]
+
+
+Fields = Mapping[str, object]
+Comms = Sequence[Mapping[int, Comm]]
+"""Each call as each member of its group sees it, by rank."""
+_CALLBACKS = {
+    "cudaLaunchKernel": 211,
+    "cudaLaunchKernelExC": 430,
+    "cudaMemcpyAsync": 41,
+    "cudaMemsetAsync": 51,
+    "cudaEventRecord": 135,
+    "cudaStreamWaitEvent": 147,
+    "cudaStreamSynchronize": 131,
+    "cudaDeviceSynchronize": 165,
+}
+"""CUPTI's callback id of each runtime call (``cbid``), as real traces have them."""
+_FIRST_PROCESS = 1000
+
+
+@dataclass(slots=True)
+class RankEvents:
+    """Events of one rank and its counters of ids; ``recorded`` maps an op to its event's ids."""
+
+    rank: int
+    events: list[Args] = field(default_factory=list)
+    recorded: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _thread: int = 0
+    _externals: int = 0
+    _correlations: int = 0
+
+    def add_names(self, thread: int, streams: set[int]) -> None:
+        """Name the process, its thread and its streams as viewers show them."""
+        pid = _FIRST_PROCESS + self.rank
+        self._name("process_name", pid, 0, f"rank {self.rank}")
+        self._name("thread_name", pid, thread, f"thread {thread}")
+        for stream in sorted(streams):
+            self._name("thread_name", 0, stream, f"stream {stream}")
+
+    def add_step(self, step: StepTimes, program: Program, comms: Comms) -> None:
+        """Add one step of the rank."""
+        self._thread = program.thread
+        self.recorded.clear()
+        calls = lay_calls(
+            program, [step.span(host.op) for host in program.host], step.rank_end(self.rank)
+        )
+        start = step.span(program.host[0].op)[0]
+        end = max(step.span(program.host[-1].op)[1], calls[-1].begin or 0)
+        self._annotation(f"ProfilerStep#{step.number}", (start, end))
+        for host, own, after in zip(program.host, calls, calls[1:], strict=False):
+            self._host_op(_Making(step, program, comms, host, own, after))
+
+    def _host_op(self, making: "_Making") -> None:
+        host, own = making.host, making.own
+        external = self._operator(making.name(host.op), making.span())
+        if own.synchronize is not None:
+            self._synchronize(making, own.synchronize, external)
+        if host.launched is None:
+            return
+        comm = making.comm()
+        if comm is not None:
+            external = self._communication(making, comm)
+        self._waits(making, external)
+        self._launch(making, comm, external)
+
+    def _communication(self, making: "_Making", comm: Comm) -> int:
+        """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
+        own, launched, end = making.own, making.launched_at(), making.span()[1]
+        first = own.before[0][0] if own.before else launched
+        if comm.words.operator != making.name(making.host.op):
+            self._operator(comm.words.operator, (first, end))
+        external = self._operator("record_param_comms", (first, end), comm.args)
+        self._annotation(comm.words.annotation, (launched, making.after.behind[0][1]))
+        return external
+
+    def _waits(self, making: "_Making", external: int) -> None:
+        """``cudaStreamWaitEvent`` for each other stream, the event recorded now if not before."""
+        spans = iter(making.own.before)
+        stream = making.stream(making.launched)
+        for source in making.host.waits:
+            if source not in making.program.recorded:
+                self._record(source, next(spans), external)
+            span = next(spans)
+            correlation = self._call("cudaStreamWaitEvent", span, external)
+            record, event = self.recorded[source]
+            more = {
+                "wait_on_stream": making.stream(source),
+                "wait_on_cuda_event_record_corr_id": record,
+                "wait_on_cuda_event_id": event,
+            }
+            self._sync("Stream Wait Event", span, stream, correlation, more)
+
+    def _record(self, op: int, span: Span, external: int) -> None:
+        correlation = self._call("cudaEventRecord", span, external)
+        self.recorded[op] = correlation, len(self.recorded) + 1
+
+    def _synchronize(self, making: "_Making", span: Span, external: int) -> None:
+        if making.host.all_streams:
+            correlation = self._call("cudaDeviceSynchronize", span, external)
+            self._sync("Context Sync", span, -1, correlation, {})
+            return
+        correlation = self._call("cudaStreamSynchronize", span, external)
+        stream = making.stream(making.host.awaits[0])
+        self._sync("Stream Sync", span, stream, correlation, {})
+
+    def _launch(self, making: "_Making", comm: Comm | None, external: int) -> None:
+        op, behind = making.launched, making.after.behind
+        name, category, call = making.kernel(comm)
+        correlation = self._call(call, behind[0], external)
+        span, stream = making.step.span(op), making.stream(op)
+        args = {"External id": external, **_on_device(stream), "correlation": correlation}
+        self._add(category, name, (0, stream), span, args | (comm.args if comm else {}))
+        self._flow("s", correlation, (self._pid, self._thread), behind[0][0])
+        self._flow("f", correlation, (0, stream), span[0])
+        if len(behind) > 1:
+            self._record(op, behind[1], external)
+
+    @property
+    def _pid(self) -> int:
+        return _FIRST_PROCESS + self.rank
+
+    def _operator(self, name: str, span: Span, args: Fields | None = None) -> int:
+        return self._on_host("cpu_op", name, span, args or {})
+
+    def _annotation(self, name: str, span: Span) -> None:
+        self._on_host("user_annotation", name, span, {})
+
+    def _on_host(self, category: str, name: str, span: Span, args: Fields) -> int:
+        self._externals += 1
+        args = {"External id": self._externals, **args}
+        self._add(category, name, (self._pid, self._thread), span, args)
+        return self._externals
+
+    def _call(self, name: str, span: Span, external: int) -> int:
+        self._correlations += 1
+        args = {"External id": external, "cbid": _CALLBACKS[name]}
+        args |= {"correlation": self._correlations}
+        self._add("cuda_runtime", name, (self._pid, self._thread), span, args)
+        return self._correlations
+
+    def _sync(self, kind: str, span: Span, stream: int, correlation: int, more: Fields) -> None:
+        args = {"cuda_sync_kind": kind, **more, **_on_device(stream), "correlation": correlation}
+        self._add("cuda_sync", kind, (0, stream), span, args)
+
+    def _flow(self, phase: str, correlation: int, place: tuple[int, int], time: int) -> None:
+        event: Args = {"ph": phase, "id": correlation, "pid": place[0], "tid": place[1]}
+        event |= {"ts": _microseconds(time), "cat": "ac2g", "name": "ac2g"}
+        self.events.append(event | ({"bp": "e"} if phase == "f" else {}))
+
+    def _name(self, what: str, pid: int, tid: int, name: str) -> None:
+        event: Args = {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+        self.events.append(event)
+
+    def _add(
+        self, category: str, name: str, place: tuple[int, int], span: Span, args: Fields
+    ) -> None:
+        event: Args = {"ph": "X", "cat": category, "name": name}
+        event |= {"pid": place[0], "tid": place[1], "ts": _microseconds(span[0])}
+        self.events.append(event | {"dur": _microseconds(span[1] - span[0]), "args": args})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Making:
+    """A host op being written: its own calls, and those behind its launch (``after``)."""
+
+    step: StepTimes
+    program: Program
+    comms: Comms
+    host: HostOp
+    own: Calls
+    after: Calls
+
+    @property
+    def launched(self) -> int:
+        return -1 if self.host.launched is None else self.host.launched
+
+    def launched_at(self) -> int:
+        return self.after.behind[0][0]
+
+    def name(self, op: int) -> str:
+        return self.step.workload.op(op).name
+
+    def stream(self, op: int) -> int:
+        return lane_number(self.step.workload, op)
+
+    def span(self) -> Span:
+        """From where the op before is done with its calls to where this one is."""
+        start, end = self.step.span(self.host.op)
+        return self.own.begin or start, self.after.begin or end
+
+    def comm(self) -> Comm | None:
+        call = int(self.step.workload.call[self.launched])
+        return None if call < 0 else self.comms[call][self.program.rank]
+
+    def kernel(self, comm: Comm | None) -> tuple[str, str, str]:
+        """Name of what is launched, its category, and the call that launches it."""
+        name = self.name(self.launched)
+        if comm is not None:
+            return comm.kernel, "kernel", "cudaLaunchKernelExC"
+        if self.step.workload.what[self.launched] != What.COPY:
+            return name, "kernel", "cudaLaunchKernel"
+        if name.startswith("Memset"):
+            return name, "gpu_memset", "cudaMemsetAsync"
+        return name, "gpu_memcpy", "cudaMemcpyAsync"
+
+
+def _on_device(stream: int) -> Args:
+    return {"device": 0, "context": 1, "stream": stream}
+
+
+def _microseconds(time: int) -> Raw:
+    """Nanoseconds as Kineto writes them: microseconds with three decimals."""
+    return Raw(f"{time // 1000}.{time % 1000:03d}".encode())

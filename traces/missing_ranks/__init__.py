@@ -1,0 +1,1 @@
+"""Ranks that were not recorded."""

@@ -1,0 +1,248 @@
+"""What the ranks of a recording have in common: their communicators, and the part all recorded.
+
+An export without NCCL's payloads does not tell who calls a collective with whom. But a collective
+ends on all its members at once, and a communicator has a stream of its own on each rank: streams
+on which collectives of the same names end together, one after another, are one communicator.
+
+A recording begins and ends somewhere, on each rank at another call: what only some ranks recorded
+of it, at its ends, is left out, and so is what ran before a rank's first launch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.core.calls import UNKNOWN_GROUP, kind_of
+from traces.core.events import CommRecord, DeviceEvents, HostEvents, HostKind, RankTrace
+from traces.profiler.comms import is_collective
+from traces.profiler.launches import launch_rows
+
+_TOGETHER = 100e-6
+"""Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
+what their clocks differ."""
+_MOST_SHIFT = 64
+"""A rank recorded at most this many calls before another's first."""
+_SAMPLED = 512
+"""Calls of two lanes that are compared to find how the lanes are shifted."""
+_AGREE = 0.9
+"""Share of the calls that two lanes have at the same time, of those in the time of both."""
+_TICK = 1e-9
+"""Clocks of Nsight Systems count nanoseconds."""
+_Events = TypeVar("_Events", HostEvents, DeviceEvents)
+_OUTSIDE = "events outside the part that all ranks recorded"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """A rank's collectives of one communicator or stream, in order of their ends.
+
+    ``rows`` are device rows, ``end`` the ends on the clock of the job (s), ``kind`` the words of
+    the kernels' names.
+    """
+
+    place: int
+    key: str
+    rows: NDArray[np.int64]
+    end: NDArray[np.float64]
+    kind: tuple[str, ...]
+
+
+def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """Tell the communicators of collectives that have none, by what ends together."""
+    open_lanes = [lane for lane in _lanes(traces) if lane.key.startswith("stream")]
+    if len(traces) < 2 or not open_lanes:
+        return list(traces), []
+    groups = _clusters(open_lanes)
+    records: list[dict[int, CommRecord]] = [{} for _ in traces]
+    lost = 0
+    for number, lanes in enumerate(groups):
+        ranks = tuple(sorted(traces[lane.place].rank for lane in lanes))
+        lost += sum(len(lane.rows) for lane in lanes) if len(lanes) == 1 else 0
+        record = CommRecord(collective="", group_key=f"stream group {number}", group_ranks=ranks)
+        if len(lanes) == 1:
+            record = replace(record, group_label=UNKNOWN_GROUP, dtype="")
+        for lane in lanes:
+            records[lane.place].update(dict.fromkeys(lane.rows.tolist(), record))
+    note = (
+        f"the export does not tell communicators: {sum(len(g) > 1 for g in groups)} of them "
+        "were found by collectives that end together"
+    )
+    if lost:
+        note += f"; {lost} collectives end with no other and cost what was measured"
+    return [_recorded(trace, own) for trace, own in zip(traces, records, strict=True)], [note]
+
+
+def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """Cut the ranks to what all of them recorded, each from its first launch on."""
+    cut = [_launched_part(trace) for trace in traces]
+    for _ in range(8):  # a cut on one communicator may uncover a surplus on another
+        bounds = _surplus(cut)
+        if bounds is None:
+            break
+        cut = [_cropped(trace, *bound) for trace, bound in zip(cut, bounds, strict=True)]
+    lost = sum(trace.unused.get(_OUTSIDE, 0) for trace in cut)
+    return cut, [f"{lost} {_OUTSIDE} are left out"] if lost else []
+
+
+def _lanes(traces: Sequence[RankTrace]) -> list[Lane]:
+    found = []
+    base = min(trace.epoch for trace in traces)
+    for place, trace in enumerate(traces):
+        names = [i for i, name in enumerate(trace.names) if is_collective(name)]
+        rows = np.flatnonzero(np.isin(trace.device.name, names))
+        keys = [_key(trace, row) for row in rows.tolist()]
+        for key in sorted(set(keys)):
+            own = rows[np.array([one == key for one in keys])]
+            own = own[np.argsort(trace.device.end[own], kind="stable")]
+            kind = tuple(_kind(trace, row) for row in own.tolist())
+            end = trace.device.end[own] + (trace.epoch - base) / 1e9
+            found.append(Lane(place, key, own, end, kind))
+    return found
+
+
+def _key(trace: RankTrace, row: int) -> str:
+    """Tell a kernel's communicator, or its stream where that is not known."""
+    comm = int(trace.device.comm[row])
+    told = trace.comms[comm].group_key if comm >= 0 else ""
+    return told or trace.streams[trace.device.stream[row]]
+
+
+def _kind(trace: RankTrace, row: int) -> str:
+    return kind_of(trace.names[trace.device.name[row]]) or ""
+
+
+def _clusters(lanes: Sequence[Lane]) -> list[list[Lane]]:
+    """Put together lanes of different ranks that end together, each with the nearest."""
+    found: list[list[Lane]] = []
+    for lane in lanes:
+        fitting = [
+            (agreement, number)
+            for number, group in enumerate(found)
+            if all(one.place != lane.place for one in group)
+            and (agreement := min(_agreement(one, lane) for one in group)) >= _AGREE
+        ]
+        if fitting:
+            found[max(fitting, key=lambda one: (one[0], -one[1]))[1]].append(lane)
+        else:
+            found.append([lane])
+    return found
+
+
+def _agreement(one: Lane, other: Lane) -> float:
+    """Share of calls that end together, of those in the time that both lanes were recorded."""
+    shift = _shift(one, other)
+    first, second = one.end[max(0, -shift) :], other.end[max(0, shift) :]
+    both = min(len(first), len(second))
+    if not both:
+        return 0.0
+    skip = max(0, -shift), max(0, shift)
+    same = [one.kind[skip[0] + i] == other.kind[skip[1] + i] for i in range(both)]
+    near = np.abs(first[:both] - second[:both]) <= _TOGETHER
+    return float(np.mean(near & np.array(same)))
+
+
+def _shift(one: Lane, other: Lane) -> int:
+    """Tell how many calls the second recorded before the first's first (or less than 0)."""
+    best, found = np.inf, 0
+    for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
+        first, second = one.end[max(0, -shift) :], other.end[max(0, shift) :]
+        both = min(len(first), len(second))
+        if 2 * both < min(len(one.end), len(other.end)) or not both:
+            continue
+        some = np.linspace(0, both - 1, min(both, _SAMPLED)).astype(np.int64)
+        apart = float(np.median(np.abs(first[some] - second[some])))
+        if apart < best:
+            best, found = apart, shift
+    return found
+
+
+def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
+    """Add a group to the records of device rows that have none."""
+    comm = trace.device.comm.copy()
+    comms = list(trace.comms)
+    for row, record in records.items():
+        known = comms[comm[row]] if comm[row] >= 0 else record
+        comm[row] = len(comms)
+        comms.append(
+            replace(
+                known,
+                group_key=record.group_key,
+                group_label=record.group_label,
+                group_ranks=record.group_ranks,
+            )
+        )
+    return replace(trace, device=replace(trace.device, comm=comm), comms=tuple(comms))
+
+
+def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
+    """Tell between which times (s of each) every rank has every call; None if it is so already."""
+    bounds = [(-np.inf, np.inf) for _ in traces]
+    by_key: dict[str, list[Lane]] = {}
+    for lane in _lanes(traces):
+        by_key.setdefault(lane.key, []).append(lane)
+    changed = False
+    for lanes in by_key.values():
+        shifts = [_shift(lanes[0], lane) for lane in lanes]
+        before = [shift - min(shifts) for shift in shifts]
+        length = min(len(lane.rows) - lead for lane, lead in zip(lanes, before, strict=True))
+        for lane, lead in zip(lanes, before, strict=True):
+            late = lane.rows[lead + max(0, length) :]
+            changed |= bool(lead or len(late))
+            start, end = bounds[lane.place]
+            called, _ = _called(traces[lane.place])
+            start = max([start, *(called[lane.rows[:lead]] + _TICK)])
+            bounds[lane.place] = start, min([end, *called[late]])
+    return bounds if changed else None
+
+
+def _called(trace: RankTrace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """When each device event was launched (s), its own start where that is not known; which is."""
+    row = launch_rows(trace)
+    paired = row >= 0
+    if not paired.any():
+        return trace.device.start, paired
+    return np.where(paired, trace.host.start[row], trace.device.start), paired
+
+
+def _launched_part(trace: RankTrace) -> RankTrace:
+    """Cut a rank to the time from its first launch to the end of its last device event."""
+    called, paired = _called(trace)
+    if not paired.any():
+        return trace
+    last = float(np.nextafter(trace.device.end.max(), np.inf))
+    return _cropped(trace, float(called[paired].min()), last)
+
+
+def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
+    """Keep what the host does from ``start`` to ``end`` (s) and what it launches then.
+
+    What was launched before and still runs at ``start`` is kept from then on, without its launch,
+    where more follows on its stream; a user's range that is not inside tells nothing.
+    """
+    host, device = trace.host, trace.device
+    called, paired = _called(trace)
+    launches = np.zeros(len(host), dtype=np.bool_)
+    launches[launch_rows(trace)[paired]] = True
+    marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)
+    whole = (host.start >= start) & np.where(marks, host.end <= end, host.start < end)
+    kept_host = whole | ((host.end > start) & (host.start < start) & ~marks & ~launches)
+    mine = (called >= start) & (called < end)
+    followed = np.isin(device.stream, np.unique(device.stream[mine & paired]))
+    kept = mine | ((called < start) & (device.end > start) & followed)
+    lost = int((~kept_host).sum() + (~kept).sum())
+    return replace(
+        trace,
+        host=_taken(host, kept_host, start),
+        device=_taken(device, kept, start),
+        unused={**trace.unused, _OUTSIDE: trace.unused.get(_OUTSIDE, 0) + lost},
+    )
+
+
+def _taken(events: _Events, kept: NDArray[np.bool_], start: float) -> _Events:
+    """Take rows, none of which begins before ``start``."""
+    columns = {one.name: getattr(events, one.name)[kept] for one in fields(events)}
+    columns["start"] = np.maximum(columns["start"], start)
+    return replace(events, **columns)

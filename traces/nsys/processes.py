@@ -1,0 +1,156 @@
+"""Which processes and GPUs of Nsight Systems exports are ranks, which, and in which communicators.
+
+A rank's number is its place in the largest communicator of NCCL where the export tells that, else
+the number in the file's name where each file has one rank, else its place in the order of files,
+devices and processes. A process on a GPU where it runs no kernel is no rank, nor is one without a
+collective where others have some.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from traces.nsys.database import Longs
+from traces.nsys.nccl import Membership, NcclCall
+from traces.nsys.tables import Export
+from traces.profiler.comms import is_collective
+
+_NUMBERED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
+IN_ORDER = "order of files, devices and processes"
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """One export and the calls of NCCL in it."""
+
+    path: Path
+    export: Export
+    calls: list[NcclCall]
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A process on a device: what becomes a rank. ``rows`` are its device events.
+
+    ``place`` says which of the process' devices it is, and of how many: a process of several
+    devices makes each call once for every device.
+    """
+
+    file: File
+    process: int
+    device: int
+    rows: Longs
+    collectives: int
+    place: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator of NCCL: its ranks in the job where all are known, and their number."""
+
+    key: str
+    ranks: tuple[int, ...] | None
+    size: int | None
+
+
+def find_units(files: Sequence[File]) -> tuple[list[Unit], list[str]]:
+    """Tell which processes on which GPUs are ranks, and in notes what the others ran."""
+    every = [unit for file in files for unit in _units_of(file)]
+    with_calls = [unit for unit in every if unit.collectives]
+    kept = with_calls or every
+    notes = [
+        f"{unit.file.path.name}: process {unit.process & 0xFFFFFF} runs {len(unit.rows)} kernels "
+        f"and copies on device {unit.device} and no collective: it is not taken for a rank"
+        for unit in every
+        if unit not in kept
+    ]
+    return [_placed(unit, kept) for unit in kept], notes
+
+
+def _placed(unit: Unit, units: Sequence[Unit]) -> Unit:
+    """Tell a unit's place among those of its process, which are in order of their devices."""
+    own = [one for one in units if one.file is unit.file and one.process == unit.process]
+    return replace(unit, place=(own.index(unit), len(own)))
+
+
+def _units_of(file: File) -> Iterator[Unit]:
+    device = file.export.device
+    collective = np.isin(
+        device["name"], [i for i, name in enumerate(file.export.names) if is_collective(name)]
+    )
+    pairs = np.stack([device["deviceId"], device["process"]], axis=1)
+    unique, place = np.unique(pairs, axis=0, return_inverse=True)
+    only_copies = bool((device["copy"] == 1).all())
+    for number, (owner, process) in enumerate(unique.tolist()):
+        rows = np.flatnonzero(place.ravel() == number)
+        if only_copies or (device["copy"][rows] == 0).any():
+            yield Unit(file, process, owner, rows, int(collective[rows].sum()))
+
+
+def numbers_of(
+    units: Sequence[Unit], members: Mapping[Path, dict[int, list[Membership]]]
+) -> tuple[list[int], str]:
+    """Tell each unit's rank and where it is from: NCCL, the files' names, or their order."""
+    told = [_told(unit, members[unit.file.path]) for unit in units]
+    known = [rank for rank in told if rank is not None]
+    if len(known) == len(units) == len(set(known)):
+        return known, "NCCL"
+    found = [_NUMBERED.findall(unit.file.path.stem) for unit in units]
+    named = [int(numbers[0]) for numbers in found if len(set(numbers)) == 1]
+    if len(named) == len(units) == len(set(named)):
+        return named, "file name"
+    return list(range(len(units))), IN_ORDER
+
+
+def _told(unit: Unit, members: dict[int, list[Membership]]) -> int | None:
+    """Tell a unit's rank in the largest communicator that it is in; None where sizes tie."""
+    own = [one for listed in members.values() for one in listed if _is_of(one, unit)]
+    largest = max((one.size for one in own), default=0)
+    ranks = {one.rank for one in own if one.size == largest}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _is_of(member: Membership, unit: Unit) -> bool:
+    return member.process == unit.process and member.device in (-1, unit.device)
+
+
+def communicators_of(
+    units: Sequence[Unit],
+    numbers: Sequence[int],
+    members: Mapping[Path, dict[int, list[Membership]]],
+) -> Mapping[int, Communicator]:
+    """Tell the ranks of each communicator: those that said so, else all that use it.
+
+    The latter only where its size is not told or is their number.
+    """
+    using: dict[int, set[int]] = {}
+    places: dict[int, dict[int, int]] = {}
+    sizes: dict[int, int] = {}
+    for unit, number in zip(units, numbers, strict=True):
+        for key, listed in members[unit.file.path].items():
+            own = [one for one in listed if _is_of(one, unit)]
+            places.setdefault(key, {}).update({one.rank: number for one in own})
+            if own:
+                sizes[key] = own[0].size
+        mine = [one for one in unit.file.calls if one.process == unit.process]
+        for used in {one.communicator for one in mine}:
+            if used is not None:
+                using.setdefault(used, set()).add(number)
+    return {
+        key: _communicator(key, sorted(users), places.get(key, {}), sizes.get(key))
+        for key, users in using.items()
+    }
+
+
+def _communicator(
+    key: int, users: list[int], places: dict[int, int], size: int | None
+) -> Communicator:
+    label = f"{key & 0xFFFFFFFFFFFFFFFF:#x}"
+    if size is not None and len(places) == size:
+        return Communicator(label, tuple(places[place] for place in sorted(places)), size)
+    if size in (None, len(users)):
+        return Communicator(label, tuple(users), len(users))
+    return Communicator(label, None, size)

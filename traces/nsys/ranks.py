@@ -1,0 +1,298 @@
+"""A process on a GPU of a Nsight Systems export becomes a :class:`RankTrace`.
+
+What waited for what, as CUPTI recorded it: ``CUPTI_ACTIVITY_KIND_SYNCHRONIZATION``.
+
+A wait for an event names it; the table ``CUPTI_ACTIVITY_KIND_CUDA_EVENT`` (``nsys profile
+--cuda-event-trace=true``) tells by which call and on which stream the event had been recorded. An
+event is recorded again and again: ``eventSyncId`` tells the times apart in newer exports, in older
+ones it is the last before the wait.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.core.calls import is_comm
+from traces.core.events import (
+    CommRecord,
+    DeviceEvents,
+    HostEvents,
+    HostKind,
+    ProcessGroup,
+    RankTrace,
+    SyncEvent,
+)
+from traces.nsys.database import Longs, Numbers
+from traces.nsys.nccl import NcclCall, comm_record, launched, memberships
+from traces.nsys.processes import (
+    IN_ORDER,
+    Communicator,
+    File,
+    Unit,
+    communicators_of,
+    find_units,
+    numbers_of,
+)
+from traces.nsys.tables import Export
+from traces.profiler.comms import is_collective
+
+_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+"""``CUpti_ActivitySynchronizationType``, named as the PyTorch profiler names them."""
+_NO_ID = (-1, 0)
+_UNREAD = "CUDA synchronisations of which neither stream nor event is told"
+Recorded = tuple[int, int]
+"""The stream on which an event was recorded, and the correlation id of the call."""
+
+
+def sync_events(
+    export: Export, process: int, streams: set[int], first: int
+) -> tuple[tuple[SyncEvent, ...], dict[str, int]]:
+    """Collect a process' waits of which something is told, and count the others.
+
+    ``streams`` are those of the rank; times become seconds since ``first`` (ns).
+    """
+    syncs = export.syncs.only(export.syncs["globalPid"] >> 24 == process)
+    records = _Records(export, process)
+    found, unread = [], 0
+    columns = ("start", "end", "syncType", "streamId", "correlationId", "eventId", "eventSyncId")
+    for row in zip(*(syncs[column].tolist() for column in columns), strict=True):
+        start, end, kind, stream, correlation, event, again = row
+        source = records.of(event, again, start) if kind in (1, 2) else None
+        waiting = stream if stream in streams else None
+        if kind not in _KINDS or (source is None and (waiting is None or kind == 2)):
+            unread += 1
+            continue
+        found.append(
+            SyncEvent(
+                kind=_KINDS[kind],
+                start=(start - first) / 1e9,
+                end=(end - first) / 1e9,
+                stream=None if waiting is None else f"stream {waiting}",
+                correlation=correlation,
+                source_stream=None if source is None else f"stream {source[0]}",
+                record_correlation=None if source is None else source[1],
+            )
+        )
+    found.sort(key=lambda sync: sync.start)
+    return tuple(found), {_UNREAD: unread} if unread else {}
+
+
+class _Records:
+    """Where the events of a process were recorded."""
+
+    def __init__(self, export: Export, process: int) -> None:
+        events = export.events.only(export.events["globalPid"] >> 24 == process)
+        called = _called_at(export.runtime, process)
+        self._numbered: dict[int, Recorded] = {}
+        in_order: dict[int, list[tuple[int, Recorded]]] = {}
+        columns = ("streamId", "correlationId", "eventId", "eventSyncId")
+        for row in zip(*(events[column].tolist() for column in columns), strict=True):
+            stream, correlation, event, again = row
+            if correlation not in called:
+                continue
+            if again not in _NO_ID:
+                self._numbered[again] = stream, correlation
+            in_order.setdefault(event, []).append((called[correlation], (stream, correlation)))
+        self._in_order = {event: sorted(found) for event, found in in_order.items()}
+
+    def of(self, event: int, again: int, time: int) -> Recorded | None:
+        """Find the record that a wait for an event at a time (ns) is for."""
+        if again not in _NO_ID and again in self._numbered:
+            return self._numbered[again]
+        known = self._in_order.get(event, [])
+        place = bisect_right(known, time, key=lambda one: one[0])
+        return known[place - 1][1] if place else None
+
+
+def _called_at(runtime: Numbers, process: int) -> dict[int, int]:
+    calls = runtime.only(runtime["thread"] >> 24 == process)
+    return dict(zip(calls["correlationId"].tolist(), calls["start"].tolist(), strict=True))
+
+
+def rank_traces(files: Sequence[File]) -> tuple[list[RankTrace], list[Unit], list[str]]:
+    """Make the ranks of all files, sorted, each with its unit, and notes on what was left out."""
+    units, notes = find_units(files)
+    members = {file.path: memberships(file.calls) for file in files}
+    numbers, source = numbers_of(units, members)
+    if source == IN_ORDER and len(units) > 1:
+        notes.append(f"ranks are numbered in the {source}: the export does not tell them")
+    communicators = communicators_of(units, numbers, members)
+    sizes = [one.size or 0 for one in communicators.values()]
+    world = max(len(units), *(number + 1 for number in numbers), *sizes)
+    in_order = sorted(zip(numbers, units, strict=True), key=lambda one: one[0])
+    traces = [
+        replace(_rank_trace(unit, number, communicators), rank_source=source, world_size=world)
+        for number, unit in in_order
+    ]
+    for file in files:  # what a file holds besides is counted once
+        place = next((i for i, one in enumerate(traces) if one.file == file.path), 0)
+        unused = Counter(traces[place].unused) + file.export.unused
+        traces[place] = replace(traces[place], unused=dict(unused))
+    return traces, [unit for _, unit in in_order], notes
+
+
+def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicator]) -> RankTrace:
+    """Make a rank of a unit."""
+    export = unit.file.export
+    device = export.device.only(unit.rows)
+    device = device.only(np.lexsort((device["end"], device["start"])))
+    host, kinds = _host(unit, export)
+    first = min(int(column[0]) for column in (device["start"], host["start"]) if len(column))
+    comms: list[CommRecord] = []
+    comm_of_device = _device_comms(unit, device, host, comms, communicators)
+    comm_of_name = _host_comms(export, comms)
+    threads, thread = np.unique(host["thread"], return_inverse=True)
+    streams, stream = np.unique(device["streamId"], return_inverse=True)
+    labels = tuple(f"stream {one}" for one in streams.tolist())
+    syncs, unread = sync_events(export, unit.process, set(streams.tolist()), first)
+    return RankTrace(
+        file=unit.file.path,
+        rank=number,
+        rank_source="",
+        world_size=None,
+        backend="nccl" if unit.collectives else "",
+        epoch=export.utc + first,
+        host=HostEvents(
+            kind=kinds,
+            thread=thread.astype(np.int32),
+            name=host["name"].astype(np.int32),
+            start=(host["start"] - first) / 1e9,
+            end=(host["end"] - first) / 1e9,
+            correlation=host["correlationId"],
+            external=np.full(len(host), -1, dtype=np.int64),
+            comm=np.where(kinds == HostKind.RUNTIME, -1, comm_of_name[host["name"]]).astype(
+                np.int32
+            ),
+        ),
+        device=DeviceEvents(
+            copy=device["copy"] == 1,
+            stream=stream.astype(np.int32),
+            name=device["name"].astype(np.int32),
+            start=(device["start"] - first) / 1e9,
+            end=(device["end"] - first) / 1e9,
+            correlation=device["correlationId"],
+            external=np.full(len(device), -1, dtype=np.int64),
+            comm=comm_of_device,
+            blocks=np.full(len(device), np.nan),
+        ),
+        syncs=syncs,
+        comms=tuple(comms),
+        steps=(),
+        groups={
+            one.key: ProcessGroup(one.key, "", one.size or 0, one.ranks)
+            for one in communicators.values()
+            if one.ranks is not None and number in one.ranks
+        },
+        names=export.names,
+        threads=tuple(f"thread {one & 0xFFFFFF}" for one in threads.tolist()),
+        streams=labels,
+        unused=unread,
+        accelerator=export.accelerator,
+    )
+
+
+def _host(unit: Unit, export: Export) -> tuple[Numbers, NDArray[np.uint8]]:
+    """Select calls of the CUDA library and ranges of threads, an enclosing event first."""
+    ranges, runtime = export.ranges, export.runtime
+    mine = (ranges.thread >> 24 == unit.process) & ranges.nested
+    calls = runtime.only(runtime["thread"] >> 24 == unit.process)
+    used = ranges.only(mine)
+    columns = {
+        "start": np.concatenate([used.start, calls["start"]]),
+        "end": np.concatenate([used.end, calls["end"]]),
+        "thread": np.concatenate([used.thread, calls["thread"]]),
+        "name": np.concatenate([used.name, calls["name"]]),
+        "correlationId": np.concatenate([np.full(len(used.row), -1), calls["correlationId"]]),
+    }
+    kinds = np.full(len(columns["start"]), HostKind.RUNTIME, dtype=np.uint8)
+    kinds[: len(used.row)] = np.where(
+        used.operator, HostKind.OPERATOR.value, HostKind.ANNOTATION.value
+    )
+    order = np.lexsort((-columns["end"], columns["start"]))
+    return Numbers(columns).only(order), kinds[order]
+
+
+def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
+    """Tell by each name's index the record of what the name says, -1 for none.
+
+    A call of NCCL has its record on its kernel; here it only marks that it is one.
+    """
+    found = np.full(max(1, len(export.names)), -1, dtype=np.int64)
+    for index, name in enumerate(export.names):
+        if is_comm(name) or name.startswith(("nccl", "pnccl")):
+            word = name.rpartition(":")[2].partition(" ")[0] if ":" in name else ""
+            found[index] = len(comms)
+            comms.append(CommRecord(collective=word))
+    return found
+
+
+def _device_comms(
+    unit: Unit,
+    device: Numbers,
+    host: Numbers,
+    comms: list[CommRecord],
+    communicators: Mapping[int, Communicator],
+) -> NDArray[np.int32]:
+    """Give each kernel of NCCL the record of the calls that it carries out."""
+    found = np.full(len(device), -1, dtype=np.int32)
+    by_thread = _launched_by(unit, device, host)
+    for call, together in launched([one for one in unit.file.calls if one.process == unit.process]):
+        place, count = unit.place
+        carried = together if len(together) % count else together[place::count]
+        times, rows = by_thread.get(call.thread, _NOTHING)
+        kernels = rows[np.searchsorted(times, call.start) : np.searchsorted(times, call.end)]
+        several = len(kernels) > 1 and len(kernels) == len(carried)
+        for number, row in enumerate(kernels.tolist()):
+            # Of several calls in several kernels only equal numbers tell which is in which.
+            part = carried if len(kernels) == 1 else (carried[number],) if several else ()
+            found[row] = len(comms)
+            comms.append(_with_group(part, carried, communicators))
+    return found
+
+
+_NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def _launched_by(unit: Unit, device: Numbers, host: Numbers) -> dict[int, tuple[Longs, Longs]]:
+    """Tell by thread when kernels of NCCL were launched, in order, and their rows."""
+    names = [i for i, name in enumerate(unit.file.export.names) if is_collective(name)]
+    rows = np.flatnonzero(np.isin(device["name"], names))
+    launch = _launches(host, device["correlationId"][rows])
+    rows, launch = rows[launch >= 0], launch[launch >= 0]
+    order = np.argsort(host["start"][launch], kind="stable")
+    rows, launch = rows[order], launch[order]
+    thread = host["thread"][launch]
+    return {
+        one: (host["start"][launch[thread == one]], rows[thread == one])
+        for one in np.unique(thread).tolist()
+    }
+
+
+def _with_group(
+    part: tuple[NcclCall, ...],
+    calls: tuple[NcclCall, ...],
+    communicators: Mapping[int, Communicator],
+) -> CommRecord:
+    """Make the record of a part of calls that were launched together, with their group."""
+    keys = {call.communicator for call in part or calls}
+    key = keys.pop() if len(keys) == 1 else None
+    group = communicators.get(key) if key is not None else None
+    record = comm_record(part, group.size if group else None)
+    if group is None:
+        return record
+    return replace(record, group_key=group.key, group_ranks=group.ranks, group_size=group.size)
+
+
+def _launches(host: Numbers, correlation: Longs) -> Longs:
+    """Find the rows of the calls that launched, by correlation id; -1 where there is none."""
+    ids = host["correlationId"]
+    order = np.argsort(ids, kind="stable")
+    if not len(order):
+        return np.full(len(correlation), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
+    row = order[place]
+    return np.where((ids[row] == correlation) & (correlation >= 0), row, -1)

@@ -1,0 +1,285 @@
+"""The tables of a Nsight Systems export that a replay needs, as columns of one form.
+
+Field by field as NVIDIA's "SQLite Export Schema Reference" has them; columns that came or went
+between versions are optional. A process is ``globalPid`` without its last 24 bits, a thread
+``globalTid``. Times are nanoseconds of the file's own clock.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TraceError
+from traces.core.columns import Table
+from traces.nsys.database import Database, Longs, Numbers
+
+_PREFIX = "CUPTI_ACTIVITY_KIND_"
+_DEVICE = ("start", "end", "deviceId", "streamId")
+_ALSO = ("correlationId", "globalPid")
+_COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD"}
+_COPIES |= {9: "HtoH", 10: "PtoP"}
+"""``CUpti_ActivityMemcpyKind``; named as the PyTorch profiler names its copies."""
+_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed", "Unknown")
+"""Kinds of memory as Nsight Systems counts them, where ``ENUM_CUDA_MEM_KIND`` is missing."""
+_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
+"""What CUPTI appends to the name of a function: the version of CUDA that brought it."""
+_EMITTED = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
+"""What ``torch.autograd.profiler.emit_nvtx`` appends to the name of an operator."""
+_PUSH_POP, _START_END = (59, 70), (60, 71)
+GRAPH_ROWS = "CUDA graphs recorded as one op each"
+_USED = {f"{_PREFIX}{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")}
+_USED |= {f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT", "NVTX_EVENTS", "StringIds"}
+_ABOUT = re.compile(r"(ENUM_|META_|TARGET_|ANALYSIS_|NVTX_PAYLOAD|NVTX_SCOPES|EXPORT_|sqlite_)")
+_LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethodType")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """NVTX ranges that have ended; columns ``(ranges,)``.
+
+    ``row`` is the row of the table, ``name`` an index into ``Export.names``, ``nested`` tells
+    push/pop ranges, which belong to a thread, from start/end ranges, which may cross threads;
+    ``operator`` those that ``emit_nvtx`` wrote.
+    """
+
+    row: Longs
+    start: Longs
+    end: Longs
+    thread: Longs
+    name: Longs
+    nested: NDArray[np.bool_]
+    operator: NDArray[np.bool_]
+
+    def only(self, rows: NDArray[np.bool_]) -> "Ranges":
+        """Take the ranges of a mask."""
+        return Ranges(
+            row=self.row[rows],
+            start=self.start[rows],
+            end=self.end[rows],
+            thread=self.thread[rows],
+            name=self.name[rows],
+            nested=self.nested[rows],
+            operator=self.operator[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Export:
+    """One file's events. ``utc`` is when the file's clock showed 0 (ns since 1970).
+
+    ``device`` has kernels, copies, memsets and whole CUDA graphs with ``start``, ``end``,
+    ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``; ``runtime`` has
+    ``start``, ``end``, ``thread``, ``correlationId``, ``name``.
+    """
+
+    utc: int
+    names: tuple[str, ...]
+    device: Numbers
+    runtime: Numbers
+    syncs: Numbers
+    events: Numbers
+    ranges: Ranges
+    accelerator: str
+    unused: Counter[str] = field(default_factory=Counter)
+
+
+def read_export(database: Database) -> Export:
+    """Read all of a file.
+
+    Raises
+    ------
+    TraceError
+        If it has no event of a GPU, or an event that contradicts itself.
+    """
+    names: Table[str] = Table()
+    unused: Counter[str] = Counter()
+    runtime = _runtime(database, names)
+    device = _device(database, names, runtime, unused)
+    if not len(device):
+        has = ", ".join(name for name in database.tables if name not in _LISTS)[:200] or "no table"
+        raise TraceError(
+            f"{database.path}: no kernel, copy or memset was recorded (it has {has}); "
+            "record with 'nsys profile --trace=cuda,nvtx' and export with --type sqlite"
+        )
+    ranges = _ranges(database, names, unused)
+    for table in sorted(set(database.tables) - _USED - set(_LISTS)):
+        if not _ABOUT.match(table) and database.count(table):
+            unused[table] += database.count(table)
+    return Export(
+        utc=_utc(database),
+        names=tuple(names.index),
+        device=device,
+        runtime=runtime,
+        syncs=database.numbers(
+            f"{_PREFIX}SYNCHRONIZATION",
+            ("start", "end", "deviceId", "streamId"),
+            ("syncType", "correlationId", "globalPid", "eventId", "eventSyncId"),
+        ),
+        events=database.numbers(
+            f"{_PREFIX}CUDA_EVENT",
+            ("deviceId", "streamId", "eventId"),
+            ("correlationId", "globalPid", "eventSyncId"),
+        ),
+        ranges=ranges,
+        accelerator=_accelerator(database),
+        unused=unused,
+    )
+
+
+def _device(
+    database: Database, names: Table[str], runtime: Numbers, unused: Counter[str]
+) -> Numbers:
+    kernel_name = next(
+        (
+            column
+            for column in ("demangledName", "shortName", "mangledName")
+            if database.has(f"{_PREFIX}KERNEL", column)
+        ),
+        "demangledName",
+    )
+    kernels = database.numbers(f"{_PREFIX}KERNEL", (*_DEVICE, kernel_name), _ALSO)
+    kinds = ("srcKind", "dstKind")
+    copies = database.numbers(f"{_PREFIX}MEMCPY", (*_DEVICE, "copyKind"), (*_ALSO, *kinds))
+    memsets = database.numbers(f"{_PREFIX}MEMSET", _DEVICE, _ALSO)
+    graphs = database.numbers(f"{_PREFIX}GRAPH_TRACE", _DEVICE, (*_ALSO, "graphId"))
+    if len(graphs):
+        unused[GRAPH_ROWS] += len(graphs)
+    named = (
+        (kernels, _strings(database, names, kernels[kernel_name]), 0),
+        (copies, _copy_names(database, names, copies), 1),
+        (memsets, np.full(len(memsets), names("Memset (Device)") if len(memsets) else 0), 1),
+        (graphs, _labels(names, graphs["graphId"], "CUDA graph {}"), 0),
+    )
+    columns = {
+        column: np.concatenate([table[column] for table, _, _ in named])
+        for column in (*_DEVICE, *_ALSO)
+    }
+    columns["name"] = np.concatenate([name for _, name, _ in named])
+    columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
+    columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
+    found = Numbers(columns)
+    _check_times(database, found, "a kernel, copy or memset")
+    return found
+
+
+def _processes(database: Database, told: Longs, runtime: Numbers) -> Longs:
+    """Tell the processes of device events; where the export does not, it must be of one."""
+    if not len(told) or told.min() >= 0:
+        return told >> 24
+    only = np.unique(runtime["thread"] >> 24)
+    if len(only) > 1:
+        raise TraceError(
+            f"{database.path}: kernels without globalPid, and {len(only)} processes: "
+            "which ran what is not told; export with a newer Nsight Systems"
+        )
+    return np.where(told < 0, only[0] if len(only) else 0, told >> 24)
+
+
+def _runtime(database: Database, names: Table[str]) -> Numbers:
+    table = f"{_PREFIX}RUNTIME"
+    read = database.numbers(table, ("start", "end", "globalTid", "nameId"), ("correlationId",))
+    read = read.only(read["end"] >= 0)  # a call that never returned has no end
+    found = Numbers(
+        {
+            "start": read["start"],
+            "end": read["end"],
+            "thread": read["globalTid"],
+            "correlationId": read["correlationId"],
+            "name": _strings(database, names, read["nameId"]),
+        }
+    )
+    _check_times(database, found, "a call of the CUDA library")
+    return found
+
+
+def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Ranges:
+    table = "NVTX_EVENTS"
+    read = database.numbers(
+        table, ("start",), ("end", "eventType", "globalTid", "textId", "domainId")
+    )
+    kind = read["eventType"]
+    texts = np.full(len(read), -1, dtype=np.int64)
+    emitted = np.zeros(len(read), dtype=np.bool_)
+    for row, (text,) in enumerate(database.values(table, ("text",))):
+        if text is not None:
+            texts[row], emitted[row] = _named(names, str(text))
+    rest = (texts < 0) & (read["textId"] >= 0)
+    ids, place = np.unique(read["textId"][rest], return_inverse=True)
+    strings = database.strings(ids)
+    pairs = [_named(names, strings[number]) for number in ids.tolist()]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    texts[rest], emitted[rest] = both[place, 0], both[place, 1]
+    nested = np.isin(kind, _PUSH_POP)
+    keep = (texts >= 0) & (read["end"] >= read["start"]) & (nested | np.isin(kind, _START_END))
+    if not keep.all():
+        unused["NVTX marks, and ranges without an end"] += int((~keep).sum())
+    found = Ranges(
+        row=np.arange(len(read)),
+        start=read["start"],
+        end=read["end"],
+        thread=read["globalTid"],
+        name=texts,
+        nested=nested,
+        operator=emitted,
+    )
+    return found.only(keep)
+
+
+def _named(names: Table[str], text: str) -> tuple[int, bool]:
+    """Return the name without what ``emit_nvtx`` appends, and whether it did so."""
+    plain = _EMITTED.sub("", text)
+    return names(plain), len(plain) < len(text)
+
+
+def _strings(database: Database, names: Table[str], ids: Longs) -> Longs:
+    """Map ids of strings to indices of names."""
+    unique, place = np.unique(ids, return_inverse=True)
+    strings = database.strings(unique)
+    index = [names(_VERSION.sub("", strings[number])) for number in unique.tolist()]
+    return np.array(index, dtype=np.int64)[place] if index else np.empty(0, dtype=np.int64)
+
+
+def _copy_names(database: Database, names: Table[str], copies: Numbers) -> Longs:
+    told = database.values("ENUM_CUDA_MEM_KIND", ("id", "label"))
+    memory = dict(enumerate(_MEMORY)) | {number: str(label) for number, label in told}
+    kinds = np.stack([copies[column] for column in ("copyKind", "srcKind", "dstKind")], axis=1)
+    unique, place = np.unique(kinds, axis=0, return_inverse=True)
+    index = [names(_copy_name(memory, *kind)) for kind in unique.tolist()]
+    return np.array(index, dtype=np.int64)[place.ravel()] if index else np.empty(0, dtype=np.int64)
+
+
+def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> str:
+    name = f"Memcpy {_COPIES.get(kind, f'kind {kind}')}"
+    if source not in memory or target not in memory:
+        return name
+    return f"{name} ({memory[source]} -> {memory[target]})"
+
+
+def _labels(names: Table[str], numbers: Longs, form: str) -> Longs:
+    index = [names(form.format(number)) for number in numbers.tolist()]
+    return np.array(index, dtype=np.int64)
+
+
+def _check_times(database: Database, events: Numbers, what: str) -> None:
+    wrong = np.flatnonzero((events["start"] < 0) | (events["end"] < events["start"]))
+    if len(wrong):
+        row = int(wrong[0])
+        raise TraceError(
+            f"{database.path}: {what} begins at {events['start'][row]} ns and ends at "
+            f"{events['end'][row]} ns: export again"
+        )
+
+
+def _utc(database: Database) -> int:
+    """When the file's clock showed 0: the session's start in UTC less the clock then."""
+    told = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
+    return int(told[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(told) else 0
+
+
+def _accelerator(database: Database) -> str:
+    named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
+    return ", ".join(sorted(named))

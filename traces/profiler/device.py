@@ -1,0 +1,249 @@
+"""The device's ops of a rank's step, and the streams they ran on.
+
+Several calls in one kernel: what a coalescing group held back and launched together.
+
+``batch_isend_irecv`` and other coalescing groups call one after the other, each with its own
+record and without a launch; ``ncclGroupEnd``, inside ``nccl:coalesced``, launches one kernel for
+all. That launch names no kind: the calls since the thread's launch before it do.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from simulator.workload import STEP_BEFORE, UNKNOWN, What
+from traces.core.calls import LocalCall, kind_of
+from traces.core.events import CommRecord, RankTrace
+from traces.core.rank_graph import LocalOp, RankGraph
+from traces.profiler.comm_kernels import KERNELS, Rules
+from traces.profiler.comms import Enclosing, local_call
+from traces.profiler.launches import Launches
+from traces.profiler.window import Window
+
+Parts = Mapping[int, Sequence[list[CommRecord]]]
+"""Per launch row, the records of each of the calls that it launches."""
+
+
+def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
+    """Find the launches that carry out calls made before them."""
+    found: dict[int, list[list[CommRecord]]] = {}
+    before: dict[int, float] = defaultdict(lambda: -math.inf)
+    for row in dict.fromkeys(launches.host.tolist()):
+        thread, start = int(trace.host.thread[row]), float(trace.host.start[row])
+        own = enclosing.records(row)
+        if own and not any(kind_of(one.collective) for one in own):
+            spans = enclosing.calls_between(thread, before[thread], start)
+            calls = [(span, enclosing.records_of(span)) for span in spans]
+            held = [one for one in calls if any(kind_of(part.collective) for part in one[1])]
+            if held:
+                enclosing.carry([span for span, _ in held], row)
+                found[row] = [records for _, records in held]
+        before[thread] = start
+    return found
+
+
+def joined(calls: Sequence[LocalCall]) -> list[LocalCall]:
+    """Say what one kernel does for several calls: messages stay apart, collectives are one.
+
+    Collectives of one kind on one group move the sum of their sizes. Of several kinds or groups
+    nobody knows how they share the kernel: its kind is unknown, and it costs what was measured.
+    """
+    first = calls[0]
+    if len(calls) == 1:
+        return [first]
+    if all(call.kind == "send_receive" and call.peer is not None for call in calls):
+        return list(calls)
+    if len({(call.kind, call.key, call.ranks, call.group_size) for call in calls}) > 1:
+        return [replace(first, kind=UNKNOWN, size=math.nan, sequence=None, peer=None)]
+    if first.kind == "send_receive":
+        return [replace(first, kind=UNKNOWN, size=math.nan)]
+    dtypes = {call.dtype for call in calls}
+    dtype = first.dtype if len(dtypes) == 1 else ""
+    return [replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
+
+
+def split_messages(graph: RankGraph) -> None:
+    """Give each message of a kernel an op of its own beside the kernel's.
+
+    They wait for the same and are waited for by the same, but not for one another: a send to the
+    next stage and a receive from the one before start together, as they do in the kernel.
+    """
+    twins: dict[int, list[int]] = {}
+    for op, calls in graph.together.items():
+        model = graph.ops[op]
+        for call in calls:
+            times = (model.start, model.end, model.ready)
+            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times))
+            graph.collectives[twin] = call
+            twins.setdefault(op, []).append(twin)
+    graph.edges += [
+        (one, other, lag)
+        for source, target, lag in graph.edges
+        if source in twins or target in twins
+        for one in (source, *twins.get(source, ()))
+        for other in (target, *twins.get(target, ()))
+        if (one, other) != (source, target)
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class DeviceOps:
+    """Device ops of a step: the first ops of the rank's graph, in order of their start.
+
+    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` the
+    start of that (s), None for a kernel without one, ``returned`` its end. ``on_stream`` lists each
+    stream's ops in the order they ran. ``before`` are those that stand for what a stream still had
+    to do for the step before.
+    """
+
+    graph: RankGraph
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    op_of: dict[int, int] = field(default_factory=dict)
+    stream: list[int] = field(default_factory=list)
+    launch: list[int | None] = field(default_factory=list)
+    launched: list[float | None] = field(default_factory=list)
+    returned: list[float] = field(default_factory=list)
+    on_stream: dict[int, list[int]] = field(default_factory=dict)
+    before: set[int] = field(default_factory=set)
+    _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
+    _before: dict[int, int] = field(default_factory=dict)
+
+    def start(self, op: int) -> float:
+        """Measured start (s)."""
+        return self.starts[op]
+
+    def end(self, op: int) -> float:
+        """Measured end (s)."""
+        return self.ends[op]
+
+    def launched_before(self, one: int, other: int) -> bool:
+        """Whether both launches are known and the first came first."""
+        if one in self.before:
+            return True
+        if self.launch[one] is not None and self.launch[one] == self.launch[other]:
+            return one < other  # nodes of a graph: in the order in which they ran
+        first, second = self.launched[one], self.launched[other]
+        return first is not None and second is not None and first < second
+
+    def previous(self, op: int) -> int | None:
+        """Find the op before this one on its stream."""
+        if not self._before:
+            order = self.on_stream.values()
+            self._before = {op: before for ops in order for before, op in pairwise(ops)}
+        return self._before.get(op)
+
+    def next(self, op: int) -> int | None:
+        """Find the op after this one on its stream."""
+        order = self.on_stream[self.stream[op]]
+        place = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        return order[place] if place < len(order) else None
+
+    def last_launched(self, stream: int, time: float) -> int | None:
+        """Find the last op of a stream whose launch began before ``time``."""
+        times, ops = self._launch_order(stream)
+        place = bisect_left(times, time)
+        return ops[place - 1] if place else None
+
+    def first_launched(self, stream: int, time: float) -> int | None:
+        """Find the first op of a stream whose launch began after ``time``."""
+        times, ops = self._launch_order(stream)
+        place = bisect_right(times, time)
+        return ops[place] if place < len(ops) else None
+
+    def _launch_order(self, stream: int) -> tuple[list[float], list[int]]:
+        if stream not in self._by_launch:
+            here = ((self.launched[op], op) for op in self.on_stream.get(stream, []))
+            pairs = sorted((time, op) for time, op in here if time is not None)
+            self._by_launch[stream] = ([time for time, _ in pairs], [op for _, op in pairs])
+        return self._by_launch[stream]
+
+
+def add_device_ops(
+    trace: RankTrace,
+    window: Window,
+    launches: Launches,
+    enclosing: Enclosing,
+    graph: RankGraph,
+    kernels: Rules = KERNELS,
+) -> DeviceOps:
+    """Add kernels, copies and collectives to the graph, without any edge yet."""
+    ops = DeviceOps(graph)
+    device, host = trace.device, trace.host
+    parts = held_back(trace, launches, enclosing)
+    used = np.unique(device.name[window.device]).tolist()
+    rules = {number: kernels.rule(trace.names[number]) for number in used}
+    rows = window.device
+    columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
+    times = (device.start[rows], device.end[rows])
+    for row, number, stream, copy, start, end in zip(
+        *(column.tolist() for column in (*columns, *times)), strict=True
+    ):
+        name = trace.names[number]
+        what = What.COPY if copy else What.COLLECTIVE if rules[number] else What.COMPUTE
+        launch = launches.of_device.get(row)
+        op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
+        if what == What.COLLECTIVE:
+            where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
+            found = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in found]
+            graph.collectives[op], *others = joined(calls)
+            graph.ops[op].what = graph.collectives[op].what
+            if others:
+                graph.together[op] = others
+        ops.op_of[row] = op
+        ops.starts.append(start)
+        ops.ends.append(end)
+        ops.stream.append(stream)
+        ops.launch.append(launch)
+        ops.launched.append(None if launch is None else float(host.start[launch]))
+        ops.returned.append(-math.inf if launch is None else float(host.end[launch]))
+        ops.on_stream.setdefault(stream, []).append(op)
+    _carry_over(trace, window, ops)
+    return ops
+
+
+def _records(
+    trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
+) -> list[list[CommRecord]]:
+    """Collect what is said of each call of a kernel: by itself, then by what is around the call."""
+    number = int(trace.device.comm[row])
+    own = [trace.comms[number]] if number >= 0 else []
+    if launch is None:
+        return [own]
+    held = [] if own else parts.get(launch, [])
+    return [[*own, *records] for records in held or [enclosing.records(launch)]]
+
+
+def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
+    """Put what a stream still had to do for the step before in front of its first op.
+
+    It counts as compute, which is most of such a backlog: another accelerator would have shortened
+    it alike, where a stretch of fixed length would bound every what-if from below.
+    """
+    device = trace.device
+    begins = np.full(int(device.stream.max(initial=-1)) + 1, -np.inf)
+    for stream, order in ops.on_stream.items():
+        begins[stream] = ops.start(order[0])
+    earlier = (device.end > window.start) & (device.end <= begins[device.stream])
+    earlier[window.device] = False
+    rows = np.flatnonzero(earlier)
+    last = dict(zip(device.stream[rows].tolist(), rows.tolist(), strict=True))
+    for stream, row in last.items():
+        end = float(trace.device.end[row])
+        lane = trace.streams[stream]
+        op = ops.graph.add(LocalOp(What.COMPUTE, lane, STEP_BEFORE, window.start, end))
+        ops.graph.ops[op].ready = window.start
+        ops.starts.append(window.start)
+        ops.ends.append(end)
+        ops.stream.append(stream)
+        ops.launch.append(None)
+        ops.launched.append(None)
+        ops.returned.append(-math.inf)
+        ops.on_stream[stream].insert(0, op)
+        ops.before.add(op)

@@ -1,0 +1,293 @@
+"""Host calls that wait for the device, and what they waited for.
+
+Loops that ask the device until it says yes: waiting, although no call of it waits.
+
+Threads that wait for one another: who woke whom, from when they fell silent and awoke.
+
+Profilers do not record that the main thread sleeps in ``backward()`` while autograd's thread
+works, nor that it waits for gloo's worker. But a thread that was silent for long and speaks just
+when another falls silent was woken by it; so was one that speaks just when a collective ends.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.workload import What
+from traces.core.events import Floats, HostKind, RankTrace
+from traces.core.loaded import EXPLAINED
+from traces.profiler.device import DeviceOps
+from traces.profiler.launches import Launches
+from traces.profiler.stream_waits import STAMPS, calls_by_correlation
+from traces.profiler.window import Window
+
+_WAITS = re.compile(r"Synchronize")
+_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
+_ONE_STREAM = re.compile(r"StreamSynchronize")
+_EVENT = re.compile(r"EventSynchronize")
+_BLOCKING_COPY = re.compile(
+    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
+)
+_PAGEABLE = "Pageable"
+_TO_HOST = "Memcpy DtoH"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A host call that returned when device ops had ended (s)."""
+
+    thread: int
+    start: float
+    end: float
+    name: str
+    sources: tuple[int, ...]
+
+
+def device_waits(
+    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
+) -> Iterator[Wait]:
+    """Find the synchronising calls of a step, and the copies their caller waited for."""
+    recorded = _recorded(trace, ops)
+    copies = _copies(launches, ops)
+    launched = dict(zip(launches.host.tolist(), launches.device.tolist(), strict=True))
+    last: dict[int, int] = {}
+    host = trace.host
+    may_wait = [number for number, name in enumerate(trace.names) if _WAITS.search(name)]
+    rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
+    rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], may_wait)]
+    columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
+    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+        name = trace.names[number]
+        if row in launched:
+            last[thread] = ops.op_of[launched[row]]
+        if row in copies:
+            sources = _blocking(ops, name, copies[row], end)
+        elif not _WAITS.search(name):
+            continue
+        else:
+            known = recorded.get(int(host.correlation[row]))
+            known = _read_back(ops, last.get(thread)) if known is None else known
+            sources = _synchronized(ops, name, (start, end), known)
+        if sources:
+            # A launch is a cut of its own at the same place; the wait begins right behind it.
+            yield Wait(thread, start, end, name, tuple(sorted(sources)))
+
+
+def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
+    return {
+        launch: ops.op_of[device]
+        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+        if ops.graph.ops[ops.op_of[device]].what == What.COPY
+    }
+
+
+def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int]:
+    """Return the copy if its caller waited for it: pageable memory, or a blocking call."""
+    may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
+    return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
+
+
+def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
+    """Return what a thread launched last if it is a copy to the host: ``item()`` waits for it."""
+    return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
+
+
+def _synchronized(
+    ops: DeviceOps, name: str, called: tuple[float, float], known: int | None
+) -> list[int]:
+    start, end = called
+    if _ALL_STREAMS.search(name):
+        last = (ops.last_launched(stream, start) for stream in ops.on_stream)
+        return [op for op in last if op is not None and ops.end(op) <= end + EXPLAINED]
+    if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
+        return []
+    if known is not None:
+        return [known] if ops.end(known) <= end + EXPLAINED else []
+    return _latest(ops, start, end)
+
+
+def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
+    """Map correlation ids of calls to the op that CUPTI's own record says they waited for.
+
+    A stream is waited for up to what was launched before the call, an event up to what was
+    launched before it was recorded.
+    """
+    called_at = calls_by_correlation(trace)
+    found = {}
+    for sync in trace.syncs:
+        label = sync.source_stream or sync.stream
+        if "Wait" in sync.kind or label is None or label not in trace.streams:
+            continue
+        called = called_at.get(sync.correlation)
+        if called is None:
+            continue
+        until = min(called, called_at.get(sync.record_correlation, called))
+        op = ops.last_launched(trace.streams.index(label), until)
+        if op is not None:
+            found[sync.correlation] = op
+    return found
+
+
+def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
+    """Without a record of the stream: what was launched before and ended last by the return.
+
+    A call that did not have to wait returns at once and tells nothing.
+    """
+    last = (ops.last_launched(stream, start) for stream in ops.on_stream)
+    done = [op for op in last if op is not None and start < ops.end(op) <= end + EXPLAINED]
+    return [max(done, key=lambda op: (ops.end(op), op))] if done else []
+
+
+_ASKS = re.compile(r"(Event|Stream)Query")
+_ENOUGH = 4
+"""Questions at least: an allocator asks once for each block that another stream has used."""
+_LONG = 100e-6
+"""A loop lasts at least this long (s): an allocator that goes through its blocks takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """Questions that a thread asked and did nothing else in between (s)."""
+
+    thread: int
+    name: str
+    starts: Sequence[float]
+    ends: Sequence[float]
+
+
+def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[Wait]:
+    """Find the loops of queries that ended as an op of the device did.
+
+    The answer was no before the last question: the op ended between the last two answers.
+    """
+    for loop in _loops(trace, window):
+        if len(loop.starts) < _ENOUGH or loop.ends[-1] - loop.starts[0] < _LONG:
+            continue
+        last = (ops.last_launched(stream, loop.starts[0]) for stream in ops.on_stream)
+        asked, answered = loop.starts[-2], loop.ends[-1] + STAMPS
+        done = [op for op in last if op is not None and asked <= ops.ends[op] <= answered]
+        if done:
+            source = max(done, key=lambda op: (ops.ends[op], op))
+            yield Wait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
+
+
+def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
+    """Find runs of queries without another runtime call between them."""
+    host = trace.host
+    asks = [number for number, name in enumerate(trace.names) if _ASKS.search(name)]
+    rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
+    if not np.isin(host.name[rows], asks).any():
+        return
+    for thread in np.unique(host.thread[rows]).tolist():
+        mine = rows[host.thread[rows] == thread]
+        query = np.isin(host.name[mine], asks)
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], query, [False]]).astype(np.int8)))
+        for first, last in edges.reshape(-1, 2).tolist():
+            run = mine[first:last]
+            name = trace.names[host.name[run[0]]]
+            yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
+
+
+_SILENT = 100e-6
+"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
+_TOGETHER = 0.2
+"""Threads that wait for each other work at the same time for at most this share of the lesser.
+
+Backward and its caller overlap by microseconds at each handover; independent threads by the
+share of time in which the other is busy.
+"""
+_WAKE_UP = 1e-3
+"""A thread is awake at most this long after the one that woke it fell silent (s).
+
+Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A thread asleep from ``asleep`` to ``awake``, woken by another at ``source_time`` (s)."""
+
+    thread: int
+    asleep: float
+    awake: float
+    source_thread: int
+    source_time: float
+
+    @property
+    def lag(self) -> float:
+        """Time from the wake-up call to being awake (s)."""
+        return max(0.0, self.awake - self.source_time)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A stretch of a thread without a sign of life (s)."""
+
+    start: float
+    end: float
+    thread: int
+
+
+def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
+    """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
+    quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
+    begins = [one.start for one in quiet]
+    active = _active(quiet, window)
+    turns = {
+        (one, other): _take_turns(active[one], active[other]) for one in active for other in active
+    }
+    for slept in quiet:
+        if slept.thread == main and slept.start == -np.inf:
+            continue
+        place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
+        while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
+            other = quiet[place]
+            woke = other.start > slept.start and other.end > slept.end
+            if woke and other.thread != slept.thread and turns[slept.thread, other.thread]:
+                yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
+                break
+            place -= 1
+
+
+def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
+    """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
+    found: dict[int, Floats] = {}
+    for thread in {one.thread for one in quiet}:
+        mine = [(one.start, one.end) for one in quiet if one.thread == thread]
+        edges = np.clip([window.start, *np.ravel(mine), window.end], window.start, window.end)
+        found[thread] = edges.reshape(-1, 2)
+    return found
+
+
+def _take_turns(one: Floats, other: Floats) -> bool:
+    """Whether two threads hardly ever work at the same time, as those do that wait for each other.
+
+    Threads that go about their own business fall silent and awake at the same time by chance.
+    """
+    gone = np.zeros(other.size)
+    gone[1::2] = np.diff(other)[:, 0]
+    both = float(np.diff(np.interp(one, other.ravel(), np.cumsum(gone))).sum())
+    least = min(float(np.diff(part).sum()) for part in (one, other))
+    return both <= _TOGETHER * least
+
+
+def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
+    """Find stretches in which a thread neither begins nor ends an operator or runtime call.
+
+    A thread is silent, too, before its first event and after its last.
+    """
+    host = trace.host
+    rows = window.host[host.kind[window.host] != HostKind.ANNOTATION]
+    for thread in np.unique(host.thread[rows]).tolist():
+        mine = rows[host.thread[rows] == thread]
+        sounds = np.unique(np.concatenate([host.start[mine], host.end[mine]]))
+        edges = np.concatenate([[-np.inf], sounds, [np.inf]])
+        calls = mine[host.kind[mine] == HostKind.RUNTIME]
+        inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
+        for place in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
+            if (edges[place], edges[place + 1]) in inside_call:
+                continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
+            yield Silence(float(edges[place]), float(edges[place + 1]), thread)

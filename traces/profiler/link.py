@@ -1,0 +1,152 @@
+"""From the ranks of a job to a workload: cut, link, order, match."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.core.calls import UNKNOWN_GROUP
+from traces.core.events import Job
+from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
+from traces.core.rank_graph import RankGraph
+from traces.matching.assemble import Clock, align, assemble
+from traces.matching.match import MatchedCall, Matching, match
+from traces.missing_ranks.group_patterns import listed_groups
+from traces.missing_ranks.replicate import replicate
+from traces.profiler.comm_kernels import KERNELS, load_rules
+from traces.profiler.rank import rank_graph
+from traces.profiler.window import Window, choose_step, cut, rank_phases
+
+
+def linked(
+    path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
+) -> Loaded:
+    """Make a workload of one step of a job that has been read.
+
+    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
+
+    Raises
+    ------
+    TraceError
+        If the job has no such step, or its ranks cannot be matched; says what to do.
+    """
+    chosen = choose_step(job.ranks, step)
+    windows = [cut(rank, chosen) for rank in job.ranks]
+    options = options or Options()
+    kernels = KERNELS if options.kernels is None else load_rules(options.kernels)
+    graphs = [
+        rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
+    ]
+    matching = match(graphs, job.job_ranks)
+    clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
+    workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    if options.replicate:
+        workload = replicate(workload, listed_groups(job.ranks))
+    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_with_notes(_coverage(job, windows, graphs, matching, clock), workload.notes),
+        measured_step=max(ends.values()),
+        measured_begin={
+            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
+        },
+        measured_end=ends,
+        accelerator=job.ranks[0].accelerator,
+        sm_coverage=_sm_coverage(job, windows),
+        phases=tuple(
+            phase
+            for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
+            for phase in rank_phases(rank, window, float(shift))
+        ),
+    )
+
+
+def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
+    """Mean of ``min(1, blocks per multiprocessor)`` over the time of kernels that tell it."""
+    busy = covered = 0.0
+    for rank, window in zip(job.ranks, windows, strict=True):
+        device, rows = rank.device, window.device
+        told = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+        time = device.end[told] - device.start[told]
+        busy += float(time.sum())
+        covered += float((time * np.minimum(1.0, device.blocks[told])).sum())
+    return covered / busy if busy else float("nan")
+
+
+def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:
+    return replace(coverage, notes=(*coverage.notes, *notes))
+
+
+def _coverage(
+    job: Job,
+    windows: Sequence[Window],
+    graphs: Sequence[RankGraph],
+    matching: Matching,
+    clock: Clock,
+) -> Coverage:
+    starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
+    unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
+    steps = sorted({one.number for rank in job.ranks for one in rank.steps})
+    return Coverage(
+        step=windows[0].step,
+        steps=tuple(steps),
+        ranks=tuple(rank.rank for rank in job.ranks),
+        ranks_in_job=job.job_ranks,
+        kernels=_kernels(job, [window.device for window in windows]),
+        launches_paired=_kernels(job, [np.setdiff1d(w.device, w.unlaunched) for w in windows]),
+        collectives=len(matching.calls),
+        collectives_matched=sum(1 for call in matching.calls if _complete(call, job)),
+        sizes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
+        starts=dict(starts),
+        clock_offset={
+            g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
+        },
+        unused=dict(unused),
+        skipped=tuple((str(one.file), one.reason) for one in job.skipped),
+        notes=(*job.notes, *_notes(graphs, matching, job)),
+        gaps=worst(gap for graph in graphs for gap in graph.gaps),
+    )
+
+
+def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
+    return sum(int((~r.device.copy[own]).sum()) for r, own in zip(job.ranks, rows, strict=True))
+
+
+def _complete(call: MatchedCall, job: Job) -> bool:
+    here = sum(1 for rank in job.ranks if rank.rank in call.ranks)
+    return call.label != UNKNOWN_GROUP and len(call.ops) == here
+
+
+def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
+    notes = [note for graph in graphs for note in graph.notes]
+    idle = sum(len(graph.left_out) for graph in graphs)
+    if idle:
+        notes.append(f"{idle} host threads that neither launch nor wait are left out")
+    if matching.assumed_groups:
+        notes.append(
+            f"{matching.assumed_groups} calls without a process group: "
+            f"taken as the whole job of {job.job_ranks} ranks"
+        )
+    lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
+    if lost:
+        notes.append(
+            f"{lost} collectives of which the trace does not tell the group, though it lists "
+            "several: not matched between ranks, each costs what was measured"
+        )
+    unsized = sum(1 for call in matching.calls if np.isnan(call.size))
+    if unsized:
+        notes.append(
+            f"{unsized} of {len(matching.calls)} collectives without a size: each costs what was "
+            "measured, on any network"
+        )
+    if len(job.ranks) < job.job_ranks:
+        notes.append(
+            "ranks that were not recorded are taken to arrive at each collective when the trace "
+            "shows they did"
+        )
+    notes.extend(matching.notes)
+    return notes

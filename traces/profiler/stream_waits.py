@@ -1,0 +1,385 @@
+"""Which op on another stream a device op waits for: as recorded, else as the host's calls tell.
+
+With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
+that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
+trace. What the calls around it and the measured times say decides. Where one wait's times say
+nothing (its op was held up by something else), those of like waits do: see ``wait_votes``.
+
+Graphs of kernels that one host call launches (CUDA and HIP graphs): what their replay waits for.
+
+All nodes of a graph follow what was launched to its stream before, and are done before what is
+launched to it afterwards. The profiler writes the nodes on the streams they ran on, and not the
+stream that the graph was launched to: it is taken to be the one on which most of them ran. Inside
+the graph the order on a stream and the measured times tell the rest, as for other kernels.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from simulator.workload import What
+from traces.core.events import HostKind, RankTrace
+from traces.core.loaded import CONTRADICTED, EXPLAINED
+from traces.profiler.comms import Enclosing
+from traces.profiler.device import DeviceOps
+from traces.profiler.launches import Launches, typical_latency
+from traces.profiler.runtime_calls import Call, Site, Votes, stream_calls
+from traces.profiler.window import Window
+
+STAMPS = 2e-6
+"""How far apart profilers stamp two events of one device that happened together (s)."""
+
+Pair = tuple[int, int]
+Waits = dict[int, set[int]]
+"""For each op, the ops that it waits for."""
+
+
+def waits_between_streams(
+    trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, ops: DeviceOps
+) -> Waits:
+    """Collect waits that were recorded, with ids where the profiler wrote them.
+
+    A wait that the measured times contradict is counted and refused.
+    """
+    pairs = list(_with_ids(trace, ops))
+    if not pairs:
+        pairs = list(_without_ids(trace, window, launches, enclosing, ops))
+    waits: Waits = {}
+    for source, op in pairs:
+        if ops.stream[source] != ops.stream[op] and ops.launched_before(source, op):
+            if _contradicted(ops, source, op):
+                count = ops.graph.explained.get("contradicted waits", 0)
+                ops.graph.explained["contradicted waits"] = count + 1
+            else:
+                waits.setdefault(op, set()).add(source)
+    return waits
+
+
+def _contradicted(ops: DeviceOps, source: int, op: int) -> bool:
+    return ops.end(source) > ops.start(op) + CONTRADICTED
+
+
+def _with_ids(trace: RankTrace, ops: DeviceOps) -> Iterator[Pair]:
+    """Read the waits CUPTI recorded: a stream's next op waits for another stream's last."""
+    stream_of = {label: stream for stream, label in enumerate(trace.streams)}
+    called_at = calls_by_correlation(trace)
+    for sync in trace.syncs:
+        if "Wait" not in sync.kind or sync.source_stream is None or sync.stream is None:
+            continue
+        recorded = called_at.get(sync.record_correlation)
+        called = called_at.get(sync.correlation)
+        if recorded is None or called is None:
+            continue
+        source = ops.last_launched(stream_of.get(sync.source_stream, -1), recorded)
+        target = ops.first_launched(stream_of.get(sync.stream, -1), called)
+        if source is not None and target is not None:
+            yield source, target
+
+
+def calls_by_correlation(trace: RankTrace) -> dict[int | None, float]:
+    """When each runtime call began (s), by its correlation id."""
+    host = trace.host
+    runtime = (host.kind == HostKind.RUNTIME) & (host.correlation >= 0)
+    ids, starts = host.correlation[runtime].tolist(), host.start[runtime].tolist()
+    return dict(zip(ids, starts, strict=True))
+
+
+def _without_ids(
+    trace: RankTrace, window: Window, launches: Launches, enclosing: Enclosing, ops: DeviceOps
+) -> Iterator[Pair]:
+    """Infer waits from the order of calls on the host, for profilers that recorded no ids.
+
+    ProcessGroupNCCL makes the communicator's stream wait for the current one before it launches,
+    and ``work.wait()`` makes the current stream wait for the communicator's. So a wait inside the
+    span of a communication call that launches a kernel is the first kind (NCCL's own waits, after
+    the launch, concern its internal streams); any other is the second.
+    """
+    calls = list(stream_calls(trace, window, launches, enclosing, ops))
+    latency = typical_latency(trace, launches)
+    votes = Votes()
+    for _ in _Scan(ops, latency, votes).run(calls):
+        pass
+    votes.closed = True
+    yield from _Scan(ops, latency, votes).run(calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A ``StreamWaitEvent``: when (s), and in which communication call.
+
+    ``sequence`` is the number of the collective that it is for, if told;
+    ``recorded`` says that the event was recorded just before, as ``wait_stream`` does;
+    ``follows`` is the collective that this thread launched last, nothing else since;
+    ``newest`` is the collective launched last to each stream.
+    """
+
+    called: float
+    around: int | None
+    sequence: int | None
+    recorded: bool
+    follows: int | None
+    newest: dict[int, int]
+
+
+class _Scan:
+    """Walks along the host's calls in order of time and remembers who waits for what."""
+
+    def __init__(self, ops: DeviceOps, latency: float, votes: Votes) -> None:
+        self._ops = ops
+        self._latency = latency
+        self._votes = votes
+        self._last_compute: int | None = None
+        self._waiting: dict[int, list[_Wait]] = {}
+        self._behind: dict[int, list[int]] = {}
+        self._launched_in: set[int] = set()
+        self._pending: list[int] = []
+        self._newest: dict[int, int] = {}
+        self._follows: dict[int, int] = {}
+        self._stream_of: dict[int, int] = {}
+        self._just_recorded: set[int] = set()
+        self._records = False
+
+    def run(self, calls: list[Call]) -> Iterator[Pair]:
+        """Walk along all calls and yield ``(source, op)`` for the waits that ops have to obey."""
+        for call in calls:
+            if call.launched:
+                yield from self._launch(call)
+            elif "EventRecord" in call.name:
+                self._record(call)
+            elif "StreamWaitEvent" in call.name:
+                self._wait(call)
+            elif "DeviceSynchronize" in call.name:
+                self._pending.clear()
+
+    def _record(self, call: Call) -> None:
+        """Note an event recorded on some stream; the library's own are for its own use."""
+        self._records = True
+        if call.around is None:
+            self._just_recorded.add(call.thread)
+
+    def _wait(self, call: Call) -> None:
+        """Note a wait; NCCL's own, after its launch, concern its internal streams only."""
+        recorded = call.thread in self._just_recorded and call.sequence is None
+        self._just_recorded.discard(call.thread)
+        if call.around not in self._launched_in:
+            follows = self._follows.get(call.thread)
+            one = _Wait(call.start, call.around, call.sequence, recorded, follows, self._newest)
+            self._waiting.setdefault(call.thread, []).append(one)
+
+    def _launch(self, call: Call) -> Iterator[Pair]:
+        op, thread = call.launched[0], call.thread
+        self._just_recorded.discard(thread)
+        waiting = self._waiting.pop(thread, [])
+        if op in self._ops.graph.collectives:
+            yield from self._collective(call, waiting)
+            return
+        if self._waiting:
+            waiting = [*self._left_by_others(op), *waiting]
+        if waiting:
+            yield from self._compute(op, thread, waiting)
+        self._behind.pop(thread, None)
+        self._follows.pop(thread, None)
+        self._last_compute = call.launched[-1]
+        self._stream_of[thread] = self._ops.stream[op]
+
+    def _compute(self, op: int, thread: int, waiting: list[_Wait]) -> Iterator[Pair]:
+        """Spend the waits before a kernel, and those of the collectives launched behind them."""
+        self._vote(op, waiting)
+        for source, wait in self._joins(op, waiting):
+            yield source, op
+            for collective in self._behind.get(thread, []):
+                if wait.called < (self._ops.launched[collective] or 0.0):
+                    yield source, collective
+
+    def _collective(self, call: Call, waiting: list[_Wait]) -> Iterator[Pair]:
+        """Spend a collective's own wait on compute, or on the collective launched before it.
+
+        In the second case the current stream is none of compute's but one that was made to wait
+        for the collective before (FSDP's all-reduce of what was reduce-scattered), so the waits
+        called between the two are for that stream.
+        """
+        op = call.launched[0]
+        own = [wait for wait in waiting if wait.around == call.around]
+        left = [wait for wait in waiting if wait not in own]
+        before = self._follows.get(call.thread)
+        if own and before is not None and self._is_behind(op, before):
+            yield before, op
+            left = [wait for wait in left if wait.follows != before]
+        elif own and self._last_compute is not None and self._is_after(op, self._last_compute):
+            yield self._last_compute, op
+        self._issue(call)
+        self._waiting[call.thread] = left
+
+    def _is_behind(self, op: int, before: int) -> bool:
+        ops = self._ops
+        site = ops.stream[before], ops.stream[op]
+        if site[0] == site[1]:
+            return False
+        if not self._votes.closed:
+            self._votes.not_behind[site] += _contradicted(ops, before, op)
+            self._votes.behind[site] += self._explains(before, op)
+        return self._votes.is_behind(site)
+
+    def _is_after(self, op: int, compute: int) -> bool:
+        ops = self._ops
+        source = ops.graph.collectives[op].kind, ops.stream[compute], ops.stream[op]
+        if not self._votes.closed:
+            self._votes.not_after[source] += _contradicted(ops, compute, op)
+            self._votes.after[source] += self._explains(compute, op)
+        return self._votes.is_after(source)
+
+    def _vote(self, op: int, waiting: list[_Wait]) -> None:
+        """Count what a start says of its wait; of several, it says only which was the last."""
+        if self._votes.closed or len(waiting) != 1:
+            return
+        wait = waiting[0]
+        if wait.recorded or wait.sequence is not None:
+            return
+        site = self._site(op, wait)
+        ended = self._explaining(op)
+        if ended is not None:
+            stream = self._ops.stream[ended]
+            newest = wait.newest.get(stream) == ended
+            self._votes.explained[site, stream, newest] += 1
+        for stream, one in wait.newest.items():
+            self._votes.refuted[site, stream] += _contradicted(self._ops, one, op)
+
+    def _site(self, op: int, wait: _Wait) -> Site:
+        stream = self._ops.stream
+        return None if wait.follows is None else stream[wait.follows], stream[op]
+
+    def _left_by_others(self, op: int) -> Iterator[_Wait]:
+        """Take over the waits of a thread that launched to this stream and has stopped launching.
+
+        The stream waits, not the thread: backward's first kernel waits for forward's last wait.
+        """
+        for thread, waiting in list(self._waiting.items()):
+            if waiting and self._stream_of.get(thread) == self._ops.stream[op]:
+                yield from self._waiting.pop(thread)
+
+    def _issue(self, call: Call) -> None:
+        if call.around is not None:
+            self._launched_in.add(call.around)
+        ops = self._ops.graph.ops
+        collectives = [op for op in call.launched if ops[op].what >= What.COLLECTIVE]
+        self._pending.extend(collectives)
+        launched = {self._ops.stream[op]: op for op in collectives}
+        self._newest = self._newest | launched  # waits keep the one they saw
+        self._behind.setdefault(call.thread, []).extend(collectives)
+        self._follows[call.thread] = collectives[-1]
+
+    def _joins(self, op: int, waiting: list[_Wait]) -> Iterator[tuple[int, _Wait]]:
+        """Spend each wait on the op it was most likely for.
+
+        The collective that the wait names; the other stream, if an event was recorded just before;
+        the collective whose end explains the start; the other stream, where no profiler recorded
+        events; what like waits are for; the oldest collective that nobody waited for.
+        A collective's stream has done all before it, so those need no wait any more.
+        """
+        spent = 0
+        for number, wait in enumerate(waiting):
+            if number < spent:
+                continue
+            spent += 1
+            source = self._source(op, wait, first=number == 0)
+            if source is None:
+                continue
+            yield source, wait
+            if source in self._pending:
+                spent += self._done(source)
+
+    def _done(self, collective: int) -> int:
+        """Strike a collective and those before it on its stream; returns how many others."""
+        stream = self._ops.stream
+        place = self._pending.index(collective)
+        older = {one for one in self._pending[:place] if stream[one] == stream[collective]}
+        self._pending = [one for one in self._pending if one not in older and one != collective]
+        return len(older)
+
+    def _source(self, op: int, wait: _Wait, *, first: bool) -> int | None:
+        named = [one for one in self._pending if self._sequence(one) == wait.sequence]
+        if wait.sequence is not None and named:
+            return self._oldest(op, named)
+        other = self._last_compute
+        if other is not None and self._ops.stream[other] == self._ops.stream[op]:
+            other = None
+        if wait.recorded:
+            return other
+        ended = self._explaining(op)
+        if ended is not None:
+            return ended
+        if other is not None and first and not self._records and wait.around is None:
+            return other
+        return self._like_others(op, wait)
+
+    def _sequence(self, op: int) -> int | None:
+        return self._ops.graph.collectives[op].sequence
+
+    def _like_others(self, op: int, wait: _Wait) -> int | None:
+        """Take what like waits are for, unless the op's own times contradict it."""
+        site, stream = self._site(op, wait), self._ops.stream
+        chosen = self._votes.stream(site, {stream[one] for one in self._pending} - {stream[op]})
+        if chosen is not None:
+            there = [one for one in self._pending if stream[one] == chosen]
+            newest = wait.newest.get(chosen)
+            if newest in there and self._votes.takes_newest(site, chosen):
+                there = [newest]
+            source = self._oldest(op, there)
+            if source is not None and not _contradicted(self._ops, source, op):
+                return source
+        return self._oldest(op, self._pending)
+
+    def _oldest(self, op: int, pending: list[int]) -> int | None:
+        """Take the oldest that did not end too late, if there is one; else the oldest."""
+        fits = (one for one in pending if not _contradicted(self._ops, one, op))
+        return next(fits, next(iter(pending), None))
+
+    def _explaining(self, op: int) -> int | None:
+        """Find the collective that ended just before the op started, and after its launch."""
+        ended = [one for one in self._pending if self._explains(one, op)]
+        return max(ended, key=self._ops.end, default=None)
+
+    def _explains(self, one: int, op: int) -> bool:
+        """Whether an op, launched and with its stream free before, started as another ended."""
+        ops = self._ops
+        begun, due = ops.start(op), self._due(op)
+        if _contradicted(ops, one, op) or begun - ops.end(one) > EXPLAINED:
+            return False
+        return ops.end(one) > due and begun > due + STAMPS
+
+    def _due(self, op: int) -> float:
+        """When an op would have started without any wait (s)."""
+        before = self._ops.previous(op)
+        free = -1.0 if before is None else self._ops.end(before)
+        return max((self._ops.launched[op] or 0.0) + self._latency, free)
+
+
+def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:
+    """Collect what the nodes on other streams wait for, and what waits for them.
+
+    Nothing that the measured times contradict.
+    """
+    waits: Waits = {}
+    pairs = zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+    for _, rows in groupby(pairs, key=lambda pair: pair[0]):
+        nodes = sorted(ops.op_of[device] for _, device in rows)
+        if len({ops.stream[node] for node in nodes}) > 1:
+            _join(ops, nodes, waits)
+    return waits
+
+
+def _join(ops: DeviceOps, nodes: list[int], waits: Waits) -> None:
+    """Tie the nodes on side streams to what runs before and after the graph on its own."""
+    ((main, _),) = Counter(ops.stream[node] for node in nodes).most_common(1)
+    home = [node for node in nodes if ops.stream[node] == main]
+    before, after = ops.previous(home[0]), ops.next(home[-1])
+    for side in {ops.stream[node] for node in nodes} - {main}:
+        branch = [node for node in nodes if ops.stream[node] == side]
+        for source, op in ((before, branch[0]), (branch[-1], after)):
+            if source is None or op is None:
+                continue
+            if ops.ends[source] <= ops.starts[op] + CONTRADICTED and ops.launched_before(
+                source, op
+            ):
+                waits.setdefault(op, set()).add(source)

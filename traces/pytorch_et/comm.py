@@ -1,0 +1,164 @@
+"""What an Execution Trace says of a communication call and of process groups.
+
+``record_param_comms`` has, after its tensors: sequence number, group, rank, name, splits in and
+out, and last the group's size. The sequence may be a pair (number, is it a message), the group a
+number, a pointer or a pair (name, description). Newer traces say the same in attributes besides.
+``## process_group:init ##`` lists the groups as JSON text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from simulator.errors import shown
+from traces.core.events import CommRecord, ProcessGroup
+from traces.pytorch_et.schema import Node, Value
+from traces.pytorch_et.tensors import tensors_in
+
+PARAM_COMMS = "record_param_comms"
+_INIT = "process_group:init"
+_DTYPE = re.compile(r"Tensor\(([^()]*)\)")
+_ARGUMENTS = 6
+_MOST_RANKS = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class EtComm:
+    """One ``record_param_comms``: its row, and what it says."""
+
+    row: int
+    record: CommRecord
+
+    def with_key(self, names: Mapping[str, str]) -> "EtComm":
+        """Name the group as ``process_group:init`` does where the call gives its pointer."""
+        key = names.get(self.record.group_key)
+        return self if key is None else replace(self, record=replace(self.record, group_key=key))
+
+
+class _Config(msgspec.Struct):
+    """A group in ``process_group:init``."""
+
+    pg_name: str | int = ""
+    pg_desc: str = ""
+    backend_id: int | str | None = None
+    ranks: list[int] | None = None
+    group_size: int | None = None
+
+
+_CONFIGS = msgspec.json.Decoder(list[_Config])
+
+
+def is_init(name: str) -> bool:
+    """Whether a node lists process groups."""
+    return _INIT in name
+
+
+def communication(row: int, node: Node) -> EtComm | None:
+    """Read a ``record_param_comms``; None for any other node."""
+    if node.name != PARAM_COMMS:
+        return None
+    inputs = node.input_values()
+    record = _by_position(inputs, node.output_values())
+    if node.attribute("collective_name") is not None:
+        record = _by_name(node, record)
+    return EtComm(row, record)
+
+
+def process_groups(node: Node) -> list[tuple[ProcessGroup, str]]:
+    """Read the groups that a node lists, each with the pointer that calls may name it by.
+
+    A group without ranks is of all of them.
+    """
+    found = []
+    for value, _, _ in node.input_values()[:1]:
+        if not isinstance(value, str):
+            raise ValueError(f"process groups: {shown(value)} is no text")  # noqa: TRY004 - of the file
+        for config in _CONFIGS.decode(value):
+            ranks = tuple(int(rank) for rank in config.ranks or ())
+            size = config.group_size if config.group_size is not None else len(ranks)
+            if not 0 <= size <= _MOST_RANKS:
+                raise ValueError(f"process groups: {size} is no number of ranks")
+            every = ranks or tuple(range(size)) or None
+            group = ProcessGroup(str(config.pg_name), config.pg_desc, size, every)
+            found.append((group, "" if config.backend_id is None else str(config.backend_id)))
+    return found
+
+
+def _by_position(inputs: Sequence[Value], outputs: Sequence[Value]) -> CommRecord:
+    tensors = [one for one in inputs if "Tensor" in one[2]]
+    rest = [one for one in inputs if "Tensor" not in one[2]]
+    if len(rest) < _ARGUMENTS:
+        return CommRecord(collective="", in_elements=_elements(tensors), dtype=_dtype(tensors))
+    values = [value for value, _, _ in rest]
+    sequence = values[0][0] if isinstance(values[0], list) and values[0] else values[0]
+    key, label = _group(values[1])
+    told = isinstance(values[3], str)
+    return CommRecord(
+        collective=values[3] if told else "",
+        in_elements=_elements(tensors),
+        out_elements=_elements(outputs),
+        dtype=_dtype([*tensors, *outputs]),
+        group_key=key,
+        group_label=label,
+        group_size=_whole(values[-1]) if len(values) > _ARGUMENTS and key else None,
+        sequence=_whole(sequence),
+        in_split=_splits(values[4]),
+        out_split=_splits(values[5]),
+    )
+
+
+def _by_name(node: Node, known: CommRecord) -> CommRecord:
+    """Take what the attributes say before what stands at a position."""
+    size = _whole(node.attribute("pg_size"))
+    sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
+    name, label = node.attribute("pg_name"), node.attribute("pg_desc")
+    return replace(
+        known,
+        collective=str(node.attribute("collective_name")),
+        in_elements=known.in_elements if sent is None else sent,
+        out_elements=known.out_elements if received is None else received,
+        dtype=str(node.attribute("dtype") or known.dtype),
+        group_key=known.group_key if name is None else str(name),
+        group_label=known.group_label if label is None else str(label),
+        group_size=known.group_size if size is None else size,
+        group_ranks=_spaced(node, size),
+    )
+
+
+def _spaced(node: Node, size: int | None) -> tuple[int, ...] | None:
+    """Tell a group's ranks where they are evenly spaced: first rank and stride."""
+    first, stride = (_whole(node.attribute(f"global_rank_{one}")) for one in ("start", "stride"))
+    if first is None or stride is None or size is None or not 0 < size <= _MOST_RANKS:
+        return None
+    return tuple(range(first, first + stride * size, stride)) if stride > 0 and first >= 0 else None
+
+
+def _group(value: Any) -> tuple[str, str]:
+    """Return the key and label of a group: a pair of them, or a number; 0 is no group."""
+    if isinstance(value, list):
+        parts = [str(part) for part in value[:2]]
+        return (parts[0] if parts else ""), (parts[1] if len(parts) > 1 else "")
+    return ("", "") if value in (0, "0", "") else (str(value), "")
+
+
+def _elements(values: Sequence[Value]) -> int | None:
+    """Count the elements of all tensors in values; None where there is none."""
+    found = [tensor for value, _, _ in values for tensor in tensors_in(value)]
+    return sum(tensor[3] for tensor in found) if found else None
+
+
+def _dtype(values: Sequence[Value]) -> str:
+    found = {name for _, _, kind in values for name in _DTYPE.findall(kind)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _splits(value: Any) -> tuple[int, ...]:
+    whole = isinstance(value, list) and all(type(part) is int for part in value)
+    return tuple(value) if whole else ()

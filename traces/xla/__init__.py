@@ -1,0 +1,1 @@
+"""Profiles of XLA: JAX's ``.xplane.pb`` and JSON, and bundles of ``nsys-jax``."""

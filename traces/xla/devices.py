@@ -1,0 +1,264 @@
+"""Devices that are threads of the host: JAX on CPUs, one process with several devices.
+
+A device has no line: its ops are on whatever threads of a pool ran them, told apart by
+``device_ordinal``, and executions of a program by ``run_id``.
+
+Planes of GPUs: a plane per device (``/device:GPU:0``), with a line per stream.
+
+An event is a kernel or a copy, with the HLO op it carries out and the number of its launch. Lines
+that a tool derived from the streams (``XLA Ops``, ``Framework Ops``) say the same again.
+
+Planes of a profile to a recording: its devices, and their numbers in the job.
+"""
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from traces.core.loaded import EXPLAINED
+from traces.xla.events import NO_STEP, Device, Recording, XlaOp
+from traces.xla.hlo import HloModule
+from traces.xla.host_events import HOST, HostEvents, host_events
+from traces.xla.planes import Event, Plane, Programs, kind_of, leaves
+from traces.xla.rank_graph import Operands
+from traces.xla.tpu import PLANE as TPU
+from traces.xla.tpu import global_numbers, tpu_devices
+
+GPU = re.compile(r"/device:GPU:(\d+)$")
+_STREAM = re.compile(r"Stream #")
+_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|allgather|collective", re.IGNORECASE)
+_COPY = re.compile(r"mem(cpy|set)", re.IGNORECASE)
+
+
+def gpu_devices(
+    planes: Sequence[Plane], host: HostEvents, programs: Programs, unused: Counter[str]
+) -> list[Device]:
+    """Make a device of each GPU's plane; lanes are streams."""
+    devices: list[Device] = []
+    for plane in planes:
+        found = GPU.match(plane.name)
+        if found is None:
+            continue
+        device = Device(int(found[1]), plane.name, [])
+        for line in plane.lines:
+            if _STREAM.match(line.name) is None:
+                unused[f"{line.name} of GPUs"] += len(line.events)
+                continue
+            lane = line.name.split("(")[0]
+            device.ops += [_gpu_op(event, lane, host, programs) for event in line.events]
+        device.ops.sort(key=lambda op: (op.start, op.end))
+        _number_gpu_runs(device, host)
+        if device.ops:
+            devices.append(device)
+    return devices
+
+
+def _gpu_op(event: Event, lane: str, host: HostEvents, programs: Programs) -> XlaOp:
+    module = programs.module(event)
+    hlo = programs.op(event, module) if "hlo_op" in event.stats else None
+    correlation = event.number("correlation_id")
+    op = XlaOp(
+        name=str(event.stats.get("hlo_op") or event.name),
+        lane=lane,
+        start=event.start,
+        end=event.end,
+        program=str(event.stats.get("hlo_module", "")),
+        hlo=hlo,
+        module=module,
+        copy=_COPY.match(event.name) is not None,
+        transfer=True,
+        launch=None if correlation is None else host.correlated.get(correlation),
+    )
+    if _COLLECTIVE.search(event.name):
+        op.kind = kind_of(event, hlo)
+    op.transfer = bool(op.kind) or (hlo is not None and hlo.phase != "")
+    return op
+
+
+def _number_gpu_runs(device: Device, host: HostEvents) -> None:
+    """Tell runs apart: another program, or another step, is another run."""
+    run, last = -1, None
+    for op in device.ops:
+        time = op.start if op.launch is None else op.launch[0]
+        spans = host.steps.items()
+        op.step = next((n for n, (start, end) in spans if start <= time < end), NO_STEP)
+        key = (op.program or (last[0] if last else ""), op.step)
+        if key != last:
+            run, last = run + 1, key
+        op.run = run
+    stepped = {op.step for op in device.ops}
+    device.steps = {n: start for n, (start, _) in host.steps.items() if n in stepped}
+
+
+def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
+    """Make a device of each ordinal; lanes are threads, numbered as the device used them."""
+    devices: dict[int, Device] = {}
+    late: dict[int, float] = {}
+    for line in host.ops:
+        by_device: dict[int, list[Event]] = defaultdict(list)
+        for event in line.events:
+            ordinal = event.number("device_ordinal")
+            if ordinal is not None and ordinal >= 0:
+                by_device[ordinal].append(event)
+        for ordinal, events in by_device.items():
+            device = devices.setdefault(ordinal, Device(ordinal, f"CPU device {ordinal}", []))
+            for event in leaves(events):
+                op = _cpu_op(event, line.name, programs)
+                device.ops.append(op)
+                _remember_end(late, op, event, host)
+    runs: dict[tuple[str, int], int] = {}
+    begun = {event.flow("run_id"): event.start for event in host.produced.values()}
+    for device in devices.values():
+        device.ops.sort(key=lambda op: (op.start, op.end))
+        _work_on(device.ops, late)
+        _name_lanes(device)
+        _add_launches(device, host)
+        device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
+        for op in device.ops:
+            op.step = _step(host, device.begun.get(op.run, op.start))
+        stepped = {op.step for op in device.ops}
+        device.steps = {n: s for n, (s, _) in host.steps.items() if n in stepped}
+        _number_cpu_runs(device, runs)
+    return list(devices.values())
+
+
+def _cpu_op(event: Event, thread: str, programs: Programs) -> XlaOp:
+    module = programs.module(event)
+    hlo = programs.op(event, module)
+    return XlaOp(
+        name=str(event.stats.get("hlo_op") or event.name),
+        lane=thread,
+        start=event.start,
+        end=event.end,
+        run=event.flow("run_id") or 0,
+        program=str(event.stats.get("hlo_module", "")),
+        hlo=hlo,
+        module=module,
+        kind="" if event.stats.get("own") else kind_of(event, hlo),
+    )
+
+
+def _remember_end(late: dict[int, float], op: XlaOp, event: Event, host: HostEvents) -> None:
+    """Note when an op was told to be done, where that is after its own event."""
+    ends = host.ended.get(event.flow("_p") or 0, [])
+    ended = ends[bisect_left(ends, event.start) :][:1]
+    if ended and ended[0] > event.end + EXPLAINED:
+        late[id(op)] = ended[0]
+
+
+def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
+    """Let an op that goes on in other threads end when the first op that uses its result begins.
+
+    When it was told to be done is a bound only: that is noted when a thread comes to it.
+    """
+    operands = Operands(ops)
+    latest: dict[tuple[int, str], XlaOp] = {}
+    for op in ops:
+        for name in operands.of(op):
+            source = latest.get((op.run, name))
+            if source is not None and id(source) in late:
+                source.end = max(source.end, min(late.pop(id(source)), op.start))
+        latest[op.run, op.name] = op
+
+
+def _name_lanes(device: Device) -> None:
+    names: dict[str, str] = {}
+    for op in device.ops:
+        op.lane = names.setdefault(op.lane, f"thread {len(names)}")
+
+
+def _add_launches(device: Device, host: HostEvents) -> None:
+    """Give the first op of each run the call that began it on this device."""
+    calls = {
+        event.flow("_c"): (event.start, event.end)
+        for event in host.executed
+        if event.number("global_device_id") == device.rank
+    }
+    seen: set[int] = set()
+    for op in device.ops:
+        if op.run not in seen:
+            seen.add(op.run)
+            op.launch = calls.get(op.run)
+
+
+def _number_cpu_runs(device: Device, runs: dict[tuple[str, int], int]) -> None:
+    """Count the runs from 0: identifiers are large and say nothing."""
+    begun = dict(device.begun)
+    device.begun = {}
+    for op in device.ops:
+        number = runs.setdefault((op.program, op.run), len(runs))
+        if op.run in begun:
+            device.begun[number] = begun[op.run]
+        op.run = number
+
+
+def _step(host: HostEvents, time: float) -> int:
+    spans = host.steps.items()
+    return next((number for number, (start, end) in spans if start <= time < end), NO_STEP)
+
+
+def recording(
+    file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
+) -> Recording:
+    """Make devices of planes; CPU devices count only where there is no accelerator."""
+    unused: Counter[str] = Counter()
+    host, programs = host_events(planes, unused), Programs(modules)
+    devices = tpu_devices(planes, host, programs, unused)
+    chips = bool(devices)
+    devices += gpu_devices(planes, host, programs, unused)
+    if not devices:
+        devices = cpu_devices(host, programs)
+    elif host.ops:
+        unused["ops of the host"] += sum(len(line.events) for line in host.ops)
+    for plane in planes:
+        if not any(pattern.match(plane.name) for pattern in (TPU, GPU, HOST)):
+            events = sum(len(line.events) for line in plane.lines)
+            if events:
+                unused[f"events of {plane.name}"] += events
+    found = Recording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
+    found.one_clock = not chips
+    _renumber(found, global_numbers(planes))
+    return found
+
+
+def number_ranks(recordings: Sequence[Recording]) -> None:
+    """Give the devices of several files ranks: each file's after those before, if they collide."""
+    seen: set[int] = set()
+    for one in recordings:
+        own = {device.rank for device in one.devices}
+        if own & seen:
+            first = max(seen) + 1
+            for device in one.devices:
+                device.rank += first
+            one.notes.append(f"{one.file.name}: its devices are ranks {first} and up, by file name")
+        seen |= {device.rank for device in one.devices}
+
+
+def _renumber(found: Recording, numbers: Mapping[int, int]) -> None:
+    """Take the numbers of the whole job, where the profile has but a part of it."""
+    own = {device.rank for device in found.devices}
+    if not own <= set(numbers) or _largest_group(found.devices) < len(own):
+        return
+    for device in found.devices:
+        device.rank = numbers[device.rank]
+    if {device.rank for device in found.devices} != own:
+        ranks = ", ".join(str(device.rank) for device in found.devices)
+        found.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
+
+
+def _largest_group(devices: Sequence[Device]) -> int:
+    """Find the highest number in any replica group."""
+    highest = -1
+    for device in devices:
+        hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}
+        for hlo in hlos.values():
+            for group in (*(hlo.groups or ()), *hlo.pairs):
+                highest = max([highest, *group])
+    return highest
+
+
+def _accelerator(planes: Sequence[Plane]) -> str:
+    named = (plane.stats.get("device_type_string") for plane in planes)
+    return next((str(name) for name in named if name), "")

@@ -1,0 +1,255 @@
+"""What XLA's HLO says of an op: opcode, bytes, replica groups, whom it waits for.
+
+Two sources say it: the text of an instruction (:mod:`traces.xla.hlo_text`) and the serialized
+module (:mod:`traces.xla.hlo_proto`). Both make a :class:`HloOp`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.workload import UNKNOWN
+
+Groups = tuple[tuple[int, ...], ...]
+
+COLLECTIVES = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "all_to_all",
+    "collective-broadcast": "broadcast",
+    "collective-permute": "send_receive",
+}
+"""HLO's names of what this project calls by the words of :data:`simulator.workload.KINDS`."""
+
+TYPE_BITS = {
+    **dict.fromkeys(("pred", "s8", "u8"), 8),
+    **dict.fromkeys(("s1", "u1"), 1),
+    **dict.fromkeys(("s2", "u2"), 2),
+    **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
+    **dict.fromkeys(("f6e2m3fn", "f6e3m2fn"), 6),
+    **dict.fromkeys(("f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4"), 8),
+    **dict.fromkeys(("f8e5m2fnuz", "f8e4m3fnuz", "f8e8m0fnu"), 8),
+    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 16),
+    **dict.fromkeys(("s32", "u32", "f32"), 32),
+    **dict.fromkeys(("s64", "u64", "f64", "c64"), 64),
+    "c128": 128,
+    "token": 0,
+    "opaque": 0,
+}
+"""Bits of an element, by HLO's name of the type (``xla_data.proto``, ``PrimitiveType``)."""
+
+_MOST_RANKS = 1 << 20
+"""A list of more devices than this is damage, not a machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One array of a shape: its type, and its bytes (NaN for a type nobody has listed)."""
+
+    dtype: str
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class HloOp:
+    """One instruction.
+
+    ``opcode`` is without ``-start`` and ``-done``, which ``phase`` has. ``inputs`` are the arrays
+    of the operands, None where the source does not tell; ``output`` the top level of the result.
+    ``groups`` are replica groups: () is one group of all, None is unknown. ``pairs`` are those of
+    a collective-permute. ``wrapped`` names the op that an asynchronous ``start`` runs. A ``done``
+    waits for the op named by its first operand.
+    """
+
+    name: str
+    opcode: str
+    phase: str = ""
+    inputs: tuple[Part, ...] | None = None
+    output: tuple[tuple[Part, ...], ...] = ()
+    groups: Groups | None = ()
+    pairs: Groups = ()
+    channel: bool = False
+    global_ids: bool = False
+    operands: tuple[str, ...] = ()
+    wrapped: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of call, "" for an op that is none."""
+        return COLLECTIVES.get(self.opcode, "")
+
+    @property
+    def dtype(self) -> str:
+        """Type of the largest array that goes in, or else comes out."""
+        parts = [*(self.inputs or ()), *(part for parts in self.output for part in parts)]
+        known = [part for part in parts if not math.isnan(part.size)]
+        return max(known, key=lambda part: part.size).dtype if known else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HloModule:
+    """A compiled program: its ops by name, and where they stand in the schedule.
+
+    ``order`` has a computation and a place in it for each scheduled op. ``devices`` maps a logical
+    number (replica times partitions, plus partition) to a device; empty: the numbers are the
+    devices. ``replicas`` is None where unknown.
+    """
+
+    name: str
+    ops: Mapping[str, HloOp]
+    order: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    replicas: int | None = None
+
+
+def split_phase(opcode: str) -> tuple[str, str]:
+    """Split an opcode into what it is and ``start``, ``done``, ``update`` or "".
+
+    Examples
+    --------
+    >>> split_phase("all-gather-start"), split_phase("dynamic-update-slice")
+    (('all-gather', 'start'), ('dynamic-update-slice', ''))
+    """
+    base, _, phase = opcode.rpartition("-")
+    return (base, phase) if base and phase in ("start", "done", "update") else (opcode, "")
+
+
+def base_name(name: str) -> str:
+    """Return an op's name without its number: ``all-reduce.12`` is called ``all-reduce``."""
+    return name.lstrip("%").split(".")[0]
+
+
+def call_size(op: HloOp, members: int | None) -> float:
+    """S of nccl-tests (B): the larger of a rank's input and output; NaN where HLO does not tell.
+
+    ``members`` is the size of the group. A ``start`` returns its operands as well as its result:
+    the result is the second part.
+    """
+    sent = math.nan if op.inputs is None else sum(part.size for part in op.inputs)
+    received = _result(op)
+    if op.kind == "send_receive":
+        return received if math.isnan(sent) else sent
+    others = math.nan if members is None else float(members)
+    if op.kind == "all_gather":
+        received = _larger(received, sent * others)
+    if op.kind == "reduce_scatter":
+        sent = _larger(sent, received * others)
+    return _larger(sent, received)
+
+
+def group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
+    """Ranks that take part in a rank's instance of the op: () all, None where HLO does not tell.
+
+    With ``use_global_device_ids`` the numbers count all devices of the program, without a channel
+    they count replicas; all-to-all and permutes with a channel count partitions. A program of one
+    replica, as JAX makes them, has one device for each number in every case but one: a channel
+    and groups of replica 0 alone, which means all partitions.
+    """
+    if op.groups is None or op.groups == ():
+        return op.groups
+    partitioned = op.channel and not op.global_ids and op.kind != "all_to_all"
+    if partitioned and op.groups == ((0,),):
+        return ()
+    devices = module.devices if module is not None else ()
+    for group in op.groups:
+        ranks = tuple(_device(devices, number) for number in group)
+        if rank in ranks and len(set(ranks)) == len(ranks):
+            return ranks
+    return None
+
+
+def peers_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[list[int], list[int]]:
+    """Ranks a collective-permute sends to, and receives from, on a rank."""
+    devices = module.devices if module is not None else ()
+    pairs = [(_device(devices, a), _device(devices, b)) for a, b in op.pairs]
+    return [b for a, b in pairs if a == rank], [a for a, b in pairs if b == rank]
+
+
+def iota_groups(
+    shape: Sequence[int], reshape: Sequence[int], transpose: Sequence[int] | None
+) -> Groups:
+    """Write out ``[groups,members]<=[reshape]T(transpose)``.
+
+    Raises
+    ------
+    ValueError
+        If the numbers do not fit one another.
+
+    Examples
+    --------
+    >>> iota_groups((4, 2), (2, 4), (1, 0))
+    ((0, 4), (1, 5), (2, 6), (3, 7))
+    """
+    count = math.prod(reshape)
+    fits = len(shape) == 2 and math.prod(shape) == count and min(*shape, *reshape) > 0
+    if not fits or count > _MOST_RANKS:
+        raise ValueError(f"replica groups {list(shape)} out of {list(reshape)} devices")
+    numbers = np.arange(count).reshape(tuple(reshape))
+    if transpose:
+        numbers = numbers.transpose(tuple(transpose))
+    return tuple(tuple(int(n) for n in row) for row in numbers.reshape(tuple(shape)))
+
+
+def mesh_groups(
+    sizes: Sequence[int], axes: Sequence[int], devices: Sequence[int] | None = None
+) -> Groups:
+    """Write out groups along some axes of a mesh: ranks that differ in these axes only.
+
+    Raises
+    ------
+    ValueError
+        If an axis is not one of the mesh.
+
+    Examples
+    --------
+    >>> mesh_groups((2, 2), (0,))
+    ((0, 2), (1, 3))
+    """
+    count = math.prod(sizes)
+    if not sizes or min(sizes) < 1 or count > _MOST_RANKS:
+        raise ValueError(f"a mesh of {list(sizes)} devices")
+    if any(not 0 <= axis < len(sizes) for axis in axes) or len(set(axes)) != len(axes):
+        raise ValueError(f"axes {list(axes)} of a mesh of {len(sizes)} axes")
+    numbers = np.arange(count) if not devices else np.asarray(devices)
+    if len(numbers) != count:
+        raise ValueError(f"{len(numbers)} devices on a mesh of {list(sizes)}")
+    kept = [axis for axis in range(len(sizes)) if axis not in axes]
+    members = math.prod(sizes[axis] for axis in axes)
+    table = numbers.reshape(tuple(sizes)).transpose((*kept, *axes)).reshape(-1, members)
+    return tuple(tuple(int(n) for n in row) for row in table)
+
+
+def kind_by_name(category: str) -> str:
+    """Kind of call that a category or a name tells: ``all-reduce fusion``; "" for none.
+
+    Examples
+    --------
+    >>> kind_by_name("all-reduce fusion"), kind_by_name("loop fusion")
+    ('all_reduce', '')
+    """
+    for word, kind in COLLECTIVES.items():
+        if category == word or category.startswith((f"{word} ", f"{word}-", f"{word}.")):
+            return UNKNOWN if "scatter" in category and kind == "all_reduce" else kind
+    return ""
+
+
+def _result(op: HloOp) -> float:
+    """Bytes of what an op returns, without the operands that a ``start`` hands through."""
+    parts = op.output
+    handed_through = op.phase == "start" and op.kind != "all_reduce" and len(parts) > 1
+    if handed_through:
+        parts = parts[1:2]
+    return sum(part.size for top in parts for part in top) if parts else math.nan
+
+
+def _larger(one: float, other: float) -> float:
+    """Take the larger of two sizes; the known one if the other is not."""
+    return float(np.fmax(one, other))
+
+
+def _device(devices: tuple[int, ...], number: int) -> int:
+    return devices[number] if 0 <= number < len(devices) else number

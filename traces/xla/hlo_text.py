@@ -1,0 +1,128 @@
+"""Read one HLO instruction from its text, as profilers of TPUs record it.
+
+%all-gather.1 = f32[8,4]{1,0:T(8,128)} all-gather(f32[4,4]{1,0} %p), channel_id=1,
+    replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}, use_global_device_ids=true
+"""
+
+import math
+import re
+
+from traces.xla.hlo import TYPE_BITS, Groups, HloOp, Part, iota_groups, mesh_groups, split_phase
+
+_NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s+=\s+")
+_TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](?:\{[^{}]*\})?|[(),]|\s+")
+_OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_LISTED = re.compile(r"replica_groups=\{((?:\{[\d, ]*\}|[, ])*)\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}")
+_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_PAIRS = re.compile(r"source_target_pairs=\{((?:\{[\d, ]*\}|[, ])*)\}")
+_BRACES = re.compile(r"\{([\d, ]*)\}")
+
+
+def parse(text: str) -> HloOp | None:
+    """Read an instruction; None if the text is not one.
+
+    Examples
+    --------
+    >>> op = parse("%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}")
+    >>> op.opcode, op.inputs[0].size, op.groups, op.operands
+    ('all-reduce', 32, ((0, 1), (2, 3)), ('p',))
+    """
+    name = _NAME.match(text)
+    if name is None:
+        return None
+    output, place = _shape(text, name.end())
+    opcode = _OPCODE.match(text, place)
+    if opcode is None:
+        return None
+    end = _closing(text, opcode.end())
+    operands, attributes = text[opcode.end() : end], text[end:]
+    inputs = tuple(part for match in _TOKEN.finditer(operands) for part in _part(match))
+    what, phase = split_phase(opcode[1])
+    return HloOp(
+        name=name[1],
+        opcode=what,
+        phase=phase,
+        inputs=inputs or None,
+        output=output,
+        groups=_groups(attributes),
+        pairs=_pairs(attributes),
+        channel="channel_id=" in attributes,
+        global_ids="use_global_device_ids=true" in attributes,
+        operands=tuple(_OPERAND.findall(operands)),
+    )
+
+
+def _shape(text: str, place: int) -> tuple[tuple[tuple[Part, ...], ...], int]:
+    """Read a shape: the arrays of each top-level element of a tuple, and where it ends."""
+    depth, tops = 0, list[list[Part]]()
+    while (match := _TOKEN.match(text, place)) is not None:
+        token, place = match[0], match.end()
+        if token == "(":
+            depth += 1
+        if token in ("(", ",") and depth == 1:
+            tops.append([])
+        if token == ")":
+            depth -= 1
+        if match[1]:
+            if not depth:
+                tops.append([])
+            tops[-1].extend(_part(match))
+        if depth <= 0 and (match[1] or token == ")"):
+            break
+    return tuple(tuple(top) for top in tops), place
+
+
+def _part(match: re.Match[str]) -> list[Part]:
+    if not match[1]:
+        return []
+    bits = TYPE_BITS.get(match[1])
+    numbers = [one.strip().removeprefix("<=") for one in match[2].split(",") if one.strip()]
+    if bits is None or not all(number.isdigit() for number in numbers):
+        return [Part(match[1], math.nan)]
+    elements = math.prod(float(number) for number in numbers)
+    return [Part(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
+
+
+def _closing(text: str, place: int) -> int:
+    """Where the parenthesis that was opened before ``place`` is closed."""
+    depth = 1
+    for match in re.compile(r"[()]").finditer(text, place):
+        depth += 1 if match[0] == "(" else -1
+        if not depth:
+            return match.start()
+    return len(text)
+
+
+def _groups(attributes: str) -> Groups | None:
+    if "replica_groups=" not in attributes:
+        return ()
+    try:
+        if listed := _LISTED.search(attributes):
+            return tuple(group for group in _braced(listed[1]) if group)
+        if iota := _IOTA.search(attributes):
+            shape, reshape = _numbers(iota[1]), _numbers(iota[2])
+            return iota_groups(shape, reshape, _numbers(iota[3]) if iota[3] else None)
+        if mesh := _MESH.search(attributes):
+            axes = _AXIS.findall(mesh[1])
+            names = [name for name, _ in axes]
+            used = [names.index(one.strip(" '")) for one in mesh[2].split(",")]
+            return mesh_groups([int(size) for _, size in axes], used)
+    except ValueError:
+        return None
+    return None
+
+
+def _pairs(attributes: str) -> Groups:
+    found = _PAIRS.search(attributes)
+    return tuple(pair for pair in _braced(found[1]) if len(pair) == 2) if found else ()
+
+
+def _braced(text: str) -> list[tuple[int, ...]]:
+    return [_numbers(inner) for inner in _BRACES.findall(text)]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(",") if one.strip())

@@ -1,0 +1,124 @@
+"""The host of a rank: one lane from launch to launch, and what it waits for on the device.
+
+Nothing in an XLA profile says when a host waited. Two things show: a program launched only when the
+device had run dry was held back by something that waited for it (a result that was fetched), and a
+launch with the device's queue full went on when an op ended and freed a place.
+"""
+
+import math
+from bisect import bisect_right, insort
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+
+from simulator.workload import What
+from traces.core.loaded import EXPLAINED
+from traces.core.rank_graph import LocalOp, RankGraph
+from traces.profiler.device import DeviceOps
+from traces.xla.events import Span, XlaOp
+from traces.xla.steps import Part
+
+_QUEUE_FULL = 900
+"""So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
+which events and waits take some (971 to 1,021 kernels were seen)."""
+_LANE = "host"
+
+
+@dataclass(slots=True, eq=False)
+class _Host:
+    """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end."""
+
+    graph: RankGraph
+    at: float
+    last: int | None = None
+    ended: list[tuple[float, int]] = field(default_factory=list)
+    begun: list[float] = field(default_factory=list)
+
+    def add(self, name: str, start: float, end: float, sources: list[int]) -> int:
+        local = LocalOp(What.HOST, _LANE, name, min(start, end), end)
+        local.ready = self.graph.start if self.last is None and not sources else None
+        op = self.graph.add(local)
+        self.graph.wait_for(op, sources if self.last is None else [self.last, *sources])
+        self.last, self.at = op, end
+        return op
+
+    def ended_by(self, time: float) -> tuple[float, int] | None:
+        place = bisect_right(self.ended, (time, 1 << 62))
+        return self.ended[place - 1] if place else None
+
+
+def add_host(
+    ops: DeviceOps, part: Part, made: dict[int, list[int]]
+) -> tuple[dict[int, int], float, int]:
+    """Lay the host's lane; returns the host op whose end is each op's launch, and the latency.
+
+    The latency is the usual time from a launch to the start of its op on an idle device (s). Last
+    is the number of launches that are not in the profile, but guessed from a gap.
+    """
+    rows = sorted(
+        (op.launch, made[row][0], row)
+        for row, op in enumerate(part.ops)
+        if op.launch is not None and row in made and op.launch[0] >= part.start
+    )
+    follow: dict[int, list[int]] = defaultdict(list)
+    for row, source in enumerate(part.ops):
+        if source.launch is None:
+            follow[source.run] += made.get(row, [])
+    host = _Host(ops.graph, part.start)
+    lane_op: dict[int, int] = {}
+    run: int | None = None
+    delays: list[float] = []
+    for number, ((start, end), op, row) in enumerate(rows):
+        source = part.ops[row]
+        found = host.ended_by(start)
+        if found is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
+            delays.append(ops.start(op) - start)
+        full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
+        new_run, run = source.run != run, source.run
+        lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
+        ops.launched[op] = end if full else start
+        ops.returned[op] = end
+        for one in [*made[row], *follow.pop(source.run, [])]:
+            insort(host.ended, (ops.end(one), one))
+        insort(host.begun, ops.start(op))
+    guessed = _gaps(ops, part, made)
+    known = [delay for delay in delays if delay >= 0]
+    return lane_op | guessed, median(known) if known else EXPLAINED, len(guessed)
+
+
+def _launch(host: _Host, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
+    """Add the host's time up to a launch; a ``fresh`` run may have waited for the device."""
+    start, end = span
+    if full and (found := host.ended_by(end)) is not None:
+        if start > host.at:
+            host.add("host", host.at, start, [])
+        return host.add(source.name, max(start, found[0]), end, [found[1]])
+    begun, sources = host.at, list[int]()
+    if fresh and host.ended and host.ended[-1][0] <= start:
+        begun, sources = max(host.at, host.ended[-1][0]), [host.ended[-1][1]]
+    return host.add(source.program or "host", begun, max(start, begun), sources)
+
+
+def _gaps(ops: DeviceOps, part: Part, made: dict[int, list[int]]) -> dict[int, int]:
+    """Give a program whose launch is not in the profile a host op as long as the gap before it.
+
+    It counts as not explained: that the gap was the host's is all that is known.
+    """
+    found: dict[int, int] = {}
+    graph, last, run, ended = ops.graph, None, None, -math.inf
+    for row, op in enumerate(part.ops):
+        if row not in made:
+            continue
+        first = made[row][0]
+        gap = ops.start(first) - ended
+        if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
+            begun = graph.ops[last].end
+            idle = LocalOp(What.HOST, _LANE, f"gap before {op.program}", begun, ops.start(first))
+            found[first] = graph.add(idle)
+            graph.wait_for(found[first], [last])
+            ops.launched[first] = ops.start(first)
+        run = op.run
+        for one in made[row]:
+            if ops.end(one) >= ended:
+                last, ended = one, ops.end(one)
+    return found

@@ -1,0 +1,149 @@
+"""Recordings of XLA's profilers to a workload: choose the step, build, match, align, assemble."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simulator.errors import TraceError, WorkloadError
+from traces.core.calls import UNKNOWN_GROUP
+from traces.core.loaded import Coverage, Loaded
+from traces.core.rank_graph import RankGraph
+from traces.matching.assemble import align, assemble
+from traces.matching.match import Matching, match
+from traces.xla.events import Recording
+from traces.xla.rank_graph import rank_graph
+from traces.xla.steps import Choice, choose
+
+Skipped = Sequence[tuple[str, str]]
+
+
+def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()) -> Loaded:
+    """Make a workload of one step of recordings that have been read.
+
+    Raises
+    ------
+    TraceError
+        If there is no such step, or the recordings are not of one job.
+    """
+    _check(path, recordings)
+    choice = choose(recordings, step)
+    files = {d.rank: recording for recording in recordings for d in recording.devices}
+    job_ranks = _job_ranks(recordings, choice)
+    parts = sorted(choice.parts, key=lambda part: part.device.rank)
+    parts = [part for part in parts if part.ops]
+    graphs = [rank_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
+    matching = match(graphs, job_ranks)
+    aligned = [] if len(recordings) == 1 and recordings[0].one_clock else matching.calls
+    clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
+    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
+    offset = {g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o}
+    try:
+        workload = assemble(graphs, matching.calls, clock, job_ranks)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: contradicts itself: {error}; record it again") from error
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_coverage(recordings, choice, graphs, matching, offset, skipped, job_ranks),
+        measured_step=max(ends.values()),
+        measured_begin={
+            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
+        },
+        measured_end=ends,
+        accelerator=next((one.accelerator for one in recordings if one.accelerator), ""),
+    )
+
+
+def _check(path: Path, recordings: Sequence[Recording]) -> None:
+    if not any(recording.devices for recording in recordings):
+        raise TraceError(f"{path}: no op of a device in it; profile while the program runs")
+    seen: dict[int, Recording] = {}
+    for recording in recordings:
+        for device in recording.devices:
+            if device.rank in seen:
+                raise TraceError(
+                    f"{recording.file}: {device.name} is rank {device.rank}, as is a device of "
+                    f"{seen[device.rank].file}: leave one of them"
+                )
+            seen[device.rank] = recording
+
+
+def _job_ranks(recordings: Sequence[Recording], choice: Choice) -> int:
+    """Ranks of the job: the most that a recording or a list of replica groups tells of."""
+    most = max(recording.ranks for recording in recordings)
+    for part in choice.parts:
+        most = max(most, part.device.rank + 1)
+        hlos = {id(op.hlo): op.hlo for op in part.device.ops if op.kind and op.hlo is not None}
+        for hlo in hlos.values():
+            lists = [*(hlo.groups or ()), *hlo.pairs]
+            most = max([most, *(number + 1 for group in lists for number in group)])
+    return most
+
+
+def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
+    recordings: Sequence[Recording],
+    choice: Choice,
+    graphs: Sequence[RankGraph],
+    matching: Matching,
+    offset: dict[int, float],
+    skipped: Skipped,
+    job_ranks: int,
+) -> Coverage:
+    calls = matching.calls
+    present = {graph.rank for graph in graphs}
+    whole = [call for call in calls if len(call.ops) == len(present & set(call.ranks))]
+    unused = sum((Counter(recording.unused) for recording in recordings), Counter[str]())
+    if choice.left_out:
+        unused["ops outside the step"] = choice.left_out
+    kernels = [op for part in choice.parts for op in part.ops]
+    return Coverage(
+        step=choice.step,
+        steps=choice.steps,
+        ranks=tuple(graph.rank for graph in graphs),
+        ranks_in_job=job_ranks,
+        kernels=len(kernels),
+        launches_paired=_launched(choice),
+        collectives=len(calls),
+        collectives_matched=sum(1 for call in whole if call.label != UNKNOWN_GROUP),
+        sizes_known=sum(1 for call in calls if not np.isnan(call.size)),
+        starts=dict(sum((Counter(graph.explained) for graph in graphs), Counter[str]())),
+        clock_offset=offset,
+        unused=dict(unused),
+        skipped=tuple(skipped),
+        notes=_notes(recordings, choice, graphs, matching, job_ranks),
+    )
+
+
+def _launched(choice: Choice) -> int:
+    """Ops whose launch is in the profile: their own, or that of the program run they belong to."""
+    count = 0
+    for part in choice.parts:
+        runs = {op.run for op in part.ops if op.launch is not None}
+        count += sum(1 for op in part.ops if op.run in runs)
+    return count
+
+
+def _notes(
+    recordings: Sequence[Recording],
+    choice: Choice,
+    graphs: Sequence[RankGraph],
+    matching: Matching,
+    job_ranks: int,
+) -> tuple[str, ...]:
+    notes = [note for recording in recordings for note in recording.notes]
+    notes += [*choice.notes, *matching.notes]
+    notes += [note for graph in graphs for note in graph.notes]
+    lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
+    if lost:
+        notes.append(
+            f"{lost} collectives of which the profile does not tell the group or the size: not "
+            "matched between ranks, each costs what was measured"
+        )
+    if len(graphs) < job_ranks:
+        notes.append(
+            f"{len(graphs)} of {job_ranks} ranks were recorded; the others are taken to arrive at "
+            "each collective when the profile shows they did"
+        )
+    return tuple(notes)

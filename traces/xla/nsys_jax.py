@@ -1,0 +1,339 @@
+"""Bundles of ``nsys-jax`` (NVIDIA's JAX-Toolbox): a zip archive per process.
+
+The table of NVTX ranges, projected to the GPU, has for each thunk (an HLO op, launched) when the
+host launched it and when the device ran it; the dump has the compiled programs, and so what each
+op is, whom it communicates with, and where an asynchronous one is waited for.
+
+The archive that ``nsys-jax`` writes for a process: tables as Parquet, programs as HLO.
+"""
+
+import io
+import lzma
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import TraceError
+from traces.core.loaded import Loaded
+from traces.xla.devices import number_ranks
+from traces.xla.events import Device, Recording, XlaOp
+from traces.xla.hlo import HloModule, kind_by_name
+from traces.xla.hlo_proto import parse_module
+from traces.xla.link import linked
+from traces.xla.planes import bundle_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+TRACE = "nvtx_gpu_proj_trace/trace.parquet"
+_DEVICES = "device-metadata.parquet"
+_DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
+_LARGEST = 1 << 30
+"""Nothing in a bundle unpacks to more than this (B): the largest program seen has 6.5 MB."""
+_DENSEST = 400
+"""HLO shrinks 10 to 40 times; what unpacks to more than this many times its size is not HLO."""
+_SMALL = 1 << 16
+"""Whatever its ratio, so much (B) does no harm."""
+_MOST_ROWS = 10_000_000
+_NAME = "Name"
+"""The column of texts: the same ones again and again, kept once."""
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError)
+
+
+class Bundle:
+    """An open archive; every failure is a :class:`TraceError` that names file and member."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (*_BROKEN, ValueError) as error:
+            raise TraceError(f"{file}: not a whole zip archive: {error}: copy it again") from error
+        self._members = {info.filename: info for info in self._zip.infolist()}
+
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def has(self, name: str) -> bool:
+        """Whether a member is so called, in whatever folder of the archive."""
+        return any(one == name or one.endswith(f"/{name}") for one in self._members)
+
+    def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
+        """Read columns of a table; a column it lacks is an error."""
+        import pyarrow as pa  # takes long to load, and this module is asked what any file is
+        import pyarrow.parquet as pq
+
+        member = self._find(name)
+        data = self._read(member)
+        try:
+            repeated = [_NAME] if _NAME in columns else []
+            names = pq.read_schema(io.BytesIO(data)).names
+            lacking = sorted(set(columns) - set(names))
+            if lacking:
+                raise TraceError(f"{self.file}: {member}: no column {lacking[0]!r}")
+            source = pq.ParquetFile(io.BytesIO(data), read_dictionary=repeated)
+            self._check_size(source, member)
+            table = source.read(columns=list(columns))
+            return {column: _values(table.column(column)) for column in columns}
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            text = str(error).split("\n")[0]
+            raise TraceError(f"{self.file}: {member}: not a whole table: {text}") from error
+
+    def devices(self) -> tuple[list[int], str]:
+        """Numbers of the process's devices in the job, and what they are; empty if not told."""
+        if not self.has(_DEVICES):
+            return [], ""
+        named = "('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')"
+        table = self.table(_DEVICES, [named, "('TARGET_INFO_GPU', 'name')"])
+        found = [re.search(r"global=(\d{1,9})\b", str(text)) for text in table[named]]
+        kinds = [str(kind) for kind in table["('TARGET_INFO_GPU', 'name')"]]
+        return sorted(int(one[1]) for one in found if one), kinds[0] if kinds else ""
+
+    def programs(self) -> dict[int, str]:
+        """Members that hold compiled programs, by the program's number."""
+        found = ((_DUMP.search(name), name) for name in self._members)
+        return {int(match[1]): name for match, name in found if match is not None}
+
+    def module(self, member: str, known: dict[bytes, HloModule]) -> HloModule:
+        """Read a program; ``known`` has those that other processes' bundles held already."""
+        data = self._read(member)
+        if member.endswith(".xz"):
+            data = self._unpacked(data, member)
+        if data not in known:
+            known[data] = parse_module(data, f"{self.file}: {member}")
+        return known[data]
+
+    def _find(self, name: str) -> str:
+        for member in self._members:
+            if member == name or member.endswith(f"/{name}"):
+                return member
+        raise TraceError(f"{self.file}: no {name} in the archive; was it written by nsys-jax?")
+
+    def _read(self, member: str) -> bytes:
+        info = self._members[member]
+        limit = min(_LARGEST, _DENSEST * info.compress_size + _SMALL)
+        if info.file_size > limit:
+            raise TraceError(
+                f"{self.file}: {member} unpacks to {info.file_size} bytes, more than any bundle's"
+            )
+        try:
+            with self._zip.open(info) as source:
+                return source.read(info.file_size)
+        except (*_BROKEN, RuntimeError, ValueError) as error:
+            raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
+
+    def _unpacked(self, data: bytes, member: str) -> bytes:
+        limit = min(_LARGEST, _DENSEST * len(data) + _SMALL)
+        unpacker = lzma.LZMADecompressor(memlimit=_LARGEST)
+        try:
+            found = unpacker.decompress(data, max_length=limit)
+        except lzma.LZMAError as error:
+            raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
+        if not unpacker.eof:
+            reason = "is cut short" if len(found) < limit else f"unpacks to more than {limit} bytes"
+            raise TraceError(f"{self.file}: {member} {reason}")
+        return found
+
+    def _check_size(self, source: "pq.ParquetFile", member: str) -> None:
+        """Refuse a table that says it is larger than any: its encodings can repeat a value."""
+        metadata = source.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        rows = sum(group.num_rows for group in groups)
+        size = sum(group.total_byte_size for group in groups)
+        if not (0 <= rows <= _MOST_ROWS and size <= _LARGEST and rows == metadata.num_rows):
+            raise TraceError(f"{self.file}: {member}: {rows} rows of {size} bytes, more than any")
+
+
+def _values(column: "pa.ChunkedArray") -> list[Any]:
+    """Values of a column; texts of a dictionary are not copied for each row."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    found: list[Any] = []
+    for chunk in column.chunks:
+        words = chunk.dictionary.to_pylist()
+        found += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+    return found
+
+
+_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
+_MODULE = re.compile(
+    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
+)
+_COLUMNS = (
+    "Name",
+    "Projected Start",
+    "Projected Duration",
+    "Orig Start",
+    "Orig Duration",
+    "TID",
+    "RangeId",
+    "ParentId",
+)
+_LONGEST = 1e17
+"""Stamps (ns) beyond three years are damage."""
+_COPIES = ("copy", "copy-start")
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A row of the table (ns): when the GPU was busy with it, and when the host was."""
+
+    name: str
+    start: float
+    duration: float
+    called: float
+    calling: float
+    thread: int
+    number: int
+    parent: int | None
+
+
+def recognise_file(path: Path) -> bool:
+    """Whether a file is a bundle: a zip archive with the table of projected ranges."""
+    try:
+        with Bundle(path) as bundle:
+            return bundle.has(TRACE)
+    except TraceError:
+        return False
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Read a bundle, or a directory with one per process, and make a workload of one step.
+
+    Raises
+    ------
+    TraceError
+        If a bundle is damaged or lacks what is needed, or has no such step.
+    """
+    files, skipped = bundle_files(path, recognise_file)
+    known: dict[bytes, HloModule] = {}
+    recordings = [_read(file, known) for file in files]
+    number_ranks(recordings)
+    return linked(path, recordings, step, skipped)
+
+
+def _read(file: Path, known: dict[bytes, HloModule]) -> Recording:
+    with Bundle(file) as bundle:
+        ranges = _ranges(bundle)
+        numbers, accelerator = bundle.devices()
+        members = bundle.programs()
+        needed = sorted({key[1] for one in ranges if (key := _program(one.name))})
+        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
+    unused: Counter[str] = Counter()
+    devices = _devices(ranges, programs, unused)
+    found = Recording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
+    if len(numbers) == len(devices):
+        for device, number in zip(devices, numbers, strict=True):
+            device.rank = number
+        if len(devices) > 1:
+            found.notes.append(
+                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
+            )
+    return found
+
+
+def _ranges(bundle: Bundle) -> list[_Range]:
+    table = bundle.table(TRACE, _COLUMNS)
+    found = []
+    for row in zip(*(table[column] for column in _COLUMNS), strict=True):
+        name, *numbers, parent = row
+        if not isinstance(name, str) or None in numbers:
+            continue
+        if not all(isinstance(one, (int, float)) and 0 <= one < _LONGEST for one in numbers):
+            where = f"{bundle.file}: {TRACE}: range {name[:60]!r}"
+            raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
+        start, duration, called, calling, thread, number = numbers
+        own = int(parent) if isinstance(parent, (int, float)) and abs(parent) < _LONGEST else None
+        found.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
+    return found
+
+
+def _program(name: str) -> tuple[str, int] | None:
+    """Name and number of the program a range executes; those of the autotuner have no number."""
+    found = _MODULE.match(name)
+    return (found[1], int(found[2])) if found is not None else None
+
+
+def _devices(
+    ranges: list[_Range], programs: dict[int, HloModule], unused: Counter[str]
+) -> list[Device]:
+    """Make a device of each thread that launches: JAX has one for each GPU of a process."""
+    by_number = {one.number: one for one in ranges}
+    thunks: list[tuple[_Range, _Range]] = []
+    parents: set[int] = set()
+    for one in ranges:
+        run = _run_of(one, by_number, parents) if _THUNK.match(one.name) else None
+        if run is not None:
+            thunks.append((one, run))
+        elif _program(one.name) is None:
+            unused["ranges that launch no op of a program"] += 1
+    devices: dict[int, Device] = {}
+    runs: dict[int, int] = {}
+    wrapped = {number: {op.wrapped for op in one.ops.values()} for number, one in programs.items()}
+    for one, run in sorted(thunks, key=lambda pair: pair[0].called):
+        if one.number in parents:
+            continue
+        device = devices.setdefault(one.thread, Device(len(devices), f"thread {one.thread}", []))
+        number = runs.setdefault(run.number, len(runs))
+        device.begun.setdefault(number, run.called * 1e-9)
+        device.ops.append(_op(one, run, number, programs, wrapped))
+    found = [devices[thread] for thread in sorted(devices)]
+    for rank, device in enumerate(found):
+        device.rank = rank
+        device.ops.sort(key=lambda op: (op.start, op.end))
+    return found
+
+
+def _run_of(one: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:
+    """Find the execution of a program that a thunk is part of; marks thunks that contain it."""
+    above = one.parent
+    for _ in range(len(by_number)):
+        outer = by_number.get(above) if above is not None else None
+        if outer is None or _program(outer.name):
+            return outer
+        if _THUNK.match(outer.name):
+            parents.add(outer.number)
+        above = outer.parent
+    return None
+
+
+def _op(
+    one: _Range,
+    run: _Range,
+    number: int,
+    programs: dict[int, HloModule],
+    wrapped: dict[int, set[str]],
+) -> XlaOp:
+    match, program = _THUNK.match(one.name), _program(run.name)
+    name = match[1] if match is not None else one.name
+    title, key = program or ("", -1)
+    module = programs.get(key)
+    hlo = module.ops.get(name) if module is not None else None
+    beside = hlo is not None and (hlo.phase == "start" or name in wrapped[key])
+    start = one.start * 1e-9
+    return XlaOp(
+        name=name,
+        lane="communication" if beside else "compute",
+        start=start,
+        end=start + one.duration * 1e-9,
+        run=number,
+        program=title,
+        hlo=hlo,
+        module=module,
+        kind=hlo.kind if hlo is not None else kind_by_name(name),
+        copy=hlo is not None and hlo.opcode in _COPIES,
+        transfer=beside,
+        launch=(one.called * 1e-9, (one.called + one.calling) * 1e-9),
+    )

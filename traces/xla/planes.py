@@ -1,0 +1,248 @@
+"""The common shape of XLA profiles: planes of lines of events, whichever file they come from.
+
+Files of a profile: one, or those of a directory, read within bounds.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import TraceError
+from traces.core.files import unpack
+from traces.xla.hlo import HloModule, HloOp, base_name, kind_by_name
+from traces.xla.hlo_text import parse
+
+Stats = Mapping[str, Any]
+
+USED_STATS = frozenset(
+    {
+        *("run_id", "hlo_op", "hlo_module", "program_id", "hlo_category", "step_num"),
+        *("device_ordinal", "global_device_id", "correlation_id", "_p", "_c"),
+        *("device_offset_ps", "device_duration_ps", "core_details", "device_type_string"),
+        "profile_start_time",
+    }
+)
+"""Statistics that are read; all others describe what no replay needs."""
+
+_OWN_TIME = 1e-6
+"""An op that contains others is charged for stretches between them longer than this (s)."""
+_ROUNDING = 1e-10
+"""Ops that overlap by less than this (s) follow one another: chips count in 1.25 ns."""
+
+
+@dataclass(slots=True)
+class Event:
+    """An event of a line (s). ``text`` is the HLO instruction where the profile has it."""
+
+    name: str
+    start: float
+    end: float
+    text: str = ""
+    stats: Stats = field(default_factory=dict)
+
+    def number(self, stat: str) -> int | None:
+        """Return a statistic as a number, which JSON writes as text; None if it is none."""
+        value = self.stats.get(stat)
+        try:
+            return None if value is None else int(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+    def flow(self, stat: str) -> int | None:
+        """Return a statistic that tells flows or runs apart: with a sign here, without one there.
+
+        Examples
+        --------
+        >>> Event("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
+        True
+        """
+        number = self.number(stat)
+        return None if number is None else number % (1 << 64)
+
+
+@dataclass(slots=True)
+class Line:
+    """A thread of a host, or one kind of events of a device."""
+
+    name: str
+    events: list[Event]
+
+
+@dataclass(slots=True)
+class Plane:
+    """A device, or a host with all its threads."""
+
+    name: str
+    lines: list[Line]
+    stats: Stats = field(default_factory=dict)
+
+
+class Programs:
+    """HLO of the programs of a profile: from instructions' texts, and from whole modules."""
+
+    def __init__(self, modules: Mapping[str, HloModule]) -> None:
+        self._modules = modules
+        self._texts: dict[str, HloOp | None] = {}
+
+    def module(self, event: Event) -> HloModule | None:
+        """Find the program an event belongs to, by its number if it has one, else by name."""
+        name, number = event.stats.get("hlo_module"), event.stats.get("program_id")
+        for key in (f"{name}({number})", f"({number})", str(name)):
+            if key in self._modules:
+                return self._modules[key]
+        return None
+
+    def op(self, event: Event, module: HloModule | None) -> HloOp | None:
+        """Find the instruction an event executes."""
+        if event.text:
+            if event.text not in self._texts:
+                self._texts[event.text] = parse(event.text)
+            return self._texts[event.text]
+        name = event.stats.get("hlo_op") or event.name
+        return module.ops.get(name) if module is not None else None
+
+
+def kind_of(event: Event, hlo: HloOp | None) -> str:
+    """Kind of call an event is, "" for none: by its HLO, else by its category or name."""
+    if hlo is not None and hlo.kind:
+        return hlo.kind
+    named = kind_by_name(str(event.stats.get("hlo_category", "")))
+    if named or hlo is not None:
+        return named
+    return kind_by_name(base_name(str(event.stats.get("hlo_op") or event.name)))
+
+
+def leaves(events: Iterable[Event]) -> Iterator[Event]:
+    """Charge every moment of a line to the innermost event, so that nothing counts twice.
+
+    A loop or a call spans the ops of its body; of it only the stretches between them are left.
+
+    Examples
+    --------
+    >>> inner, outer = Event("dot", 1.0, 2.0), Event("while", 0.0, 3.0)
+    >>> [(one.name, one.start, one.end) for one in leaves([inner, outer])]
+    [('while', 0.0, 1.0), ('dot', 1.0, 2.0), ('while', 2.0, 3.0)]
+    """
+    nest = _Nest()
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        nest.close(event.start, event.end)
+        nest.open(event)
+    nest.close(math.inf, math.inf)
+    return iter(sorted(nest.done, key=lambda event: (event.start, event.end)))
+
+
+class _Nest:
+    """Events that are open at a moment, each within the one before; ``done`` are the leaves."""
+
+    def __init__(self) -> None:
+        self.done: list[Event] = []
+        self._open: list[list[Any]] = []
+
+    def open(self, event: Event) -> None:
+        """Begin an event within the innermost open one, which has been charged up to here."""
+        if self._open:
+            self._charge(event.start)
+            self._open[-1][1:] = [event.start, True]
+        self._open.append([event, event.start, False])
+
+    def close(self, until: float, end: float) -> None:
+        """End the open events that are over at ``until``, or end before ``end``."""
+        while self._open:
+            event, _, parent = self._open[-1]
+            if event.end - until > _ROUNDING and end <= event.end + _ROUNDING:
+                return
+            if parent:
+                self._charge(event.end)
+            else:
+                self.done.append(event)
+            self._open.pop()
+            if self._open:
+                self._open[-1][1:] = [max(self._open[-1][1], event.end), True]
+
+    def _charge(self, until: float) -> None:
+        event, at, _ = self._open[-1]
+        if until - at > _OWN_TIME:
+            self.done.append(_stretch(event, at, until))
+
+
+def _stretch(event: Event, start: float, end: float) -> Event:
+    """Part of an op that contains others: its own time, which is never a call."""
+    stats = {k: v for k, v in event.stats.items() if k not in ("hlo_category", "hlo_op")}
+    return Event(event.name.split(" = ")[0].lstrip("%"), start, end, "", {**stats, "own": True})
+
+
+Skipped = list[tuple[str, str]]
+
+
+def profile_files(
+    path: Path, suffix: str, recognise: Callable[[bytes], bool]
+) -> tuple[list[Path], Skipped]:
+    """Find the files to read: ``path``, or what in it is of the format, and why not the others.
+
+    JAX writes into ``plugins/profile/<time>`` below the directory it is given; that is looked into
+    where it holds one recording.
+
+    Raises
+    ------
+    TraceError
+        If there is none, or several recordings.
+    """
+    if not path.is_dir():
+        return [path], []
+    below = sorted(path.glob("plugins/profile/*/"))
+    if len(below) > 1:
+        raise TraceError(f"{path}: {len(below)} recordings in plugins/profile; name one of them")
+    files, skipped = list[Path](), Skipped()
+    for file in sorted((below[0] if below else path).iterdir()):
+        reason = _reason(file, suffix, recognise)
+        if reason:
+            skipped.append((str(file), reason))
+        else:
+            files.append(file)
+    if not files:
+        raise TraceError(f"{path}: no {suffix} file in it")
+    return files, skipped
+
+
+def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Path], Skipped]:
+    """Find the bundles to read: ``path``, or those in it, and why not the other files.
+
+    Raises
+    ------
+    TraceError
+        If there is none.
+    """
+    if not path.is_dir():
+        return [path], []
+    inside = sorted(path.iterdir())
+    files = [file for file in inside if file.is_file() and recognise(file)]
+    if not files:
+        raise TraceError(f"{path}: no bundle of nsys-jax in it")
+    return files, [(str(file), "not a bundle") for file in inside if file not in files]
+
+
+def unpacked(path: Path) -> bytes:
+    """Read a file, gzip or not.
+
+    Raises
+    ------
+    TraceError
+        If it is empty, cannot be read, or unpacks to more than any profile does.
+    """
+    data = unpack(path)
+    if not data:
+        raise TraceError(f"{path}: the file is empty; record the profile again")
+    return data
+
+
+def _reason(file: Path, suffix: str, recognise: Callable[[bytes], bool]) -> str:
+    """Why a file is not read; "" for one that is."""
+    if not file.is_file():
+        return "not a file; sub-directories are not searched"
+    named = file.name.removesuffix(".gz").endswith(suffix)
+    try:
+        return "" if named or recognise(unpack(file)[: 1 << 16]) else f"not a {suffix} file"
+    except TraceError as error:
+        return str(error).removeprefix(f"{file}: ")

@@ -1,0 +1,184 @@
+"""Which part of a device's ops is the step.
+
+Steps are what the program annotated (``StepTraceAnnotation``). Without annotations a step is a run
+of the program that takes most of the device's time, with all that runs before the next one, if
+that program communicates or nothing does. Else no step stands for the whole, and the answer to
+``median`` is ``all``; a run can still be chosen by its number. Without annotations ``all`` is all
+that was recorded, what came before the first run included.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.errors import TraceError
+from traces.core.loaded import ALL, MEDIAN
+from traces.xla.events import NO_STEP, Device, Recording, XlaOp
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A device's ops of the step, which began on it at ``start`` (s).
+
+    ``busy``: the device still had to do something for the step before, and began this one then.
+    """
+
+    device: Device
+    ops: list[XlaOp]
+    start: float
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The step that was chosen, what there was to choose from, and each device's part of it."""
+
+    step: str
+    steps: tuple[int, ...]
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+def choose(recordings: Sequence[Recording], step: str) -> Choice:
+    """Select the ops of a step: a number, ``median`` or ``all``.
+
+    The median is taken over the steps' longest duration on any device, without the first step if
+    there are more than two: it is often a warm-up.
+
+    Raises
+    ------
+    TraceError
+        If there is no such step on every device.
+    """
+    devices = [device for recording in recordings for device in recording.devices]
+    where = str(recordings[0].file)
+    notes: list[str] = []
+    annotated = any(op.step != NO_STEP for device in devices for op in device.ops)
+    stands = True
+    if not annotated:
+        stands = _number_runs(devices, notes)
+    numbers = _common(devices, where)
+    if step == MEDIAN:
+        step = _median(devices, numbers) if numbers and stands else ALL
+    if step != ALL and (not step.isdigit() or int(step) not in numbers):
+        has = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+        raise TraceError(f"{where}: no step {step}; it has {has or 'none'}")
+    whole = step == ALL and not annotated
+    wanted = set(numbers) if step == ALL else {int(step)}
+    parts = tuple(
+        _part(device, device.ops if whole else [op for op in device.ops if op.step in wanted])
+        for device in devices
+    )
+    if not any(part.ops for part in parts):
+        raise TraceError(f"{where}: no op of a device in step {step}; choose another")
+    inside = sum(len(part.ops) for part in parts)
+    left_out = sum(len(device.ops) for device in devices) - inside
+    return Choice(step, tuple(numbers), parts, tuple(notes), left_out)
+
+
+def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
+    """Count the main program's runs from 1; returns whether such a run stands for the whole."""
+    time: dict[str, float] = defaultdict(float)
+    talks: set[str] = set()
+    for device in devices:
+        for op in device.ops:
+            time[op.program] += op.end - op.start
+            if op.kind:
+                talks.add(op.program)
+    if not any(time):
+        return False
+    main = max((one for one in time if one), key=lambda one: time[one])
+    for device in devices:
+        _number(device, main)
+    _line_up(devices, main, notes)
+    if talks and main not in talks:
+        notes.append(
+            f"{main} takes most of the time but does not communicate, as {min(talks)} does: no run "
+            "of it stands for the whole, which is taken; a run can be chosen by its number"
+        )
+    return not talks or main in talks
+
+
+def _number(device: Device, main: str) -> None:
+    number, run, last = 0, None, 0.0
+    for op in device.ops:
+        if op.program == main and op.run != run:
+            number, run = number + 1, op.run
+        if op.program == main:
+            last = op.end
+        op.step = number or NO_STEP
+    for op in device.ops:
+        if op.start > last:
+            op.step = NO_STEP
+
+
+def _line_up(devices: Sequence[Device], main: str, notes: list[str]) -> None:
+    """Let runs that began together have one number, where devices recorded more or fewer."""
+    begun = [_run_starts(device) for device in devices]
+    fewest = min(begun, key=len)
+    if len(fewest) == len(max(begun, key=len)) or not fewest:
+        return
+    notes.append(
+        f"the devices recorded {len(fewest)} runs of {main} in common; others are left out"
+    )
+    for device, own in zip(devices, begun, strict=True):
+        apart = [
+            float(np.median(np.abs(np.array(own[skip : skip + len(fewest)]) - fewest)))
+            for skip in range(len(own) - len(fewest) + 1)
+        ]
+        skip = int(np.argmin(apart))
+        for op in device.ops:
+            inside = skip < op.step <= skip + len(fewest)
+            op.step = op.step - skip if inside else NO_STEP
+
+
+def _run_starts(device: Device) -> list[float]:
+    """When each numbered run began (s)."""
+    starts: dict[int, float] = {}
+    for op in device.ops:
+        if op.step != NO_STEP:
+            starts.setdefault(op.step, op.start)
+    return [starts[number] for number in sorted(starts)]
+
+
+def _common(devices: Sequence[Device], where: str) -> list[int]:
+    """Find the steps that all devices have."""
+    own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
+    common = sorted(set.intersection(*own)) if own else []
+    if not common and any(own):
+        counts = ", ".join(str(len(one)) for one in own[:8])
+        raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
+    return common
+
+
+def _median(devices: Sequence[Device], numbers: list[int]) -> str:
+    if len(numbers) > 2:
+        numbers = numbers[1:]
+    longest = dict.fromkeys(numbers, 0.0)
+    for device in devices:
+        ops: dict[int, list[XlaOp]] = defaultdict(list)
+        for op in device.ops:
+            ops[op.step].append(op)
+        for number in numbers:
+            part = _part(device, ops[number])
+            span = max(op.end for op in part.ops) - part.start
+            longest[number] = max(longest[number], span)
+    by_time = sorted(numbers, key=lambda number: (longest[number], number))
+    return str(by_time[len(by_time) // 2])
+
+
+def _part(device: Device, ops: list[XlaOp]) -> Part:
+    """Take a device's step to begin when the host began it and the step before had ended."""
+    if not ops:
+        return Part(device, ops, 0.0)
+    first = ops[0].start
+    called = [op.launch[0] for op in ops if op.launch is not None]
+    called += [device.begun[run] for run in {op.run for op in ops} if run in device.begun]
+    called += [device.steps[step] for step in {op.step for op in ops} if step in device.steps]
+    begun = min([first, *called])
+    busy = min(first, max((op.end for op in device.ops if op.start < first), default=-math.inf))
+    return Part(device, ops, max(begun, busy), busy > begun)

@@ -1,0 +1,218 @@
+"""Planes of TPUs: a plane per chip (``/device:TPU:0``), with one line of ops.
+
+The line's stamps are the chip's clock carried over to the host's, which jumps by a tenth of a
+second now and then; ``device_offset_ps`` and ``device_duration_ps`` are the chip's clock itself,
+and are what counts. The host's launches and the modules keep the distance to the chip's ops that
+the host's clock gives them.
+"""
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from traces.core.files import message_class
+from traces.xla.events import NO_STEP, Device, Span, XlaOp
+from traces.xla.hlo import base_name
+from traces.xla.host_events import HostEvents
+from traces.xla.planes import Event, Line, Plane, Programs, kind_of, leaves
+
+PLANE = re.compile(r"/device:TPU:(\d+)(?: (SparseCore \d+))?$")
+_OPS = ("XLA Ops", "Sparse Core Ops")
+_MODULES = ("XLA Modules", "Sparse Core Modules")
+_STEPS = ("Steps", "Sparse Core Steps")
+_BARRIER = "barrier-cores"
+"""Event of a chip that waits for the others before a program that communicates."""
+_LATEST = 10**20
+"""Stamps (ps) beyond three years are damage."""
+_CORE = {
+    "CoreDetails": [
+        (1, "hostname", "string"),
+        (2, "device_ordinal", "uint32"),
+        (5, "global_chip", "uint32"),
+        (6, "global_core", "uint32"),
+    ]
+}
+
+
+def tpu_devices(
+    planes: Sequence[Plane], host: HostEvents, programs: Programs, unused: Counter[str]
+) -> list[Device]:
+    """Make a device of each chip's planes, numbered as the host counts them."""
+    devices: dict[int, Device] = {}
+    for plane in planes:
+        found = PLANE.match(plane.name)
+        if found is None:
+            continue
+        ordinal, core = int(found[1]), found[2] or ""
+        device = devices.setdefault(ordinal, Device(ordinal, plane.name, []))
+        device.ops += _ops(plane, core, host, programs, unused)
+    for device in devices.values():
+        device.ops.sort(key=lambda op: (op.start, op.end))
+        stepped = {op.step for op in device.ops}
+        device.steps = {n: s for n, (s, _) in host.steps.items() if n in stepped}
+    return [device for device in devices.values() if device.ops]
+
+
+def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
+    """Numbers of the chips in the whole job, by their number on the host; {} if not told."""
+    chips, cores = dict[int, int](), dict[int, int]()
+    details = message_class(_CORE, "CoreDetails")
+    for plane in planes:
+        found = PLANE.match(plane.name)
+        if found is None or found[2] or not isinstance(plane.stats.get("core_details"), bytes):
+            continue
+        try:
+            core = details.FromString(plane.stats["core_details"])
+        except DecodeError:
+            return {}
+        chips[int(found[1])], cores[int(found[1])] = core.global_chip, core.global_core
+    for numbers in (chips, cores):
+        if len(set(numbers.values())) == len(numbers):
+            return numbers
+    return {}
+
+
+def _ops(
+    plane: Plane, core: str, host: HostEvents, programs: Programs, unused: Counter[str]
+) -> list[XlaOp]:
+    lines: dict[str, Line] = {}
+    for line in plane.lines:
+        role = next((one[0] for one in (_OPS, _MODULES, _STEPS) if line.name in one), line.name)
+        lines[role] = line
+        if role not in (_OPS[0], _MODULES[0], _STEPS[0], "XLA TraceMe") and line.events:
+            unused[f"{line.name} of TPUs"] += len(line.events)
+    events = lines[_OPS[0]].events if _OPS[0] in lines else []
+    modules = sorted(_events(lines, _MODULES[0]), key=lambda event: event.start)
+    runs = _Runs(modules, _events(lines, _STEPS[0]), host)
+    own_clock = all(_stamped(event) for event in events)
+    made: list[XlaOp] = []
+    shifts: dict[int, float] = {}
+    for event in leaves([_on_chip(event) for event in events] if own_clock else events):
+        at = event.stats.get("host_start", event.start)
+        run = runs.at(at)
+        op = XlaOp(
+            name=_name(event),
+            lane=core or _OPS[0],
+            start=event.start,
+            end=event.end,
+            run=run,
+            program=runs.program(run),
+            hlo=programs.op(event, None),
+            step=runs.step(run, at),
+        )
+        if not event.stats.get("own"):
+            op.kind = kind_of(event, op.hlo)
+        if run not in shifts:
+            shifts[run] = event.start - at
+            op.launch = runs.launch(run)
+        made.append(op)
+    _carry_launches_over(made, shifts)
+    return _with_barriers(made, _events(lines, "XLA TraceMe"), runs, shifts, unused)
+
+
+def _carry_launches_over(made: list[XlaOp], shifts: dict[int, float]) -> None:
+    """Put launches on the chip's clock; none comes before that of the program before it.
+
+    Where the carried-over clock has jumped ahead, a launch long before its program would come out
+    earlier than it was.
+    """
+    latest = -math.inf
+    for op in made:
+        if op.launch is not None:
+            start, end = (time + shifts[op.run] for time in op.launch)
+            latest = max(latest, min(start, op.start))
+            op.launch = (latest, max(latest, end))
+
+
+def _events(lines: dict[str, Line], role: str) -> list[Event]:
+    return lines[role].events if role in lines else []
+
+
+def _stamped(event: Event) -> bool:
+    """Whether the chip's own clock stamped an event, and soundly."""
+    offset, lasted = event.number("device_offset_ps"), event.number("device_duration_ps")
+    return offset is not None and 0 <= offset < _LATEST and 0 <= (lasted or 0) < _LATEST
+
+
+def _on_chip(event: Event) -> Event:
+    """Put an event on the chip's clock; remembers when the host's clock says it began."""
+    start = (event.number("device_offset_ps") or 0) * 1e-12
+    lasted = event.number("device_duration_ps")
+    span = lasted * 1e-12 if lasted is not None else event.end - event.start
+    stats = {**event.stats, "host_start": event.start}
+    return Event(event.name, start, start + span, event.text, stats)
+
+
+def _name(event: Event) -> str:
+    if event.text and " = " in event.text:
+        return event.text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
+    return event.name.lstrip("%")
+
+
+class _Runs:
+    """Executions of programs on a chip, by when the host's clock says they began."""
+
+    def __init__(self, modules: list[Event], steps: list[Event], host: HostEvents) -> None:
+        self._modules, self._host = modules, host
+        self._starts = [module.start for module in modules]
+        self._steps = {}
+        for event in steps:
+            number = event.number("step_num")
+            if number is None and event.name.isdigit():
+                number = int(event.name)
+            if number is not None:
+                self._steps[number] = (event.start, event.end)
+
+    def at(self, time: float) -> int:
+        return bisect_right(self._starts, time) - 1
+
+    def program(self, run: int) -> str:
+        return self._modules[run].name.split("(")[0] if run >= 0 else ""
+
+    def launch(self, run: int) -> Span | None:
+        return self._host.launch_of(self._modules[run]) if run >= 0 else None
+
+    def step(self, run: int, time: float) -> int:
+        """Step of a run: by the chip's line of steps, else by when the host launched it."""
+        if self._steps:
+            begun = self._starts[run] if run >= 0 else time
+            return _within(self._steps, begun)
+        launch = self.launch(run)
+        return _within(self._host.steps, time if launch is None else launch[0])
+
+
+def _within(steps: dict[int, Span], time: float) -> int:
+    return next((n for n, (start, end) in steps.items() if start <= time < end), NO_STEP)
+
+
+def _with_barriers(
+    made: list[XlaOp],
+    traced: list[Event],
+    runs: _Runs,
+    shifts: dict[int, float],
+    unused: Counter[str],
+) -> list[XlaOp]:
+    """Put the wait for other chips before the program that waits; it takes over its launch."""
+    first: dict[int, XlaOp] = {}
+    for op in made:
+        first.setdefault(op.run, op)
+    for event in traced:
+        run = runs.at(event.start)
+        follower = first.get(run)
+        if base_name(event.name) != _BARRIER or follower is None or follower.kind == "barrier":
+            unused["XLA TraceMe of TPUs"] += 1
+            continue
+        start, end = event.start + shifts[run], event.end + shifts[run]
+        if start > follower.start:
+            unused["XLA TraceMe of TPUs"] += 1
+            continue
+        barrier = XlaOp(_BARRIER, follower.lane, start, min(end, follower.start), run)
+        barrier.program, barrier.step, barrier.kind = follower.program, follower.step, "barrier"
+        barrier.launch, follower.launch = follower.launch, None
+        made.append(barrier)
+        first[run] = barrier
+    return made

@@ -1,0 +1,175 @@
+"""XLA's own profile, ``.xplane.pb``, as JAX writes it: one file per host, with all its devices.
+
+The format is ``XSpace`` of ``tsl/profiler/protobuf/xplane.proto``; no TensorFlow is needed.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from simulator.errors import TraceError
+from traces.core.files import message_class
+from traces.core.loaded import Loaded
+from traces.core.sniff import is_xplane
+from traces.xla.devices import number_ranks, recording
+from traces.xla.events import Recording
+from traces.xla.hlo import HloModule
+from traces.xla.hlo_proto import parse_module
+from traces.xla.link import linked
+from traces.xla.planes import USED_STATS, Event, Line, Plane, Stats, profile_files, unpacked
+
+_MESSAGES = {
+    "XSpace": [(1, "planes", "XPlane*")],
+    "XPlane": [
+        (2, "name", "bytes"),
+        (3, "lines", "XLine*"),
+        (4, "events", "EventEntry*"),
+        (5, "stat_names", "StatEntry*"),
+        (6, "stats", "XStat*"),
+    ],
+    "EventEntry": [(1, "key", "int64"), (2, "value", "XEventMetadata")],
+    "StatEntry": [(1, "key", "int64"), (2, "value", "XStatMetadata")],
+    "XLine": [
+        (2, "name", "bytes"),
+        (3, "timestamp_ns", "int64"),
+        (4, "events", "XEvent*"),
+        (11, "display_name", "bytes"),
+    ],
+    "XEvent": [
+        (1, "metadata", "int64"),
+        (2, "offset_ps", "int64"),
+        (3, "duration_ps", "int64"),
+        (4, "stats", "XStat*"),
+    ],
+    "XStat": [
+        (1, "metadata", "int64"),
+        (2, "double", "double"),
+        (3, "uint64", "uint64"),
+        (4, "int64", "int64"),
+        (5, "text", "bytes"),
+        (6, "data", "bytes"),
+        (7, "ref", "uint64"),
+    ],
+    "XEventMetadata": [
+        (2, "name", "bytes"),
+        (4, "display_name", "bytes"),
+        (5, "stats", "XStat*"),
+    ],
+    "XStatMetadata": [(2, "name", "bytes")],
+}
+_LONGEST = 1e8
+"""A profile of more than three years (s) is damaged."""
+_PROTO = "Hlo Proto"
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Read a profile, or a directory with one per host, and make a workload of one step.
+
+    Raises
+    ------
+    TraceError
+        If a file is damaged, or has no such step.
+    """
+    files, skipped = profile_files(path, ".xplane.pb", is_xplane)
+    recordings = [_read(file) for file in files]
+    number_ranks(recordings)
+    return linked(path, recordings, step, skipped)
+
+
+def _read(file: Path) -> Recording:
+    data = unpacked(file)
+    try:
+        space = message_class(_MESSAGES, "XSpace").FromString(data)
+    except DecodeError as error:
+        raise TraceError(f"{file}: not a whole XSpace message: {error}: copy it again") from error
+    planes, modules, epoch = [], dict[str, HloModule](), 0
+    for found in space.planes:
+        reader = _PlaneReader(found, file)
+        plane = Plane(_text(found.name), reader.lines(), reader.stats(found.stats))
+        if plane.name == "/host:metadata":
+            modules |= reader.modules()
+        started = plane.stats.get("profile_start_time")
+        epoch = int(started) if isinstance(started, int) else epoch
+        planes.append(plane)
+    return recording(file, planes, modules, epoch)
+
+
+class _PlaneReader:
+    """One plane and its tables of names."""
+
+    def __init__(self, plane: Any, file: Path) -> None:
+        self._plane, self._file = plane, file
+        self._stat_names = {entry.key: _text(entry.value.name) for entry in plane.stat_names}
+        self._metadata = {entry.key: entry.value for entry in plane.events}
+        self._known: dict[int, tuple[str, str, Stats]] = {}
+
+    def lines(self) -> list[Line]:
+        return [
+            Line(_text(line.display_name or line.name), list(self._events(line)))
+            for line in self._plane.lines
+        ]
+
+    def stats(self, stats: Iterable[Any]) -> dict[str, Any]:
+        found = {}
+        for stat in stats:
+            name = self._stat_names.get(stat.metadata, "")
+            if name in USED_STATS:
+                found[name] = self._value(stat)
+        return found
+
+    def modules(self) -> dict[str, HloModule]:
+        """Read the programs, by name and number: ``jit_step(20)``."""
+        found: dict[str, HloModule] = {}
+        for metadata in self._metadata.values():
+            for stat in metadata.stats:
+                if self._stat_names.get(stat.metadata) == _PROTO and stat.data:
+                    name = _text(metadata.name)
+                    module = parse_module(stat.data, f"{self._file}: {_PROTO} of {name}")
+                    found[name] = module
+                    found.setdefault(module.name, module)
+                    found["(" + name.rpartition("(")[2]] = module
+        return found
+
+    def _events(self, line: Any) -> Iterable[Event]:
+        base = line.timestamp_ns * 1e-9
+        for event in line.events:
+            name, text, shared = self._described(event.metadata)
+            start = base + event.offset_ps * 1e-12
+            end = start + event.duration_ps * 1e-12
+            if event.duration_ps < 0 or not -_LONGEST < start <= end < _LONGEST:
+                raise TraceError(
+                    f"{self._file}: event {name[:60]!r} of {_text(line.name)!r}: offset_ps "
+                    f"{event.offset_ps}, duration_ps {event.duration_ps}: the file is damaged"
+                )
+            own = self.stats(event.stats)
+            yield Event(name, start, end, text, {**shared, **own} if own else shared)
+
+    def _described(self, number: int) -> tuple[str, str, Stats]:
+        """Name, HLO text and statistics that all events of one kind share."""
+        if number not in self._known:
+            metadata = self._metadata.get(number)
+            if metadata is None:
+                raise TraceError(
+                    f"{self._file}: an event of {_text(self._plane.name)!r} names metadata "
+                    f"{number}, which the plane has not: the file is damaged"
+                )
+            name, shown = _text(metadata.name), _text(metadata.display_name)
+            text = name if " = " in name else ""
+            name = shown if text and shown else name
+            self._known[number] = (name, text, self.stats(metadata.stats))
+        return self._known[number]
+
+    def _value(self, stat: Any) -> Any:
+        for field, value in stat.ListFields():
+            if field.name == "ref":
+                return self._stat_names.get(value, "")
+            if field.name != "metadata":
+                return _text(value) if field.name == "text" else value
+        return 0
+
+
+def _text(data: bytes) -> str:
+    """Names may hold any bytes: the profiler does not check them."""
+    return data.decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 
 
 class Heap(NamedTuple):
@@ -28,7 +28,7 @@ def room(items: int) -> Heap:
     return Heap(np.empty(items, dtype=np.float64), np.empty(items, dtype=np.int64))
 
 
-@compiled
+@hot_loop
 def push(heap: Heap, size: int, key: float, item: int) -> int:
     """Put an item into a heap that holds ``size``; return how many it holds then."""
     keys, items = heap
@@ -43,7 +43,7 @@ def push(heap: Heap, size: int, key: float, item: int) -> int:
     return size + 1
 
 
-@compiled
+@hot_loop
 def pop(heap: Heap, size: int) -> int:
     """Take the least out of a heap that holds ``size``; return how many it holds then."""
     keys, items = heap

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 
 
 def find_circle(offset: NDArray[np.int64], target: NDArray[np.int32]) -> list[int]:
@@ -38,7 +38,7 @@ def depths(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.i
     return depth
 
 
-@compiled
+@hot_loop
 def _queue_up(
     offset: NDArray[np.int64],
     target: NDArray[np.int32],
@@ -64,7 +64,7 @@ def _queue_up(
     return queued
 
 
-@compiled
+@hot_loop
 def _deepen(
     offset: NDArray[np.int64],
     target: NDArray[np.int32],

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from experiments.cli import files, generation, networks, questions, trust
+from experiments.cli import files, generation, installation, networks, questions, trust
 from simulator.errors import TwofoldError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -39,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
         networks.clusters,
         networks.collective,
         networks.topology,
+        installation.warm,
     )
 }
 """In the order of ``--help``."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.compiled import compiled
 from simulator.distinct import by_appearance
+from simulator.hot import hot_loop
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, Floats, Ints, What
 
@@ -96,7 +96,7 @@ class _Released(NamedTuple):
     last: Ints
 
 
-@compiled
+@hot_loop
 def _follow(op: int, released: _Released, left: Ints, arrived: Ints) -> int:
     """Fill two columns from an op back to one that nothing released; return how long they are."""
     count = 0

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans
-from simulator.compiled import compiled
 from simulator.engine.simulate import Costs
+from simulator.hot import hot_loop
 from simulator.timeline import Timeline
 from simulator.workload import Floats, Matrix, Workload
 
@@ -107,7 +107,7 @@ def _holds(workload: Workload, costs: Costs, timeline: Timeline) -> tuple[NDArra
     return row, holds.reshape(len(loads), len(loads))
 
 
-@compiled
+@hot_loop
 def _delays(
     order: NDArray[np.int64],
     times: _Times,

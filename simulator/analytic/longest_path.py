@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
-from simulator.compiled import compiled_nan_free
 from simulator.errors import WorkloadError
+from simulator.hot import hot_loop
 from simulator.workload import Floats, Ints, Matrix, Offsets, What
 
 _LEAST, _BLOCK, _ENDS = 8, 128, 2**25
@@ -124,7 +124,7 @@ def _of_points(graph: Contracted, points: Points) -> _Calls:
     return _Calls(row, factor, np.ascontiguousarray(points.cost))
 
 
-@compiled_nan_free
+@hot_loop(nan_free=True)
 def _sweep(
     edges: _Edges, calls: _Calls, scale: Matrix, scratch: _Scratch, start: Matrix, begin: int
 ) -> None:
@@ -148,7 +148,7 @@ def _sweep(
                 mine[at] += factor * calls.cost[row, begin + at]
 
 
-@compiled_nan_free
+@hot_loop(nan_free=True)
 def _come_after(
     mine: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
 ) -> None:
@@ -174,7 +174,7 @@ def _come_after(
             mine[at] = max(mine[at], before[at] + after[at])
 
 
-@compiled_nan_free
+@hot_loop(nan_free=True)
 def _add_up(weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
     """Length of an edge in each scenario of a block."""
     after[:] = weight[0]

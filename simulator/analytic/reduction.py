@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 from simulator.topological_order import topological as order_of
 from simulator.workload import Ints, Matrix, Offsets
 
@@ -103,7 +103,7 @@ def direct(out: Offsets, into: Rows, source: Ints, target: Ints, weight: Matrix)
     return kept
 
 
-@compiled
+@hot_loop
 def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
     source, target, weight = edges
     parts = weight.shape[1]
@@ -127,7 +127,7 @@ def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
     return kept
 
 
-@compiled
+@hot_loop
 def _no_shorter(weight: Matrix, one: int, other: int) -> bool:
     for part in range(weight.shape[1]):  # noqa: SIM110  Numba has no generators
         if weight[one, part] < weight[other, part]:
@@ -135,7 +135,7 @@ def _no_shorter(weight: Matrix, one: int, other: int) -> bool:
     return True
 
 
-@compiled
+@hot_loop
 def _between(weight: Matrix, low: int, one: int, high: int) -> bool:
     """Whether some weighted mean of two edges is no shorter than ``one``."""
     least, most = 0.0, 1.0
@@ -151,7 +151,7 @@ def _between(weight: Matrix, low: int, one: int, high: int) -> bool:
     return least <= most
 
 
-@compiled
+@hot_loop
 def _longest(edges: _Columns, stack: Offsets, kept: Mask) -> None:
     source, target, weight = edges
     size = 0
@@ -178,7 +178,7 @@ def _longest(edges: _Columns, stack: Offsets, kept: Mask) -> None:
         kept[stack[at]] = True
 
 
-@compiled
+@hot_loop
 def _way_no_shorter(weight: Matrix, one: int, second: int, edge: int) -> bool:
     """Whether two edges, one after the other, are no shorter than a third in any part."""
     for part in range(weight.shape[1]):
@@ -187,7 +187,7 @@ def _way_no_shorter(weight: Matrix, one: int, second: int, edge: int) -> bool:
     return True
 
 
-@compiled
+@hot_loop
 def _direct(out: Offsets, into: Rows, edges: _Columns, first: Offsets, kept: Mask) -> None:
     """Fill ``kept``; ``first`` is scratch: the first edge to each point from the one at hand."""
     source, target, weight = edges

@@ -9,11 +9,12 @@ matter of tenths of a second.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 from simulator.workload import Floats, Ints, Offsets, Workload
 
 NOBODY = -1
@@ -100,7 +101,7 @@ class LocalTimes:
             ops,
             calls,
         )
-        return LocalTimes(ops, calls, queue, _release.bound(*given), _end.bound(*given))
+        return LocalTimes(ops, calls, queue, partial(_release, *given), partial(_end, *given))
 
     def begin(self) -> list[int]:
         """Release the ops that wait for nothing; return the calls that can then start."""
@@ -136,7 +137,7 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
     )
 
 
-@compiled
+@hot_loop
 def _end(
     queue: Ints,
     edges: Successors,
@@ -149,7 +150,7 @@ def _end(
     return _release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
 
 
-@compiled
+@hot_loop
 def _release(
     queue: Ints, edges: Successors, work: Work, ops: OpTimes, calls: Rendezvous, queued: int
 ) -> int:
@@ -182,7 +183,7 @@ def _release(
     return started
 
 
-@compiled
+@hot_loop
 def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
     """Count a member in; with the last one the call starts. Return whether this was it."""
     last, arrival = calls.last_member[call], ops.start[op]
@@ -202,7 +203,7 @@ def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
     return True
 
 
-@compiled
+@hot_loop
 def _leave(queue: Ints, work: Work, ops: OpTimes, calls: Rendezvous, call: int, queued: int) -> int:
     """Queue the ops of a call that has ended; return how many are queued then."""
     for place in range(calls.offset[call], calls.offset[call + 1]):
@@ -213,7 +214,7 @@ def _leave(queue: Ints, work: Work, ops: OpTimes, calls: Rendezvous, call: int, 
     return queued
 
 
-@compiled
+@hot_loop
 def _follow(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) -> int:
     """Tell the successors of an op that it has ended; return how many are queued then."""
     for edge in range(edges.offset[op], edges.offset[op + 1]):

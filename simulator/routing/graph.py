@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
 from simulator.heap import Heap, pop, push, room
+from simulator.hot import hot_loop
 
 Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
@@ -100,7 +100,7 @@ def nothing_found(graph: Graph) -> Found:
     )
 
 
-@compiled
+@hot_loop
 def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found: Found) -> None:
     """Dijkstra backwards from ``goal`` through ``inner`` nodes, of which it finds the metric.
 
@@ -126,7 +126,7 @@ def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found
             waiting = _go_on(level[place], graph, inner, found, waiting)
 
 
-@compiled
+@hot_loop
 def _begin(goal: int, found: Found) -> None:
     """Forget what the last search found."""
     for place in range(found.size[0]):
@@ -137,7 +137,7 @@ def _begin(goal: int, found: Found) -> None:
     found.size[0] = 1
 
 
-@compiled
+@hot_loop
 def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> int:
     """Reach the nodes before a node; return how many nodes wait to be gone on from."""
     metric, via, ways = found.metric, found.via, found.ways
@@ -161,7 +161,7 @@ def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> 
     return waiting
 
 
-@compiled
+@hot_loop
 def follow(node: int, goal: int, ends: Ends, graph: Graph, found: Found, links: Links) -> None:
     """Write the links from a node to the goal of a search behind all others."""
     while node != goal:
@@ -172,14 +172,14 @@ def follow(node: int, goal: int, ends: Ends, graph: Graph, found: Found, links: 
         node = graph.stop[link]
 
 
-@compiled
+@hot_loop
 def put(link: int, links: Links) -> None:
     """Write a link behind all others."""
     links.link[links.used[0]] = link
     links.used[0] += 1
 
 
-@compiled
+@hot_loop
 def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
     """Choose by hash among the links of a node whose far end is nearer by their whole length."""
     stop, length, (offset, item) = graph.stop, graph.metric, graph.out
@@ -201,7 +201,7 @@ def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
     return link
 
 
-@compiled
+@hot_loop
 def lot(source: int, target: int, node: int) -> int:
     """Mix 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)

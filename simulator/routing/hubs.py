@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
     Found,
@@ -131,7 +131,7 @@ def _farthest_first(beyond: Near) -> Ints:
     return np.argsort(-farthest, kind="stable")
 
 
-@compiled
+@hot_loop
 def _join(graph: Graph, found: Cells) -> None:
     """Give the nodes of a part its least number (union-find)."""
     outside, part = found
@@ -144,7 +144,7 @@ def _join(graph: Graph, found: Cells) -> None:
         part[node] = part[part[node]]
 
 
-@compiled
+@hot_loop
 def _root(node: int, part: Ints) -> int:
     """Find the least number known of a node's part, and shorten the way there."""
     while part[node] != node:
@@ -153,7 +153,7 @@ def _root(node: int, part: Ints) -> int:
     return node
 
 
-@compiled
+@hot_loop
 def _reach(begin: int, numbers: Ints, graph: Graph, outside: Mask, found: Found, near: Near) -> int:
     """Write the row of each hub from ``begin`` on; return that for which there is no room."""
     for row in range(begin, len(numbers)):
@@ -169,7 +169,7 @@ def _reach(begin: int, numbers: Ints, graph: Graph, outside: Mask, found: Found,
     return len(numbers)
 
 
-@compiled
+@hot_loop
 def _between(graph: Graph, before: Near, after: Near, inner: Mask) -> None:
     """Mark nodes on a way from hub to hub that no direct link between them beats.
 
@@ -181,7 +181,7 @@ def _between(graph: Graph, before: Near, after: Near, inner: Mask) -> None:
             inner[node] = _joins(node, graph, before, after)
 
 
-@compiled
+@hot_loop
 def _joins(node: int, graph: Graph, before: Near, after: Near) -> bool:
     for one in range(before.offset[node], before.offset[node + 1]):
         for other in range(after.offset[node], after.offset[node + 1]):
@@ -192,7 +192,7 @@ def _joins(node: int, graph: Graph, before: Near, after: Near) -> bool:
     return False
 
 
-@compiled
+@hot_loop
 def _direct(start: int, stop: int, graph: Graph) -> int:
     """Metric of the link between two nodes."""
     offset, item = graph.out

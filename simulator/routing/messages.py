@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
     Ends,
@@ -127,7 +127,7 @@ def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
     return offset, link
 
 
-@compiled
+@hot_loop
 def _inside(
     begin: int, sent: Messages, graph: Graph, cells: Cells, found: Found, links: Links
 ) -> int:
@@ -142,7 +142,7 @@ def _inside(
     return targets
 
 
-@compiled
+@hot_loop
 def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
     """Want the sources in the cell of a target; return how many there are."""
     offset, item = sent.to
@@ -155,7 +155,7 @@ def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
     return missing
 
 
-@compiled
+@hot_loop
 def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Links) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
@@ -178,7 +178,7 @@ def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Link
     return True
 
 
-@compiled
+@hot_loop
 def _across(
     begin: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links
 ) -> int:
@@ -204,7 +204,7 @@ def _across(
     return 2 * count
 
 
-@compiled
+@hot_loop
 def _want(
     row: int,
     sent: Messages,
@@ -234,7 +234,7 @@ def _want(
     return missing
 
 
-@compiled
+@hot_loop
 def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
     """Mark the hubs near a node; return how many were not yet."""
     missing = 0
@@ -244,7 +244,7 @@ def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
     return missing
 
 
-@compiled
+@hot_loop
 def _measure(node: int, after: Near, reach: Reach) -> None:
     """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
     to_last, metric = reach.to_last, reach.found.metric
@@ -255,7 +255,7 @@ def _measure(node: int, after: Near, reach: Reach) -> None:
         to_last[node] = min(to_last[node], after.metric[place] + metric[after.item[place]])
 
 
-@compiled
+@hot_loop
 def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
     """Note the messages that gain by one hub as their last; equals draw lots by hash."""
     offset, item = sent.to
@@ -275,7 +275,7 @@ def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
                 best[message], by[message], lots[message] = total, last, mine
 
 
-@compiled
+@hot_loop
 def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> bool:
     """Follow the messages whose last hub was searched for, or as many as there is room for."""
     offset, item = sent.to
@@ -300,7 +300,7 @@ def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, link
     return True
 
 
-@compiled
+@hot_loop
 def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> None:
     """Follow a message to a hub, on to the last, to the target.
 
@@ -326,7 +326,7 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
     _turn(tail, links)
 
 
-@compiled
+@hot_loop
 def _turn(begin: int, links: Links) -> None:
     """Turn round the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
@@ -335,7 +335,7 @@ def _turn(begin: int, links: Links) -> None:
         link[begin + place], link[other] = link[other], link[begin + place]
 
 
-@compiled
+@hot_loop
 def _gather(sent: Messages, links: Links, offset: Ints, link: Indices) -> None:
     for message in range(len(sent.length)):
         for place in range(sent.length[message]):

@@ -63,12 +63,6 @@ def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
     assert {name for name in modules if name.startswith("experiments.output.tables")} == set()
 
 
-def test_what_was_answered_before_is_answered_without_the_compiler(job):
-    words = ("utility", job, "-c", "hgx-h100", "-o", "json")
-    imported(*words)  # compiles what nobody has needed yet
-    assert "numba" not in imported(*words)
-
-
 def test_a_table_imports_what_prints_it_and_no_other_command(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
     assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
@@ -90,7 +84,7 @@ def test_one_process_imports_nothing_of_many(job):
 
 def test_help_imports_nothing_that_answers():
     modules = imported("--help")
-    answering = {"numpy", "yaml", "numba", "llvmlite", "simpy", "google", "msgspec"}
+    answering = {"numpy", "yaml", "numba", "simpy", "google", "msgspec"}
     assert modules & (answering | DRAWN | TABLES | PARALLEL) == set()
     assert {name for name in modules if name.startswith(("simulator.", "traces."))} == {
         "simulator.errors"

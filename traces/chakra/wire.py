@@ -8,14 +8,16 @@ says no more than that it does not.
 
 # ruff: noqa: C901, PLR0912, PLR0913, PLR0915  kernel: a call per field costs more than its work
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.hot import READ_ONLY, hot_loop
 
 Bytes = NDArray[np.uint8]
+Content = Annotated[Bytes, READ_ONLY]
+"""Of a file."""
 Numbers = NDArray[np.int64]
 
 _VARINT, _LENGTH = 0, 2
@@ -70,8 +72,8 @@ class Forms(NamedTuple):
     slot: NDArray[np.int32]
 
 
-@compiled
-def count(data: Bytes, at: int) -> int:
+@hot_loop
+def count(data: Content, at: int) -> int:
     """Count the messages from a place on; -1 if they do not end with the data."""
     messages, end = 0, len(data)
     while at < end:
@@ -86,8 +88,8 @@ def count(data: Bytes, at: int) -> int:
     return messages
 
 
-@compiled
-def read(data: Bytes, at: int, nodes: Columns, deps: Lists, control: Lists, forms: Forms) -> int:
+@hot_loop
+def read(data: Content, at: int, nodes: Columns, deps: Lists, control: Lists, forms: Forms) -> int:
     """Fill the columns with all messages from a place on; return how many forms there are.
 
     Returns -1 where anything is not as encoders write it, or inputs or outputs are not ASCII.
@@ -112,9 +114,9 @@ def read(data: Bytes, at: int, nodes: Columns, deps: Lists, control: Lists, form
     return found
 
 
-@compiled
+@hot_loop
 def _node(
-    data: Bytes,
+    data: Content,
     at: int,
     end: int,
     node: int,
@@ -182,8 +184,8 @@ def _node(
     return int(filled - forms.offset[found])
 
 
-@compiled
-def _after_varint(data: Bytes, at: int, end: int) -> int:
+@hot_loop
+def _after_varint(data: Content, at: int, end: int) -> int:
     """Return where a varint ends; -1 if it does not, or is of more than 64 bits."""
     stop = min(end, at + _MOST_BYTES)
     for place in range(at, stop):
@@ -192,16 +194,16 @@ def _after_varint(data: Bytes, at: int, end: int) -> int:
     return -1
 
 
-@compiled
-def _varint(data: Bytes, at: int, end: int) -> int:
+@hot_loop
+def _varint(data: Content, at: int, end: int) -> int:
     value = np.int64(0)
     for place in range(at, end):
         value |= np.int64(data[place] & 127) << np.int64(7 * (place - at))
     return int(value)
 
 
-@compiled
-def _unpack(data: Bytes, at: int, end: int, items: Numbers, filled: int) -> int:
+@hot_loop
+def _unpack(data: Content, at: int, end: int, items: Numbers, filled: int) -> int:
     """Add varints to items; return how many there are then, -1 if they end elsewhere."""
     while at < end:
         after = _after_varint(data, at, end)
@@ -213,8 +215,8 @@ def _unpack(data: Bytes, at: int, end: int, items: Numbers, filled: int) -> int:
     return filled
 
 
-@compiled
-def _is_io(data: Bytes, at: int, end: int) -> bool:
+@hot_loop
+def _is_io(data: Content, at: int, end: int) -> bool:
     """Whether a message has only ASCII texts of the three fields of ``IOInfo``."""
     while at < end:
         field, wire = data[at] >> 3, data[at] & 7
@@ -233,14 +235,14 @@ def _is_io(data: Bytes, at: int, end: int) -> bool:
     return True
 
 
-@compiled
-def _copy(data: Bytes, begin: int, end: int, into: Bytes, filled: int) -> int:
+@hot_loop
+def _copy(data: Content, begin: int, end: int, into: Bytes, filled: int) -> int:
     for place in range(end - begin):
         into[filled + place] = data[begin + place]
     return filled + end - begin
 
 
-@compiled
+@hot_loop
 def _form(forms: Forms, found: int, size: int) -> int:
     """Find the form whose content stands behind those found; it is the next if there is none."""
     begin = forms.offset[found]
@@ -258,7 +260,7 @@ def _form(forms: Forms, found: int, size: int) -> int:
     return found
 
 
-@compiled
+@hot_loop
 def _digest(content: Bytes) -> np.uint64:
     """Multiply and shift words of eight bytes; what stands first in a word matters to all of it."""
     digest, words = np.uint64(len(content)), len(content) // 8
@@ -273,7 +275,7 @@ def _digest(content: Bytes) -> np.uint64:
     return np.uint64(digest ^ (digest >> np.uint64(29)))
 
 
-@compiled
+@hot_loop
 def _alike(forms: Forms, form: int, begin: int, size: int) -> bool:
     other = forms.offset[form]
     if forms.offset[form + 1] - other != size:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
 from simulator.heap import Heap, pop, push, room
+from simulator.hot import hot_loop
 from simulator.workload import Edges, Floats, Ints, Offsets, Workload
 
 
@@ -59,7 +59,7 @@ class State(NamedTuple):
     arrived: Ints
 
 
-@compiled
+@hot_loop
 def begin(given: Given, state: State) -> int:
     """Put the begins of what waits for nothing among the events; return how many there are."""
     ops, size = len(given.call), 0
@@ -69,7 +69,7 @@ def begin(given: Given, state: State) -> int:
     return size
 
 
-@compiled
+@hot_loop
 def execute(given: Given, state: State, size: int) -> float:
     """Carry out events until none is left; return when the last was."""
     ops, now = len(given.call), 0.0
@@ -94,7 +94,7 @@ def execute(given: Given, state: State, size: int) -> float:
     return now
 
 
-@compiled
+@hot_loop
 def release(given: Given, state: State, stuck: NDArray[np.bool_], now: float) -> int:
     """Free the lanes of ops that are stuck in a call; return how many events there are then."""
     size = 0
@@ -106,7 +106,7 @@ def release(given: Given, state: State, stuck: NDArray[np.bool_], now: float) ->
     return size
 
 
-@compiled
+@hot_loop
 def _serve(given: Given, state: State, size: int, lane: int, now: float) -> int:
     """Start what waits for a lane as long as that is free."""
     first, end = state.room[lane], state.room[lane + 1]
@@ -119,7 +119,7 @@ def _serve(given: Given, state: State, size: int, lane: int, now: float) -> int:
     return size
 
 
-@compiled
+@hot_loop
 def _start(given: Given, state: State, size: int, op: int, now: float) -> int:
     """Start an op: one of a call ends when the last member has come."""
     call = given.call[op]
@@ -138,14 +138,14 @@ def _start(given: Given, state: State, size: int, op: int, now: float) -> int:
     return size
 
 
-@compiled
+@hot_loop
 def _wait(state: State, lane: int, op: int, now: float) -> None:
     first, end = state.room[lane], state.room[lane + 1]
     waiting = Heap(state.waiting.key[first:end], state.waiting.item[first:end])
     state.held[lane] = push(waiting, state.held[lane], now, op)
 
 
-@compiled
+@hot_loop
 def _follow(given: Given, state: State, size: int, op: int, now: float) -> int:
     """Let what waits for an op know that it has ended."""
     ops = len(given.call)

@@ -1,0 +1,108 @@
+"""Hot loops: loops over arrays that take too long in Python, compiled by Numba.
+
+A hot loop is a function that ``numba.njit(cache=True)`` compiles for the types it is first called
+with; Numba keeps the machine code beside the source, or in the user's cache directory. All that is
+here besides is that Numba, which takes a third of a second to import, is imported when a loop is
+first called, and that the user is told when there is something to compile. A module of loops that
+imports Numba itself would be plainer still, but it would have to be a second module beside each
+room that has loops: their named tuples and their callers are used without calling any.
+
+Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
+does: after a change to ``heap.py`` or ``paths.py`` run ``make clean`` or delete ``*.nbi``.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property, update_wrapper
+from pathlib import Path
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOPS: "list[HotLoop[..., Any]]" = []
+"""The hot loops of all modules imported so far."""
+
+READ_ONLY = "read-only"
+"""Marks, in ``Annotated``, an array given to a loop that is read-only: to Numba another type."""
+
+_COMPILING = "compiling hot loops (first use after installation)"
+
+
+class HotLoop(Generic[P, R]):
+    """A function that Numba compiles when it is first called."""
+
+    def __init__(self, function: Callable[P, R], *, nan_free: bool):
+        self.function = function
+        self.fastmath: set[str] = {"nnan", "nsz"} if nan_free else set()
+        update_wrapper(self, function)
+        LOOPS.append(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the machine code."""
+        result: R = self.dispatcher(*args, **kwargs)
+        return result
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What Numba makes of the function."""
+        from numba import njit
+
+        _report_compilation()
+        options: dict[str, Any] = {"error_model": "numpy", "fastmath": self.fastmath}
+        try:
+            return njit(cache=True, **options)(self.function)
+        except RuntimeError:  # no directory that it could be kept in can be written
+            _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
+            return njit(**options)(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Type as Numba asks for it when a loop calls another."""
+        return self.dispatcher._numba_type_
+
+
+@overload
+def hot_loop(function: Callable[P, R]) -> HotLoop[P, R]: ...
+@overload
+def hot_loop(*, nan_free: bool) -> Callable[[Callable[P, R]], HotLoop[P, R]]: ...
+def hot_loop(function: Callable[P, R] | None = None, *, nan_free: bool = False) -> Any:
+    """Mark a hot loop; one that is ``nan_free`` meets neither NaN nor negative zero.
+
+    The maxima of that are one instruction each.
+    """
+    if function is None:
+        return lambda function: HotLoop(function, nan_free=nan_free)
+    return HotLoop(function, nan_free=nan_free)
+
+
+@cache
+def _tell_once(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+@cache
+def _report_compilation() -> None:
+    """Have Numba say when it compiles: a line that counts on a terminal, else one line."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        compiled: ClassVar[set[str]] = set()
+
+        def on_start(self, event: Any) -> None:
+            self.compiled.add(event.data["dispatcher"].__qualname__)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{_COMPILING} {len(self.compiled)} of at most {len(LOOPS)} …")
+                sys.stderr.flush()
+            else:
+                _tell_once(f"{_COMPILING} …")
+
+        def on_end(self, event: Any) -> None:
+            if sys.stderr.isatty():
+                sys.stderr.write("\r\033[K")
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+    if "XDG_CACHE_HOME" not in os.environ and Path("~").expanduser() == Path("~"):
+        os.environ["XDG_CACHE_HOME"] = os.devnull

@@ -2,7 +2,6 @@
 
 from collectives.algorithms.placement import placed
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
-from collectives.files.schedule_file import load_schedule
 from collectives.libraries.planners import LIBRARIES
 from collectives.machine import Machine
 from collectives.proof import COLLECTIVES, check
@@ -19,7 +18,6 @@ __all__ = [
     "busbw_factor",
     "check",
     "least_bytes",
-    "load_schedule",
     "names",
     "placed",
     "plan",

@@ -3,22 +3,41 @@
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, ClassVar
 
 Rows = tuple[type[Any], Sequence[Any]]
 """A dataclass, whose fields are the columns, and its rows."""
 
 
-class Report(Protocol):
-    """What a command answers: ``record`` in JSON, ``table`` in CSV."""
+class Report(ABC):
+    """What a command answers: ``record`` in JSON, ``table`` in CSV, and what prints and draws it.
 
+    ``printed_by`` and ``drawn_by`` name a function as ``module:function``, which is imported when
+    it is asked for: the first takes a console and the report, the second the report and a path.
+    ``drawn_by`` is "" where there is no figure of a report.
+    """
+
+    printed_by: ClassVar[str]
+    drawn_by: ClassVar[str] = ""
+
+    @abstractmethod
     def record(self) -> object:
         """Return what JSON has types for."""
 
+    @abstractmethod
     def table(self) -> Rows:
         """Return the rows; their kind tells the columns also where there is no row."""
+
+
+def named(place: str) -> Callable[..., Any]:
+    """Import a function by its place, ``module:function``."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def print_json(report: Report) -> None:

@@ -8,13 +8,10 @@ JSON, with a transfer as ``[source, target, chunk, count]``::
 A step may also have ``repeats``, ``shift``, ``cycle`` and ``in_network``; all fields mean what
 they do in :class:`simulator.schedule.Step`. ``owners`` beside ``steps`` gives the rank of each
 chunk where that is not block after block (:func:`collectives.check`).
-
-The JSON form of a schedule (:mod:`collectives.files.schedule_file`), as typed data.
 """
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -22,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from collectives.files.msccl import read as read_xml
 from collectives.proof import check
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
 _Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
 """From a text to a schedule, and the owners of its chunks where they are not the default's."""
-_READERS = {".json": "collectives.files.schedule_file", ".xml": "collectives.files.msccl"}
-"""By ending; imported when asked, since few schedules are somebody's own."""
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -42,9 +38,10 @@ def load_schedule(path: Path | str) -> Schedule:
         and the element.
     """
     path = Path(path)
-    if path.suffix.lower() not in _READERS:
-        raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(_READERS)}")
-    read: _Reader = import_module(_READERS[path.suffix.lower()]).read
+    readers: dict[str, _Reader] = {".json": read_json, ".xml": read_xml}
+    if path.suffix.lower() not in readers:
+        raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(readers)}")
+    read = readers[path.suffix.lower()]
     try:
         schedule, owners = read(path.read_text(encoding="utf-8"))
         check(schedule, owners)
@@ -103,7 +100,7 @@ class _ScheduleFile(BaseModel):
     owners: list[Index] | None = None
 
 
-def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
+def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     """Turn a file's text into a schedule, and the owners of its chunks if it tells them.
 
     Raises

@@ -1,6 +1,6 @@
 """Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, log
 from pathlib import Path
@@ -20,6 +20,7 @@ from experiments.questions.curve import CurveReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
 from experiments.questions.what_if import WhatIfReport
+from experiments.report import Report, named
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import OutputError
 from topologies.drawing import draw as draw_topology
@@ -63,7 +64,7 @@ _WRAP = 26
 """Characters in a line of a bar's name."""
 
 
-def draw(report: object, path: Path) -> None:
+def draw(report: Report, path: Path) -> None:
     """Draw a report that has a figure: a sweep, a comparison, a collective, a topology.
 
     Raises
@@ -71,10 +72,10 @@ def draw(report: object, path: Path) -> None:
     OutputError
         If the file cannot be written or its ending is no figure format.
     """
-    _DRAWN[type(report)](report, path)
+    named(report.drawn_by)(report, path)
 
 
-def _draw_sweep(report: SweepReport, path: Path) -> None:
+def draw_sweep(report: SweepReport, path: Path) -> None:
     """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points.
 
     Raises
@@ -153,7 +154,7 @@ def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
         )
 
 
-def _draw_compare(report: CompareReport, path: Path) -> None:
+def draw_compare(report: CompareReport, path: Path) -> None:
     """Draw a bar per cluster; the first is the baseline."""
     bars = [
         _Bar(
@@ -167,7 +168,7 @@ def _draw_compare(report: CompareReport, path: Path) -> None:
     _draw_bars(bars, _title(report.base, ": step and utility"), path)
 
 
-def _draw_what_ifs(report: WhatIfReport, path: Path) -> None:
+def draw_what_ifs(report: WhatIfReport, path: Path) -> None:
     """Draw a bar per change below that of the step as it is."""
     timeline = report.base.timeline
     exposed = exposed_communication(timeline)
@@ -232,7 +233,7 @@ def _draw_bars(bars: Sequence[_Bar], title: str, path: Path) -> None:
         _save(figure, path)
 
 
-def _draw_collective(report: CollectiveReport, path: Path) -> None:
+def draw_collective(report: CollectiveReport, path: Path) -> None:
     """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
@@ -257,7 +258,7 @@ def _draw_collective(report: CollectiveReport, path: Path) -> None:
         _save(figure, path)
 
 
-def _draw_curve(report: CurveReport, path: Path) -> None:
+def draw_curve(report: CurveReport, path: Path) -> None:
     """Draw step time over the factor, with the band it lies in and the break-even."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
@@ -325,11 +326,6 @@ def _save(figure: Figure, path: Path) -> None:
             raise OutputError(f"{path}: cannot be drawn: {error}") from error
 
 
-_DRAWN: dict[type, Callable[[Any, Path], None]] = {
-    SweepReport: _draw_sweep,
-    CompareReport: _draw_compare,
-    WhatIfReport: _draw_what_ifs,
-    CurveReport: _draw_curve,
-    CollectiveReport: _draw_collective,
-    TopologyReport: lambda report, path: draw_topology(report.network, path),
-}
+def draw_topology_report(report: TopologyReport, path: Path) -> None:
+    """Draw a bare topology; errors as :func:`topologies.drawing.draw_topology`."""
+    draw_topology(report.network, path)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import yaml
@@ -11,7 +12,7 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
 from experiments.costing.fitting import Fit, interval
 from experiments.files import writing
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
 from topologies.cluster.schema import Calibrated
@@ -52,8 +53,10 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CalibrationReport:
+class CalibrationReport(Report):
     """Parameters and residuals by kind, and the cluster they make."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_calibration"
 
     base: Baseline
     cluster: Cluster

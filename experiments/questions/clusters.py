@@ -1,8 +1,9 @@
 """The catalogue: which clusters there are, and where each number of one comes from."""
 
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
 
@@ -39,8 +40,10 @@ class ClusterRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClustersReport:
+class ClustersReport(Report):
     """Clusters, and if it is one that was asked for, its numbers."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_clusters"
 
     clusters: tuple[ClusterRow, ...]
     quantities: tuple[Quantity, ...]

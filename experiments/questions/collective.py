@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from collectives import load_schedule, plan
+from collectives import plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import parse
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
@@ -39,8 +40,11 @@ class CollectivePoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CollectiveReport:
+class CollectiveReport(Report):
     """A collective on a network (``where``) at several sizes, in ascending order."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_collective"
 
     where: str
     engine: str
@@ -139,6 +143,8 @@ def _own_schedule(kind: str, ranks: int, algorithm: str | None) -> Planner | Non
     """Return a planner for a schedule from a file, None where ``algorithm`` is a name."""
     if algorithm is None or Path(algorithm).suffix not in (".json", ".xml"):
         return None
+    from collectives.files.schedule_file import load_schedule  # few schedules are from files
+
     schedule = load_schedule(Path(algorithm))
     if (schedule.kind, schedule.ranks) != (kind, ranks):
         raise ScheduleError(f"{algorithm}: {schedule}, and {kind} of {ranks} ranks was asked for")

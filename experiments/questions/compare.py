@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.costing.calibration import with_calibration
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
 from experiments.questions.clusters import describe
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.errors import ClusterError
@@ -31,8 +32,11 @@ class ComparePoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CompareReport:
+class CompareReport(Report):
     """Clusters in the order they were given."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_compare"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_compare"
 
     base: Baseline
     points: tuple[ComparePoint, ...]

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Settings
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from simulator.errors import OutputError
 from simulator.schedule import Schedule
@@ -27,8 +28,10 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConvertReport:
+class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_convert"
 
     loaded: Loaded
     form: str

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import LINKS, RANKS, Study
 from experiments.questions.utility import without_effect
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.resources import check_factor, check_resource, utility_pct, value_of
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.curve import Curve, break_even, trace
@@ -32,7 +33,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CurveReport:
+class CurveReport(Report):
     """Points in order of the factor; straight lines between them, over 1/factor, are the curve.
 
     ``gap_s`` is how far the step can be off these lines, as ``certificate`` says: *convex*
@@ -42,6 +43,9 @@ class CurveReport:
     ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far
     as the curve goes; None if it still buys as much at its end.
     """
+
+    printed_by: ClassVar[str] = "experiments.output.tables.curves:print_curve"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_curve"
 
     base: Baseline
     resource: str

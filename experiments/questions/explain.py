@@ -2,19 +2,20 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.analysis.attribution import Part, Stretch, path_parts, rank_parts, stretches
 from simulator.analysis.critical_path import Segment, critical_path
 from simulator.errors import CalibrationError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplainReport:
+class ExplainReport(Report):
     """A step explained.
 
     ``parts`` put its critical path down to causes, the largest first; ``ranks`` says what each
@@ -24,6 +25,8 @@ class ExplainReport:
     calls as the trace shows it, whether it was asked for or not; else ``slow_down_note`` says why
     it cannot be told.
     """
+
+    printed_by: ClassVar[str] = "experiments.output.tables.explained:print_explain"
 
     base: Baseline
     parts: tuple[Part, ...]

@@ -7,11 +7,11 @@ Large jobs generated in part: replicas that stand for all, and it is said so.
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.files import writing
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.scenario import FOLDING, Scenario
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
@@ -161,8 +161,10 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GenerationReport:
+class GenerationReport(Report):
     """A generated step on a cluster: how long, how well, and what it computes and communicates."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_generation"
 
     base: Baseline
     model: Model

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.workload import What
 from traces.card.package import find_package, reader
 from traces.core.loaded import Coverage, Loaded, Options
@@ -26,8 +27,10 @@ class CallSummary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InspectReport:
+class InspectReport(Report):
     """A trace's content: ops by what they are, calls, and the coverage."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_inspect"
 
     loaded: Loaded
     ops: dict[str, int]
@@ -113,8 +116,10 @@ def _known(number: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ProgramReport:
+class ProgramReport(Report):
     """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_program"
 
     summary: EtSummary
 

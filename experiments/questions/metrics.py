@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from collectives.traffic import Ports, utilisations, volumes
 from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.cards.check import check_card, peak_of, step_flops
 from experiments.cards.cluster import CardCluster, card_cluster
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError
@@ -82,8 +83,10 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MetricsReport:
+class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_metrics"
 
     loaded: Loaded
     base: Baseline | None

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from experiments.baseline import Settings
 from experiments.cards.check import check_card, kind_of_group
 from experiments.questions.metrics import metrics
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Card, Section, write_card
@@ -37,8 +37,10 @@ class PackagedFile:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackageReport:
+class PackageReport(Report):
     """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_package"
 
     directory: str
     files: tuple[PackagedFile, ...]

@@ -3,9 +3,10 @@
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
 
@@ -30,8 +31,10 @@ class RankReplay:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReplayReport:
+class ReplayReport(Report):
     """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.replays:print_replay"
 
     base: Baseline
     ranks: tuple[RankReplay, ...]

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.questions.utility import without_effect
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     check_factor,
     check_resource,
@@ -36,8 +37,11 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SweepReport:
+class SweepReport(Report):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_sweep"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_sweep"
 
     base: Baseline
     resource: str

@@ -1,16 +1,20 @@
 """Bare topologies: what they are, and how to get one from text."""
 
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.spec import Summary, parse_topology, summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TopologyReport:
+class TopologyReport(Report):
     """A topology, its counts and figures; ``rows`` holds the one summary."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_topology"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_topology_report"
 
     network: Topology
     rows: tuple[Summary, ...]

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.questions.utility_bound import most_utility
 from experiments.questions.utility_interval import half_widths
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     RESOURCES,
     check_factor,
@@ -52,8 +53,10 @@ class Utility:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UtilityReport:
+class UtilityReport(Report):
     """Utilities of a job's resources, the greatest first."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_utility"
 
     base: Baseline
     factor: float

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
@@ -50,8 +51,10 @@ class StepError:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ValidationReport:
+class ValidationReport(Report):
     """Steps in the order of the traces."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_validation"
 
     steps: tuple[StepError, ...]
     settings: Settings

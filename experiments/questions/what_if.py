@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.report import Rows
+from experiments.report import Report, Rows
 from experiments.scenario.language import parse
 from experiments.scenario.resources import utility_pct
 from simulator.analysis.metrics import exposed_communication
@@ -27,8 +28,11 @@ class WhatIfPoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WhatIfReport:
+class WhatIfReport(Report):
     """Changes in the order they were given."""
+
+    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_what_ifs"
+    drawn_by: ClassVar[str] = "experiments.output.figures:draw_what_ifs"
 
     base: Baseline
     points: tuple[WhatIfPoint, ...]

@@ -8,9 +8,10 @@ from pkgutil import iter_modules
 import pytest
 from typer.testing import CliRunner
 
-import experiments
+from experiments import questions
 from experiments.cli.main import COMMANDS, app
-from experiments.output.tables.printing import PRINTERS
+from experiments.output import tables
+from experiments.report import Report, named
 from helpers.places import ROOT
 from traces.chakra import reader as chakra
 from traces.load import FORMATS, load
@@ -66,7 +67,10 @@ def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
 def test_a_table_imports_what_prints_it_and_no_other_command(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
     assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
-    printers = {f"experiments.output.tables.{module}" for module, _ in PRINTERS.values()}
+    modules_of_tables = {f"{tables.__name__}.{one.name}" for one in iter_modules(tables.__path__)}
+    printers = modules_of_tables - {
+        f"{tables.__name__}.{shared}" for shared in ("parts", "printing")
+    }
     assert modules & printers == {"experiments.output.tables.replays"}
 
 
@@ -109,18 +113,13 @@ def test_the_version_is_that_of_the_distribution():
 
 
 def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
-    modules = [
-        import_module(f"experiments.{one.name}") for one in iter_modules(experiments.__path__)
-    ]
-    reports = {
-        name
-        for module in modules
-        for name, kind in vars(module).items()
-        if isinstance(kind, type) and hasattr(kind, "record") and hasattr(kind, "table")
-    }
-    assert PRINTERS.keys() == reports - {"Report"}
-    for module, name in PRINTERS.values():
-        assert callable(getattr(import_module(f"experiments.output.tables.{module}"), name))
+    for module in iter_modules(questions.__path__):
+        import_module(f"{questions.__name__}.{module.name}")
+    reports = Report.__subclasses__()
+    assert len(reports) >= len(COMMANDS) - 1  # all but what concerns the installation
+    for report in reports:
+        assert callable(named(report.printed_by))
+        assert not report.drawn_by or callable(named(report.drawn_by))
 
 
 THREADS = "OPENBLAS_NUM_THREADS"

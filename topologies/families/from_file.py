@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import ParseError
 
 from simulator.errors import QuantityError, TopologyError
 from simulator.quantities import parse_quantity
@@ -104,6 +103,8 @@ def _read(file: Path) -> "nx.Graph[Any]":
     TopologyError
         If the file cannot be read, or is no graph.
     """
+    from xml.etree.ElementTree import ParseError
+
     import networkx as nx  # slow to load
 
     malformed = (nx.NetworkXError, ParseError, ValueError, KeyError, TypeError, AttributeError)

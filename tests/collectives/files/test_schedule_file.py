@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, check
 from collectives.algorithms import ring as rings_of
 from collectives.files.msccl import read as read_xml
-from collectives.files.schedule_file import load_schedule, to_json
-from collectives.files.schedule_file import read as read_json
+from collectives.files.schedule_file import load_schedule, read_json, to_json
 from simulator.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}

@@ -4,20 +4,27 @@ VENV := .venv
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 DEMO := utility traces/samples/gpu-dp2-tp4 --cluster dgx-a100 --nodes 2
+PACKAGES := simulator topologies collectives traces experiments
 
 PYTHONS := python3.13 python3.12 python3.11 python3
+# The newest first, those that pyenv keeps but has not put on PATH among them.
+NEWEST_PYTHONS := python3.15 python3.14 \
+  $(shell ls -d $(HOME)/.pyenv/versions/3.1[1-9].*/bin/python3 2>/dev/null | sort -rV) $(PYTHONS)
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --progress-bar off
+INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
+PYTEST := -m pytest --numprocesses auto
 
 # True of a Python that is new enough and can make virtual environments with pip in them.
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
-# Sets the shell's $python, or stops: a name on PATH need not be one that runs.
-FIND_PYTHON = for python in $(PYTHONS) ""; do \
+# $(call find_python,names) sets the shell's $python, or stops: a name on PATH need not be one that
+# runs.
+find_python = for python in $(1) ""; do \
 	  $$python -c '$(SUITABLE)' >/dev/null 2>&1 && break; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "make: needs Python 3.11 or later with its venv module, none of $(PYTHONS) is" >&2; \
+	  echo "make: needs Python 3.11 or later with its venv module, none of $(1) is" >&2; \
 	  exit 1; \
 	fi
 
@@ -29,28 +36,33 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench validate newest lock clean
+.PHONY: help setup demo test test-all bounds check bench validate newest docs lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY)  ## make .venv with the pinned versions; the other targets do it by themselves
 
-$(READY): pyproject.toml constraints.txt
+# What answers need. Installing modules and compiling them keep two cores busy.
+$(INSTALLED): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -c '$(SUITABLE)' >/dev/null 2>&1; then \
-	  $(FIND_PYTHON); \
+	  $(call find_python,$(PYTHONS)); \
 	  echo "== setup: make $(VENV) with $$($$python --version)"; \
 	  $$python -m venv --clear $(VENV); \
 	fi
-	@echo "== setup: install into $(VENV); the first time takes a minute or two"
-	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]'
-	@echo "== setup: compile, once: modules as pip does with what it copies, and the hot loops"
-	@$(BIN)/python -m compileall -q simulator topologies collectives traces experiments
-	@$(BIN)/python -m experiments.cli warm
+	@echo "== setup: install into $(VENV); the first time takes half a minute or more"
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable .
+	@touch $@
+
+# What tests need besides.
+$(READY): $(INSTALLED)
+	@echo "== setup: install what checks and tests need, and compile the hot loops, once"
+	@$(BIN)/twofold warm & $(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]' \
+	  && wait $$!
 	@touch $@
 	@echo "== setup: done"
 
-demo: $(READY)  ## run the main job on a sample that ships with the project
+demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 	$(BIN)/twofold $(DEMO)
 
 check: $(READY)  ## format, lint, types, layers
@@ -59,8 +71,11 @@ check: $(READY)  ## format, lint, types, layers
 	$(call stage,types,$(BIN)/mypy)
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
-test: check  ## check, then all tests: everything the project demands of itself
-	$(call stage,tests,$(BIN)/python -m pytest)
+test: check  ## check, then all tests but the slow ones
+	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow")
+
+test-all: check bounds  ## check, then all tests, the slow ones too, and the hot loops with bounds
+	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
@@ -68,12 +83,13 @@ bench: $(READY)  ## speed and memory against their targets
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
 
-newest:  ## the tests with the newest versions instead of the pinned ones
-	@$(FIND_PYTHON); \
+newest:  ## the tests with the newest versions on the newest Python that is here
+	@$(call find_python,$(NEWEST_PYTHONS)); \
 	echo "== setup: make $(NEWEST) with $$($$python --version) and the newest versions"; \
 	$$python -m venv --clear $(NEWEST)
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
-	$(call stage,tests with the newest versions,$(NEWEST)/bin/python -m pytest)
+	@$(NEWEST)/bin/twofold $(DEMO)
+	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow")
 
 lock: $(READY)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \

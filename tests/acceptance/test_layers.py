@@ -17,7 +17,7 @@ def test_imports_point_one_way(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_package_has_its_layer() -> None:
-    (contract,) = read_configuration(str(PYPROJECT))["contracts_options"]
+    contract, *_ = read_configuration(str(PYPROJECT))["contracts_options"]
     layered = {name.strip() for layer in contract["layers"] for name in layer.split("|")}
     wheel = tomllib.loads(PYPROJECT.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert layered == set(wheel["packages"])

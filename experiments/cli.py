@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from experiments.commands import files, generation, networks, questions, trust
+from experiments.output import check_apart
 from simulator.errors import TwofoldError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -102,6 +103,7 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(ask)
     def command(*arguments: object, **options: object) -> None:
         try:
+            check_apart(options)
             ask(*arguments, **options)
             sys.stdout.flush()
         except TwofoldError as error:

@@ -8,8 +8,10 @@ Everything heavy is imported inside the commands, so that ``--help`` is fast.
 import functools
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
 import typer
@@ -48,6 +50,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 class _Commands(TyperGroup):
     """The commands, each made of its function when it is asked for: all take ten times as long."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Answer the command line."""
+        _fit_terminal()
+        return super().main(*arguments, **options)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""
         return list(COMMANDS)
@@ -58,6 +65,28 @@ class _Commands(TyperGroup):
             if name not in self.commands:
                 self.add_command(_made(name), name)
         return cast("TyperCommand | None", self.commands.get(cmd_name))
+
+
+_NARROWEST = 80
+"""Columns at which every table keeps its numbers; a narrower terminal breaks the lines itself."""
+_DIGITS = 4
+"""Of ``COLUMNS`` at most: what is padded to a million columns takes the memory of a machine."""
+
+
+def _fit_terminal() -> None:
+    """Mend ``COLUMNS``, which rich takes at its word: of 0 columns it prints nothing at all.
+
+    ``LINES``, which nothing here depends on, goes.
+    """
+    os.environ.pop("LINES", None)
+    given = os.environ.pop("COLUMNS", "")
+    columns = int(given) if re.fullmatch(f"[0-9]{{1,{_DIGITS}}}", given) else 0
+    if not columns and sys.stdout.isatty():
+        with suppress(OSError):
+            wide = os.get_terminal_size(sys.stdout.fileno()).columns
+            columns = wide if wide < _NARROWEST else 0  # a wider one may change its width
+    if columns:
+        os.environ["COLUMNS"] = str(max(columns, _NARROWEST))
 
 
 def _made(name: str) -> TyperCommand:

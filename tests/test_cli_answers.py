@@ -1,9 +1,17 @@
 """What the commands print: records as promised, tables that tell the same, CSV that parses."""
 
 import csv
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -203,6 +211,42 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
     assert title
     assert all(len(line) <= columns for line in lines)
     assert not any("…" in line for line in lines)
+
+
+@every_command
+@pytest.mark.parametrize("given", ["1", "40"])
+def test_a_narrow_terminal_gets_all_that_80_columns_hold(jobs, command, given):
+    assert run(jobs, command, columns=given) == run(jobs, command, columns=80)
+
+
+@pytest.mark.parametrize("given", ["0", "garbage", "-5", "", "\u00b2", "9" * 13, "9" * 5000])
+def test_a_width_that_is_none_is_as_good_as_not_given(monkeypatch, given):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for words, status in ((["clusters"], 0), (["--help"], 0), (["clusters", "--nonsense"], 2)):
+        as_usual = CliRunner().invoke(app, words)
+        for name in ("COLUMNS", "LINES"):
+            answer = CliRunner().invoke(app, words, env={name: given})
+            assert answer.output == as_usual.output
+            assert answer.exit_code == as_usual.exit_code == status
+
+
+def test_a_terminal_of_one_column_shows_the_answer():
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 1, 1, 0, 0))
+    environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS",)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "experiments.cli", "clusters", "dgx-a100"],
+        stdout=there,
+        env=environment,
+    ) as process:
+        os.close(there)
+        shown = b""
+        with suppress(OSError):  # as a terminal ends
+            while piece := os.read(here, 1 << 16):
+                shown += piece
+    os.close(here)
+    assert process.returncode == 0
+    assert "scale_up.bandwidth" in shown.decode()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

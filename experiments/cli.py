@@ -9,9 +9,11 @@ import functools
 import gc
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -53,6 +55,7 @@ class _Commands(TyperGroup):
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Answer the command line."""
         _fit_terminal()
+        _find_home()
         return super().main(*arguments, **options)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -87,6 +90,34 @@ def _fit_terminal() -> None:
             columns = wide if wide < _NARROWEST else 0  # a wider one may change its width
     if columns:
         os.environ["COLUMNS"] = str(max(columns, _NARROWEST))
+
+
+def _find_home() -> None:
+    """Give a container's user without a home directory one among the temporary files.
+
+    Libraries keep there what they make once, such as compiled code; without it some refuse to work,
+    and one makes a directory ``~`` in the current one.
+    """
+    try:
+        home: Path | None = Path.home()
+    except RuntimeError:  # no HOME, and no entry in /etc/passwd
+        home = None
+    if home is None or not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):
+        os.environ["HOME"] = _temporary_home()
+
+
+def _temporary_home() -> str:
+    """Make the user's directory, or find it; one that others could have filled is not used."""
+    import tempfile
+
+    try:
+        home = Path(tempfile.gettempdir()) / f"twofold-{os.getuid()}"
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return str(home) if ours and not found.st_mode & 0o022 else tempfile.mkdtemp()
+    except OSError:  # nothing can be written anywhere, nor need it be
+        return os.sep
 
 
 def _made(name: str) -> TyperCommand:

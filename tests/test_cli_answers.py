@@ -13,6 +13,7 @@ import sys
 import termios
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -247,6 +248,44 @@ def test_a_terminal_of_one_column_shows_the_answer():
     os.close(here)
     assert process.returncode == 0
     assert "scale_up.bandwidth" in shown.decode()
+
+
+_ROOT = str(Path(__file__).parents[1])
+_NOBODY = """
+import os, pwd, sys
+def unknown(user):
+    raise KeyError(user)
+pwd.getpwuid = pwd.getpwnam = unknown
+os.environ.update({home})
+from experiments.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("home", [{}, {"HOME": "/nonexistent"}, {"HOME": "/etc/passwd"}])
+@pytest.mark.parametrize("taken", [None, "by others", "by a file"])
+def test_who_has_no_home_and_no_name_is_answered(tmp_path, home, taken):
+    place = tmp_path / f"twofold-{os.getuid()}"
+    if taken == "by others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif taken:
+        place.write_text("")
+    figure = tmp_path / "figure.png"
+    words = ("collective", "all_reduce", "-n", "8", "--size", "1MiB", *CLUSTER, "--figure", figure)
+    answer = subprocess.run(
+        [sys.executable, "-c", _NOBODY.format(home=home), *map(str, words)],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "PYTHONPATH": _ROOT},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "42.37 us" in answer.stdout
+    assert figure.is_file()
+    assert not (tmp_path / "~").exists()
+    assert (place / ".cache").is_dir() is (taken is None)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

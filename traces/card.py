@@ -16,10 +16,12 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import TraceError
+from simulator.yaml_text import parse_yaml
 from traces.card_fields import Count, Flag, Gigabits, Natural, Section, Text, Version, Words
-from traces.card_yaml import LONGEST, parse_yaml
 
 TEMPLATE_VERSION = 1
+LONGEST = 1 << 18
+"""Bytes of a file; a card has three thousand."""
 _SECTIONS = re.compile(r"^['\"]?(?:workload|Model-executor)['\"]?[ \t]*:", re.MULTILINE)
 """What a card has at its top level, and hardly another YAML file."""
 _GIGABIT = 1e9 / 8
@@ -242,6 +244,8 @@ def parse_card(text: str, source: Path | str) -> Card:
     >>> card.workload.model.phase, card.xpu.total_count
     ('training', None)
     """
+    if len(text) > LONGEST:
+        raise TraceError(f"{source}: {len(text)} characters; a workload card has at most {LONGEST}")
     data = parse_yaml(text, source)
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a workload card is a table, not a {type(data).__name__}")

@@ -26,7 +26,7 @@ from pydantic import (
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.units import BandwidthText, FlopsText, SecondsText
-from simulator.yaml_text import UniqueKeyLoader
+from simulator.yaml_text import parse_yaml
 from traces.content import unpack
 from traces.loaded import ALL, MEDIAN, Loaded
 from traces.model_card import Model, load_model
@@ -141,10 +141,7 @@ def _plan(path: Path) -> Plan:
     if path.is_dir():
         raise TraceError(f"{path}: a plan is one file: name that file")
     data = unpack(path)
-    try:
-        table = yaml.load(data[:_LONGEST].decode(), Loader=UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    table = parse_yaml(data[:_LONGEST], path)
     if not isinstance(table, dict):
         raise TraceError(f"{path}: a plan is a table of fields, not a {type(table).__name__}")
     try:

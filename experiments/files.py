@@ -1,12 +1,123 @@
-"""Files that commands write: refused before the work if they cannot be, and whole or not at all."""
+"""Files that commands write: refused before the work if they cannot be, and whole or not at all.
+
+None of them lands on a file that the same command reads.
+"""
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 
 from simulator.errors import OutputError
+
+WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
+"""Options of commands that name what is written."""
+TRACES = ("trace", "source")
+"""Options of commands that name a file or a directory that is read."""
+READ = (
+    *("script", "kernels", "cluster", "model", "topology"),
+    *("spec", "algorithm", "change", "what_if"),
+)
+"""Options of commands that name, or may name, a file that is read."""
+_NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")
+"""How figures and tables of columns begin: beside a trace, nobody takes them for a part of it."""
+
+
+def check_apart(given: Mapping[str, object]) -> None:
+    """Refuse outputs of a command that are its inputs, by whatever name, or one another.
+
+    ``given`` are the command's options by name. Of a directory of traces every file in it counts,
+    and an output that is a directory may hold no file that is read.
+
+    Raises
+    ------
+    OutputError
+        If writing would destroy an input or another output.
+    """
+    outputs = [path for name in WRITTEN for path in _paths(given.get(name))]
+    for one, other in combinations(outputs, 2):
+        if _same(one, other):
+            raise OutputError(f"{other}: would be written twice: give each output its own file")
+    there = [path for path in outputs if _is_there(path)]
+    inputs = [*_traces(given), *_named(given)] if there else []
+    for output in there:
+        taken = _taken(output, inputs)
+        if taken is not None:
+            raise OutputError(
+                f"{output}: would be written over {taken}, which this command reads: name another"
+            )
+
+
+def _paths(value: object) -> list[Path]:
+    """List the paths that an option gives: none, one, or several."""
+    several = value if isinstance(value, list | tuple) else [value]
+    return [Path(one) for one in several if isinstance(one, str | Path)]
+
+
+def _traces(given: Mapping[str, object]) -> Iterator[Path]:
+    for name in TRACES:
+        yield from (path for path in _paths(given.get(name)) if _is_there(path))
+
+
+def _named(given: Mapping[str, object]) -> Iterator[Path]:
+    """Yield the files that options name, alone or as in ``scale_out=graph.json``."""
+    for name in READ:
+        for whole in _paths(given.get(name)):
+            words = {str(whole), *re.split(r"[\s=]", str(whole))}
+            yield from (path for path in map(Path, words) if _is_there(path) and path.is_file())
+
+
+def _taken(output: Path, inputs: Iterable[Path]) -> Path | None:
+    """Find an input that writing ``output`` would destroy."""
+    targets = _files(output) if output.is_dir() else [output]
+    for path in inputs:
+        if path.samefile(output):
+            return path
+        if path.is_dir() and output.is_file() and _begins_as_none_read(output):
+            continue
+        for file in _files_read(path):
+            if any(target.samefile(file) for target in targets):
+                return file
+    return None
+
+
+def _files_read(path: Path) -> Iterable[Path]:
+    from traces.card.package import (
+        files_read,  # what reads traces is slow to load, and rarely asked
+    )
+
+    return files_read(path)
+
+
+def _files(folder: Path) -> list[Path]:
+    with _reported(folder):
+        return [path for path in folder.iterdir() if path.is_file()]
+
+
+def _begins_as_none_read(path: Path) -> bool:
+    with _reported(path), path.open("rb") as file:
+        return file.read(5).startswith(_NEVER_READ)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two names are of one file, which need not be there; a device may be both."""
+    if _is_there(one) and _is_there(other):
+        return one.samefile(other)
+    try:
+        return one.resolve() == other.resolve() and not one.exists()
+    except (OSError, RuntimeError):  # links in a circle, which cannot be written either
+        return False
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a file or a directory; what cannot be looked at is neither."""
+    try:
+        return path.is_file() or path.is_dir()
+    except OSError:
+        return False
 
 
 def check_output(path: Path, endings: Sequence[str] = ()) -> None:

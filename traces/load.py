@@ -96,7 +96,7 @@ def recognised(path: Path | str) -> str:
 
     Errors as :func:`load`.
     """
-    told = Counter(found for file in _files(Path(path)) if (found := format_of(file)))
+    told = Counter(found for file in files_of(Path(path)) if (found := format_of(file)))
     timed = [name for name in FORMATS if told[name] and name not in _WITHOUT_TIMES]
     return max(timed or FORMATS, key=lambda name: told[name])
 
@@ -110,7 +110,7 @@ def format_of(file: Path) -> str | None:
     return next((name for name in FORMATS if _is(name, head, file)), None)
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """List the files that may tell; JAX keeps them in a folder of the directory it is given."""
     if not path.is_dir():
         return [path]

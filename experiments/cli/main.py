@@ -8,8 +8,12 @@ Everything heavy is imported inside the commands, so that ``--help`` is fast.
 import functools
 import gc
 import os
+import re
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -17,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from experiments.cli import files, generation, installation, networks, questions, trust
+from experiments.files import check_apart
 from simulator.errors import TwofoldError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -48,6 +53,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
 class _Commands(TyperGroup):
     """The commands, each made of its function when it is asked for: all take ten times as long."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Answer the command line."""
+        _fit_terminal()
+        _find_home()
+        return super().main(*arguments, **options)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""
         return list(COMMANDS)
@@ -58,6 +69,56 @@ class _Commands(TyperGroup):
             if name not in self.commands:
                 self.add_command(_made(name), name)
         return cast("TyperCommand | None", self.commands.get(cmd_name))
+
+
+_NARROWEST = 80
+"""Columns at which every table keeps its numbers; a narrower terminal breaks the lines itself."""
+_DIGITS = 4
+"""Of ``COLUMNS`` at most: what is padded to a million columns takes the memory of a machine."""
+
+
+def _fit_terminal() -> None:
+    """Mend ``COLUMNS``, which rich takes at its word: of 0 columns it prints nothing at all.
+
+    ``LINES``, which nothing here depends on, goes.
+    """
+    os.environ.pop("LINES", None)
+    given = os.environ.pop("COLUMNS", "")
+    columns = int(given) if re.fullmatch(f"[0-9]{{1,{_DIGITS}}}", given) else 0
+    if not columns and sys.stdout.isatty():
+        with suppress(OSError):
+            wide = os.get_terminal_size(sys.stdout.fileno()).columns
+            columns = wide if wide < _NARROWEST else 0  # a wider one may change its width
+    if columns:
+        os.environ["COLUMNS"] = str(max(columns, _NARROWEST))
+
+
+def _find_home() -> None:
+    """Give a container's user without a home directory one among the temporary files.
+
+    Libraries keep there what they make once, such as compiled code; without it some refuse to work,
+    and one makes a directory ``~`` in the current one.
+    """
+    try:
+        home: Path | None = Path.home()
+    except RuntimeError:  # no HOME, and no entry in /etc/passwd
+        home = None
+    if home is None or not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):
+        os.environ["HOME"] = _temporary_home()
+
+
+def _temporary_home() -> str:
+    """Make the user's directory, or find it; one that others could have filled is not used."""
+    import tempfile
+
+    try:
+        home = Path(tempfile.gettempdir()) / f"twofold-{os.getuid()}"
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return str(home) if ours and not found.st_mode & 0o022 else tempfile.mkdtemp()
+    except OSError:  # nothing can be written anywhere, nor need it be
+        return os.sep
 
 
 def _made(name: str) -> TyperCommand:
@@ -103,6 +164,7 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(ask)
     def command(*arguments: object, **options: object) -> None:
         try:
+            check_apart(options)
             ask(*arguments, **options)
             sys.stdout.flush()
         except TwofoldError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.baseline import Settings
+from experiments.files import check_apart
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from simulator.errors import OutputError
@@ -75,11 +76,15 @@ def convert(
     TraceError
         If the source cannot be read.
     OutputError
-        If there is no such form, it cannot say what the workload is, or nothing can be written.
+        If there is no such form, it cannot say what the workload is, or nothing can be written:
+        nothing is written over what is read.
     """
     if form not in FORMS:
         raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
     settings = settings or Settings()
+    check_apart(
+        {"source": source, "target": target, "cluster": cluster, "kernels": settings.kernels}
+    )
     loaded = reader(source, settings.reading, read_as)(settings.step)
     where = None if cluster is None else load_cluster(cluster)
     scenario = (

@@ -1,9 +1,17 @@
 """What the commands print: records as promised, tables that tell the same, CSV that parses."""
 
 import csv
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -17,6 +25,7 @@ from experiments.output.tables.what_ifs import print_utility
 from experiments.questions.utility import utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
+from helpers.places import ROOT
 from simulator.quantities import format_quantity
 from topologies import catalog, load_cluster
 from traces.core.loaded import Gap
@@ -203,6 +212,80 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
     assert title
     assert all(len(line) <= columns for line in lines)
     assert not any("…" in line for line in lines)
+
+
+@every_command
+@pytest.mark.parametrize("given", ["1", "40"])
+def test_a_narrow_terminal_gets_all_that_80_columns_hold(jobs, command, given):
+    assert run(jobs, command, columns=given) == run(jobs, command, columns=80)
+
+
+@pytest.mark.parametrize("given", ["0", "garbage", "-5", "", "\u00b2", "9" * 13, "9" * 5000])
+def test_a_width_that_is_none_is_as_good_as_not_given(monkeypatch, given):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for words, status in ((["clusters"], 0), (["--help"], 0), (["clusters", "--nonsense"], 2)):
+        as_usual = CliRunner().invoke(app, words)
+        for name in ("COLUMNS", "LINES"):
+            answer = CliRunner().invoke(app, words, env={name: given})
+            assert answer.output == as_usual.output
+            assert answer.exit_code == as_usual.exit_code == status
+
+
+def test_a_terminal_of_one_column_shows_the_answer():
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 1, 1, 0, 0))
+    environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS",)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "experiments.cli", "clusters", "dgx-a100"],
+        stdout=there,
+        env=environment,
+    ) as process:
+        os.close(there)
+        shown = b""
+        with suppress(OSError):  # as a terminal ends
+            while piece := os.read(here, 1 << 16):
+                shown += piece
+    os.close(here)
+    assert process.returncode == 0
+    assert "scale_up.bandwidth" in shown.decode()
+
+
+_ROOT = str(ROOT)
+_NOBODY = """
+import os, pwd, sys
+def unknown(user):
+    raise KeyError(user)
+pwd.getpwuid = pwd.getpwnam = unknown
+os.environ.update({home})
+from experiments.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("home", [{}, {"HOME": "/nonexistent"}, {"HOME": "/etc/passwd"}])
+@pytest.mark.parametrize("taken", [None, "by others", "by a file"])
+def test_who_has_no_home_and_no_name_is_answered(tmp_path, home, taken):
+    place = tmp_path / f"twofold-{os.getuid()}"
+    if taken == "by others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif taken:
+        place.write_text("")
+    figure = tmp_path / "figure.png"
+    words = ("collective", "all_reduce", "-n", "8", "--size", "1MiB", *CLUSTER, "--figure", figure)
+    answer = subprocess.run(
+        [sys.executable, "-c", _NOBODY.format(home=home), *map(str, words)],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "PYTHONPATH": _ROOT},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "42.37 us" in answer.stdout
+    assert figure.is_file()
+    assert not (tmp_path / "~").exists()
+    assert (place / ".cache").is_dir() is (taken is None)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,7 @@
 """What the command line says no to: one line on stderr and a status, never a traceback."""
 
 import gzip
+import inspect
 import io
 import json
 import os
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+import traces
+from experiments import files as output
+from experiments.cli.main import COMMANDS, app
 from experiments.output import progress
 from helpers.experiments_jobs import SAMPLE, calls, write_job
 from topologies import load_cluster
@@ -252,6 +255,142 @@ def test_an_output_is_refused_before_the_trace_is_even_looked_for(tmp_path, word
     assert "is a directory" in refused(*words, tmp_path / "folder.png")
     assert "nowhere" in refused(*words, tmp_path / "fine.png")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def _linked(folder, how, file):
+    """Another name of a file, or the same."""
+    other = folder / f"other{file.suffix}"
+    if how == "symlink":
+        other.symlink_to(file)
+    elif how == "hard link":
+        other.hardlink_to(file)
+    return file if how == "same" else other
+
+
+_ONE = SAMPLE / "rank0.json.gz"
+_PLAN = """model: {model}
+training: {{micro_batch: 1, global_batch: 1, sequence: 128}}
+accelerator: {{peak: 312 TFLOP/s, memory_bandwidth: 2 TB/s}}
+"""
+
+
+def _inputs(folder):
+    """A file of each kind that commands read."""
+    model = (Path(traces.__file__).parent / "models" / "llama-3.1-8b.yaml").read_text()
+    contents = {
+        "jobs/rank0.json.gz": _ONE.read_bytes(),
+        "jobs/rank1.json.gz": (SAMPLE / "rank1.json.gz").read_bytes(),
+        "card/card.yaml": b"workload: {model: {phase: training}}\n",
+        "card/traces/rank0.json.gz": _ONE.read_bytes(),
+        "kernels.yaml": b"- {pattern: my_gemm, kind: compute}\n",
+        "model.yaml": model.encode(),
+        "plan.yaml": _PLAN.format(model="model.yaml").encode(),
+        "graph.json": b"{}",
+        "run.sh": b"torchrun\n",
+    }
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    _small(folder)
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+_REPLAY = ("replay", "{0}/jobs/rank0.json.gz", *CLUSTER)
+
+
+@pytest.mark.parametrize("how", ["same", "symlink", "hard link"])
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ((*_REPLAY, "--perfetto"), "jobs/rank0.json.gz"),
+        ((*_REPLAY, "--parquet"), "jobs/rank0.json.gz"),
+        (("explain", "{0}/jobs", *CLUSTER, "--perfetto"), "jobs/rank1.json.gz"),
+        (("replay", "{0}/card", *CLUSTER, "--perfetto"), "card/card.yaml"),
+        (("replay", "{0}/card", *CLUSTER, "--perfetto"), "card/traces/rank0.json.gz"),
+        (("replay", "{0}/jobs", "--cluster", "{0}/small.yaml", "--perfetto"), "small.yaml"),
+        ((*_REPLAY, "--kernels", "{0}/kernels.yaml", "--parquet"), "kernels.yaml"),
+        ((*_REPLAY, "--what-if", "accelerator {0}/small.yaml", "--parquet"), "small.yaml"),
+        (("replay", "{0}/plan.yaml", *CLUSTER, "--parquet"), "plan.yaml"),
+        (("replay", "{0}/plan.yaml", *CLUSTER, "--parquet"), "model.yaml"),
+        (("calibrate", "{0}/jobs", "--cluster", "{0}/small.yaml", "--write"), "small.yaml"),
+        (("generate", "{0}/model.yaml", *CLUSTER, "--write"), "model.yaml"),
+        (("generate", "{0}/model.yaml", "-c", "{0}/small.yaml", "--write"), "small.yaml"),
+        (("convert", "{0}/jobs/rank0.json.gz", "--to", "goal"), "jobs/rank0.json.gz"),
+        (("convert", "{0}/jobs", "--to", "goal", "-c", "{0}/small.yaml"), "small.yaml"),
+    ],
+)
+def test_an_output_never_lands_on_an_input(tmp_path, words, taken, how):
+    before = _inputs(tmp_path)
+    line = refused(
+        *(word.format(tmp_path) for word in words), _linked(tmp_path, how, tmp_path / taken)
+    )
+    assert "which this command reads" in line
+    assert all(file.read_bytes() == content for file, content in before.items())
+
+
+@pytest.mark.parametrize("form", ["chakra", "kineto"])
+def test_files_are_not_converted_into_a_directory_that_holds_what_is_read(tmp_path, form):
+    before = _inputs(tmp_path)
+    jobs, links = tmp_path / "jobs", tmp_path / "links"
+    links.mkdir()
+    (links / "trace.0.et").symlink_to(jobs / "rank0.json.gz")
+    (tmp_path / "again").symlink_to(jobs)
+    options = ("--to", form, *CLUSTER)
+    for source, target in (
+        (jobs, jobs),
+        (jobs, tmp_path / "again"),
+        (jobs / "rank0.json.gz", jobs),
+        (jobs, links),
+        (tmp_path / "card", tmp_path / "card" / "traces"),
+    ):
+        assert "which this command reads" in refused("convert", source, target, *options)
+    assert "small.yaml" in refused("convert", jobs, tmp_path, "-c", tmp_path / "small.yaml")
+    assert all(file.read_bytes() == content for file, content in before.items())
+
+
+def test_two_outputs_are_two_files(tmp_path):
+    (tmp_path / "one").write_text("")
+    (tmp_path / "other").symlink_to(tmp_path / "one")
+    for perfetto, parquet in (("one", "other"), ("new", "../{0.name}/new"), ("one", "one")):
+        paths = [tmp_path / name.format(tmp_path) for name in (perfetto, parquet)]
+        words = ("replay", SAMPLE, *CLUSTER, "--perfetto", paths[0], "--parquet", paths[1])
+        assert "written twice" in refused(*words)
+
+
+def test_paths_that_cannot_be_looked_at_are_refused_by_who_reads_or_writes_them(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    refused(*_REPLAY, "--perfetto", tmp_path / "a", "--parquet", tmp_path / "b")
+    (tmp_path / "is there").write_text("")
+    long = " and ".join(["host x1.01"] * 40)
+    words = ("replay", SAMPLE, *CLUSTER, "--what-if", long, "--parquet", tmp_path / "is there")
+    assert invoke(*words).exit_code == 0
+    twice = ("--perfetto", "/dev/null", "--parquet", "/dev/null")
+    assert invoke("replay", SAMPLE, *CLUSTER, *twice).exit_code == 0
+
+
+def test_what_was_drawn_beside_a_trace_is_drawn_again(tmp_path):
+    _inputs(tmp_path)
+    jobs = tmp_path / "jobs"
+    for file in (jobs / "x.png", jobs / "x.svg", jobs / "x.pdf"):
+        words = ("sweep", jobs, *CLUSTER, "--resource", "host", "--factors", "1,2", "--figure")
+        for _ in range(2):
+            assert invoke(*words, file).exit_code == 0
+    (tmp_path / "chakra").mkdir()
+    for _ in range(2):
+        target = os.path.relpath(tmp_path / "chakra")
+        assert invoke("convert", jobs, target, "--to", "chakra", *CLUSTER).exit_code == 0
+
+
+def test_every_option_with_a_path_is_known_to_be_read_or_written():
+    neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
+    neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
+    neither |= {"slow_down", "output", "to", "read_as", "precision", "schedule", "launch"}
+    told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
+    for command in COMMANDS.values():
+        for name, option in inspect.signature(command).parameters.items():
+            if "Path" in str(option.annotation) or "str" in str(option.annotation).split(",")[0]:
+                assert name in told | neither
 
 
 def test_a_figure_in_a_format_that_there_is_not(tmp_path):

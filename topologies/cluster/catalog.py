@@ -9,12 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import ClusterError
-from simulator.yaml_text import UniqueKeyLoader
+from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
 
@@ -79,11 +78,7 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
     ClusterError
         As :func:`load_cluster`.
     """
-    try:
-        data = yaml.load(text, Loader=UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = " ".join(str(error).split())
-        raise ClusterError(f"{source}: not YAML: {told}") from error
+    data = parse_yaml(text, source, ClusterError)
     if not isinstance(data, dict):
         found = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {found}")

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from simulator.errors import TraceError
-from traces.card.yaml import LONGEST, parse_yaml
+from simulator.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
 """What contributors write for what they do not know, or what does not apply."""
@@ -90,6 +90,8 @@ class Section(BaseModel):
 
 
 TEMPLATE_VERSION = 1
+LONGEST = 1 << 18
+"""Bytes of a file; a card has three thousand."""
 _SECTIONS = re.compile(r"^['\"]?(?:workload|Model-executor)['\"]?[ \t]*:", re.MULTILINE)
 """What a card has at its top level, and hardly another YAML file."""
 _GIGABIT = 1e9 / 8
@@ -312,6 +314,8 @@ def parse_card(text: str, source: Path | str) -> Card:
     >>> card.workload.model.phase, card.xpu.total_count
     ('training', None)
     """
+    if len(text) > LONGEST:
+        raise TraceError(f"{source}: {len(text)} characters; a workload card has at most {LONGEST}")
     data = parse_yaml(text, source)
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a workload card is a table, not a {type(data).__name__}")

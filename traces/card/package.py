@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from simulator.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
-from traces.load import Reader, format_of
+from traces.load import Reader, files_of, format_of
 from traces.load import reader as trace_reader
 
 if TYPE_CHECKING:
@@ -152,6 +152,34 @@ def trace_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return [file for file in _files(path) if format_of(file) is not None]
+
+
+def files_read(path: Path) -> list[Path]:
+    """List every file that may be read of a path: a directory's, a package's, what a plan names.
+
+    Raises
+    ------
+    TraceError
+        As :func:`find_package`.
+    """
+    if path.is_file():
+        return [path, *_model_of(path)]
+    package = find_package(path)
+    folders = [path] if package is None else [path, package.traces]
+    return [file for folder in folders for file in files_of(folder)]
+
+
+def _model_of(path: Path) -> list[Path]:
+    """Return the model card that a plan names; nothing where the file is another, or is wrong."""
+    try:
+        if format_of(path) != "plan":
+            return []
+        from traces.generate.plan import card_of
+
+        card = card_of(path)
+    except TraceError:
+        return []
+    return [card] if card.is_file() else []
 
 
 def _traces(folder: Path) -> Path:

@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,7 +20,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError
-from simulator.yaml_text import UniqueKeyLoader
+from simulator.yaml_text import parse_yaml
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
 Depth = Annotated[StrictInt, Field(gt=0, le=10**5)]
@@ -278,11 +277,7 @@ def parse_model(text: str, *, source: str) -> Model:
     TraceError
         As :func:`load_model`.
     """
-    try:
-        data = yaml.load(text, Loader=UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = " ".join(str(error).split())
-        raise TraceError(f"{source}: not YAML: {told}") from error
+    data = parse_yaml(text, source)
     if not isinstance(data, dict):
         found = "empty" if data is None else f"a {type(data).__name__}"
         raise TraceError(f"{source}: a model card is a table of fields, but the file is {found}")

@@ -26,7 +26,7 @@ from pydantic import (
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
-from simulator.yaml_text import UniqueKeyLoader
+from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
 from traces.core.loaded import ALL, MEDIAN, Loaded
 from traces.generate.generate import GENERATED, generated
@@ -125,21 +125,29 @@ def load(path: Path, step: str) -> Loaded:
 
 def read(path: Path) -> tuple[Plan, Model]:
     """Read a plan, and the model that it names; errors as :func:`load`."""
+    plan = _plan(path)
+    beside = path.parent / plan.model
+    return plan, load_model(beside if beside.is_file() else plan.model)
+
+
+def card_of(path: Path) -> Path:
+    """Return where the model card of a plan lies, if it is none that ships."""
+    model = _plan(path).model
+    beside = path.parent / model
+    return beside if beside.is_file() else Path(model)
+
+
+def _plan(path: Path) -> Plan:
     if path.is_dir():
         raise TraceError(f"{path}: a plan is one file: name that file")
     data = unpack(path)
-    try:
-        table = yaml.load(data[:_LONGEST].decode(), Loader=UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    table = parse_yaml(data[:_LONGEST], path)
     if not isinstance(table, dict):
         raise TraceError(f"{path}: a plan is a table of fields, not a {type(table).__name__}")
     try:
-        plan = Plan.model_validate(table)
+        return Plan.model_validate(table)
     except (ValidationError, WorkloadError) as error:
         raise TraceError(f"{path}: {_told(error)}") from error
-    beside = path.parent / plan.model
-    return plan, load_model(beside if beside.is_file() else plan.model)
 
 
 def text_of(plan: Plan) -> str:

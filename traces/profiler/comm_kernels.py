@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from simulator.errors import TraceError
 from simulator.workload import KINDS, UNKNOWN
+from simulator.yaml_text import parse_yaml
 
 BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
@@ -219,9 +219,7 @@ def load_rules(path: Path | str) -> Rules:
     path = Path(path)
     text = _text(path)
     try:
-        entries = _FILE.validate_python(yaml.safe_load(text))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        entries = _FILE.validate_python(parse_yaml(text, path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

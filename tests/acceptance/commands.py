@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
-ENTRIES = ("twofold", "experiments.cli")
+ENTRIES = ("twofold", "experiments.cli.main", "experiments.cli")
 """Modules that may be the command line; the first that exists is."""
 
 FORMS = {"t": "table", "j": "json", "c": "csv"}

@@ -12,6 +12,10 @@ READY := $(VENV)/ready
 # True of a Python that is new enough and can make virtual environments with pip in them.
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
+# Numba keeps what it compiles with and without a check of indices under one name.
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$(CURDIR)/.numba-boundscheck"
+INDEXED = tests/test_simulator_*.py tests/test_traces_*.py
+
 # Sets the shell's $python, or stops: a name on PATH need not be one that runs.
 FIND_PYTHON = for python in $(PYTHONS) ""; do \
 	  $$python -c '$(SUITABLE)' >/dev/null 2>&1 && break; \
@@ -29,7 +33,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench validate newest lock clean
+.PHONY: help setup demo test bounds check bench validate newest lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +66,10 @@ check: $(READY)  ## format, lint, types, layers
 test: check  ## check, then all tests: everything the project demands of itself
 	$(call stage,tests,$(BIN)/python -m pytest)
 
+bounds: $(READY)  ## the tests of readers and hot loops with every index checked
+	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold warm)
+	$(call stage,tests with checked indices,$(CHECKED) $(BIN)/python -m pytest $(INDEXED))
+
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
@@ -88,5 +96,5 @@ lock: $(READY)  ## write the versions that .venv holds to constraints.txt
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(NEWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	  .import_linter_cache *.egg-info
+	  .import_linter_cache .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

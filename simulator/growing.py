@@ -1,4 +1,4 @@
-"""Arrays that a compiled pass fills without knowing how long they will be."""
+"""Arrays that a hot loop fills without knowing how long they will be."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,9 +1,9 @@
-"""Passes over weighted edges that make them fewer: the compiled part of :mod:`simulator.contract`.
+"""Hot loops over weighted edges that make them fewer, for :mod:`simulator.contract`.
 
 Edges are columns ``source``, ``target`` and ``weight`` of shape ``(edges, parts)``.
 """
 
-# ruff: noqa: C901  passes: a call per edge costs more than its work
+# ruff: noqa: C901  hot loops: a call per edge costs more than its work
 
 from typing import NamedTuple
 

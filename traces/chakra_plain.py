@@ -1,6 +1,6 @@
 """A Chakra file as columns, where it is plain: no starts, and encoded as encoders do.
 
-What is per node is read by a compiled pass (:mod:`traces.chakra_wire`); what nodes have alike, a
+What is per node is read by a hot loop (:mod:`traces.chakra_wire`); what nodes have alike, a
 *kind* of node each, is decoded by the protobuf library once. Of a file that is not plain nothing is
 said: it is decoded node by node, which tells what is wrong with it.
 """

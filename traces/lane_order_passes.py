@@ -1,4 +1,4 @@
-"""The execution by which :mod:`traces.lane_order` orders lanes, as a compiled pass."""
+"""The execution by which :mod:`traces.lane_order` orders lanes, as hot loops."""
 
 from typing import NamedTuple
 

@@ -68,6 +68,8 @@ class PlainNodes(Sequence[Node]):
 
 def plain(data: bytes, at: int) -> Plain | None:
     """Read the nodes that stand in a file from a place on; None if it is not plain."""
+    if at > len(data):  # what a damaged length says may be more than a loop's integers hold
+        return None
     content = np.frombuffer(data, dtype=np.uint8)
     nodes = count(content, at)
     if nodes < 1:

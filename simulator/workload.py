@@ -336,8 +336,7 @@ def _check_columns(workload: Workload) -> None:
     for name in (*columns, "measured_start", "measured_end"):
         if len(getattr(workload, name)) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
-    if len(workload.edges.offset) != length + 1:
-        raise WorkloadError(f"the edges are not those of {length} ops")
+    _check_edges(workload.edges, length)
     for name, values in (
         ("duration", workload.duration),
         ("ready", workload.ready),
@@ -350,6 +349,17 @@ def _check_columns(workload: Workload) -> None:
         column = getattr(workload, name)
         if length and not (column.min() >= 0 and column.max() < len(table)):
             raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
+
+
+def _check_edges(edges: Edges, ops: int) -> None:
+    """Refuse edges by which a loop would read or write beside a column: none checks indices."""
+    offset, target = edges.offset, edges.target
+    if len(offset) != ops + 1 or not len(target) == len(edges.lag) == offset[-1]:
+        raise WorkloadError(f"the edges are not those of {ops} ops")
+    if offset[0] != 0 or np.any(offset[1:] < offset[:-1]):
+        raise WorkloadError("the rows of the edges do not follow each other")
+    if len(target) and not (target.min() >= 0 and target.max() < ops):
+        raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
 
 
 def _check_work(workload: Workload) -> None:

@@ -1,6 +1,6 @@
 """A Chakra file as columns, where it is plain: no starts, and encoded as encoders do.
 
-What is per node is read by a compiled pass (:mod:`traces.chakra.wire`); what nodes have alike, a
+What is per node is read by a hot loop (:mod:`traces.chakra.wire`); what nodes have alike, a
 *kind* of node each, is decoded by the protobuf library once. Of a file that is not plain nothing is
 said: it is decoded node by node, which tells what is wrong with it.
 """
@@ -67,6 +67,8 @@ class PlainNodes(Sequence[Node]):
 
 def plain(data: bytes, at: int) -> Plain | None:
     """Read the nodes that stand in a file from a place on; None if it is not plain."""
+    if at > len(data):  # what a damaged length says may be more than a loop's integers hold
+        return None
     content = np.frombuffer(data, dtype=np.uint8)
     nodes = count(content, at)
     if nodes < 1:

@@ -1,6 +1,4 @@
-"""The execution by which :mod:`traces.matching.lane_order` orders lanes, as a compiled pass.
-
-Lanes that run one op at a time, where a file tells dependencies but not the order on a lane.
+"""Lanes that run one op at a time, where a file tells dependencies but not the order on a lane.
 
 The order is that of an execution of the whole job: a lane takes what became ready first, and of
 those the op that stands first. Whatever was executed can be executed again, so these edges put no

@@ -257,7 +257,7 @@ def unknown(user):
     raise KeyError(user)
 pwd.getpwuid = pwd.getpwnam = unknown
 os.environ.update({home})
-from experiments.cli import main
+from experiments.cli.main import main
 main()
 """
 

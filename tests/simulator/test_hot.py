@@ -107,7 +107,7 @@ SAMPLE = "traces/samples/gpu-dp2-tp4"
 CLUSTER = ("-c", "dgx-a100", "--nodes", "2", "-o", "json")
 USED = """
 import sys
-from experiments.cli import main
+from experiments.cli.main import main
 from simulator.hot import LOOPS
 try:
     main()

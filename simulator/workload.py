@@ -91,19 +91,19 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One row of the table of calls, as a view.
+    """One row of the table of calls, as a view; or a call by itself, to be planned.
 
     ``size`` is S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output, in
     bytes.
     """
 
-    index: int
     kind: str
     group: Group
-    sequence: int
     size: float
-    dtype: str
-    transfer: float
+    dtype: str = ""
+    transfer: float = math.nan
+    index: int = -1
+    sequence: int = 0
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""

@@ -6,27 +6,15 @@ it. Sizes are S of nccl-tests (:mod:`collectives.bandwidth`).
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 
 from collectives import select
 from collectives.libraries import nccl
+from collectives.machine import Rule
 from simulator.errors import ScheduleError
 from simulator.quantities import parse_quantity
 
 _RULE = re.compile(r"\s*(\w+)\s*(?:\[(.*?)\.\.(.*?)\])?\s*(?:@\s*([^=]*[^=\s])\s*)?=\s*(\w+)\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Calls of ``kind`` with ``least <= size <= most`` (B) in groups of ``label`` (None: any)."""
-
-    kind: str
-    algorithm: str
-    least: float = 0.0
-    most: float = inf
-    label: str | None = None
 
 
 def parse(text: str) -> Rule:
@@ -73,26 +61,3 @@ def known(kind: str) -> tuple[str, ...]:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(select.ALGORITHMS)}")
     own = nccl.NAMES if kind == "all_reduce" else ()
     return tuple(dict.fromkeys((*select.names(kind), *own)))
-
-
-def choose(rules: Iterable[Rule], kind: str, size: float, label: str = "") -> str | None:
-    """Algorithm of the rule that fits best, None if none does.
-
-    A rule for the group's label comes before one for any, a narrower range before a wider one
-    (of two without an end, the one that begins later), and among equals the last; so that "all of
-    them, but" can be said in any order.
-
-    Examples
-    --------
-    >>> rules = [parse("all_reduce[1MiB..]=tree"), parse("all_reduce=ring")]
-    >>> choose(rules, "all_reduce", 2.0**21), choose(rules, "all_reduce", 1.0)
-    ('tree', 'ring')
-    """
-    best, chosen = (False, -inf, 0.0), None
-    for rule in rules:
-        fits = rule.kind == kind and rule.least <= size <= rule.most
-        if fits and rule.label in (None, label):
-            rank = rule.label is not None, rule.least - rule.most, rule.least
-            if rank >= best:
-                best, chosen = rank, rule.algorithm
-    return chosen

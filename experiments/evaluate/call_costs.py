@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
-from collectives.libraries.rules import choose
-from collectives.machine import Machine, Ranks
+from collectives.machine import Machine, Ranks, choose
 from experiments.scenario.scenario import Scenario
 from simulator.costing.call_costs import distinct
 from simulator.costing.stacked_networks import Networks
@@ -50,21 +49,8 @@ class CallCosts:
         few = networks.at(networks.bandwidth[:, unlike], networks.latency[:, unlike])
         cost = np.empty((len(self.calls), len(few)))
         for number, call in enumerate(self.calls):
-            cost[number] = self._times(call, few)
+            cost[number] = times(call, few, self.machine)
         return cost[:, which]
-
-    def _times(self, call: Call, networks: Networks) -> Floats | float:
-        if np.isnan(call.size):
-            return call.transfer
-        library = self.scenario.cluster.library
-        return times(library.name if library else "none")(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            networks,
-            machine=self.machine,
-            algorithm=_forced(self.scenario, call),
-        )
 
 
 def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
@@ -83,16 +69,12 @@ def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
     same = []
     for index, call in enumerate(calls):
         place = places[call.group.ranks]
-        key = place and (place, call.kind, call.size, _forced(scenario, call))
+        key = place and (place, call.kind, call.size, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     return CallCosts(
         scenario, machine, tuple(calls[index] for index in chosen), np.append(same, -1)[row]
     )
-
-
-def _forced(scenario: Scenario, call: Call) -> str | None:
-    return choose(scenario.forced, call.kind, call.size, call.group.label)
 
 
 def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from collectives import plan
+from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import parse
 from experiments.report import Report, Rows
@@ -19,7 +20,7 @@ from simulator.errors import ScheduleError, WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.schedule import Plan
 from simulator.topology import Topology
-from simulator.workload import KINDS, Call, CallRow, What, Workload
+from simulator.workload import KINDS, CallRow, What, Workload
 from topologies import Cluster, load_cluster
 
 _GIGA = 1e9
@@ -87,9 +88,8 @@ def collective(  # noqa: PLR0913 - the options of the command
     planner = own or planner
     points = []
     for size in sorted(sizes) if kind != "barrier" else [0.0]:
-        workload = one_call(kind, ranks, size)
-        chosen = planner(workload.call_view(0), topology)
-        time = simulate(workload, topology, planner, engine=engine).makespan
+        timeline = simulate(one_call(kind, ranks, size), topology, planner, engine=engine)
+        chosen, time = timeline.plans[0], timeline.makespan
         points.append(
             CollectivePoint(
                 kind=kind,
@@ -169,16 +169,5 @@ def _network(
 
 def _bare_planner(network: Topology, algorithm: str | None) -> Planner:
     """Plan on a topology that no library is known for: all ranks in one domain, no overhead."""
-    domains = np.zeros(network.ranks, dtype=np.int32)
-
-    def planner(call: Call, topology: Topology) -> Plan:
-        return plan(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            topology,
-            domains=domains,
-            algorithm=algorithm,
-        )
-
-    return planner
+    machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
+    return partial(plan, machine=machine, algorithm=algorithm)

@@ -185,15 +185,11 @@ def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Flo
 
 def _fixed(scenario: Scenario) -> bool:
     """Whether every call has one schedule on all networks of the scenario's graph."""
-    library = scenario.cluster.library.name if scenario.cluster.library else "none"
-    graph, domains = scenario.topology(), scenario.machine().domains
+    graph, machine = scenario.topology(), scenario.machine()
     workload = scenario.workload
     calls = (workload.call_view(index) for index in range(len(workload.calls)))
-    known = {(call.kind, call.group.ranks) for call in calls if not np.isnan(call.size)}
-    return all(
-        one_schedule(library, kind, np.array(ranks, dtype=np.int32), graph, domains)
-        for kind, ranks in known
-    )
+    known = {(call.kind, call.group.ranks): call for call in calls if not np.isnan(call.size)}
+    return all(one_schedule(call, graph, machine) for call in known.values())
 
 
 def _points(base: Baseline, resource: str, traced: Curve) -> tuple[CurvePoint, ...]:

@@ -81,7 +81,7 @@ def explain(
     }
     return ExplainReport(
         base=base,
-        parts=tuple(path_parts(timeline, path, base.scenario.planner())),
+        parts=tuple(path_parts(timeline, path)),
         mean={name: seconds for name, seconds in means.items() if seconds},
         ranks=ranks,
         path=tuple(path),

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.libraries.rules import choose, parse
+from collectives.libraries.rules import parse
+from collectives.machine import choose
 from experiments.scenario.change import Apply, Changed
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import CallsNamed, matches
@@ -63,9 +64,7 @@ def force(rule: str) -> Apply:
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
         views = [workload.call_view(call) for call in range(len(workload.calls))]
-        met = [
-            choose([forced], call.kind, call.size, call.group.label) is not None for call in views
-        ]
+        met = [choose([forced], call) is not None for call in views]
         if not any(met):
             raise WhatIfError(f"no call is one of {rule!r}; {_there(workload)}")
         note = _say(workload, np.array(met, dtype=bool))

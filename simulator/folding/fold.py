@@ -77,6 +77,7 @@ class Folded:
             call_released_by=self._last_members(timeline).astype(np.int32),
             call_spent=timeline.call_spent[self.call],
             link_bytes=timeline.link_bytes[self.link],
+            plans=timeline.plans[self.call],
             folded=self.text,
         )
 

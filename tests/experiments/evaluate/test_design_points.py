@@ -135,18 +135,10 @@ def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
     some = stacked([graph, *(scaled(graph, name, bandwidth=0.3) for name in graph.resources)])
     found = different_calls(scenario, some)
     cost = found.on(some)[found.row]
-    library = times(cluster.library.name if cluster.library else "none")
     for index in range(len(scenario.workload.calls)):
         call = scenario.workload.call_view(index)
         name = "tree" if (call.kind, call.group.label) == ("broadcast", "g1") else None
-        expected = library(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            some,
-            machine=scenario.machine(),
-            algorithm=name,
-        )
+        expected = times(call, some, replace(scenario.machine(), forced=()), name)
         assert cost[index] == pytest.approx(expected, rel=1e-12)
 
 

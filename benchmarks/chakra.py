@@ -15,7 +15,7 @@ from benchmarks.cases import design_points
 from benchmarks.measure import Figure, median, process
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Study
-from experiments.questions.generate import roofline
+from experiments.questions.generate import plan_on
 from simulator.workload import Workload
 from topologies import load_cluster
 from traces.chakra.reader import read
@@ -23,7 +23,6 @@ from traces.chakra.schema import OWN, MetadataMessage, NodeMessage
 from traces.chakra.stream import encode
 from traces.chakra.write import write_chakra
 from traces.generate.generate import generate
-from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
 
@@ -75,12 +74,13 @@ def without_our_attributes(folder: Path) -> None:
 
 
 def _generated(case: _Case) -> Workload:
-    return generate(
-        load_model("llama-3.1-405b"),
-        case.parallelism,
-        Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
-        roofline(load_cluster(_CLUSTER), "bf16"),
+    plan = plan_on(
+        load_cluster(_CLUSTER),
+        model="llama-3.1-405b",
+        parallelism=case.parallelism,
+        run=Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
     )
+    return generate(plan)[0]
 
 
 def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:

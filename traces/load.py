@@ -44,7 +44,7 @@ FORMATS = {
     "nsys": _Format(is_sqlite, "traces.nsys.reader"),
     "pytorch_et": _Format(is_execution_trace, "traces.pytorch_et.reader"),
     "chakra": _Format(_is_chakra, "traces.chakra.reader"),
-    "plan": _Format(is_plan, "traces.generate.plan"),
+    "plan": _Format(is_plan, "traces.generate.generate"),
     "goal": _Format(is_goal, "traces.goal.read"),
 }
 """Formats that can be read.

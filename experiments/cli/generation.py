@@ -18,6 +18,7 @@ from simulator.errors import WorkloadError
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
+    from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
 
 Phase = Literal["training", "prefill", "decode"]
@@ -84,9 +85,11 @@ def generate(
     """Generate a step from a model's shape and simulate it: before there is a trace."""
     from experiments.files import check_output
     from experiments.output.progress import watching
-    from experiments.questions.generate import Asked, write_plan
     from experiments.questions.generate import generate as ask
+    from experiments.questions.generate import plan_on, write_plan
     from simulator.quantities import parse_quantity
+    from topologies import load_cluster
+    from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
 
     if write is not None:
@@ -105,7 +108,9 @@ def generate(
     )
     sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
     batch = (micro_batch, sequences, sequence)
-    asked = Asked(
+    where = load_cluster(cluster)
+    plan = plan_on(
+        where,
         model=model,
         parallelism=parallelism,
         run=(
@@ -119,15 +124,19 @@ def generate(
             else _serving(phase, batch, precision, dp=dp)
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
-        compute_efficiency=compute_efficiency,
-        memory_efficiency=memory_efficiency,
-        fold=fold,
+        compute_efficiency=(
+            COMPUTE_EFFICIENCY if compute_efficiency is None else compute_efficiency
+        ),
+        memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
     )
+
+    def keep(plan: "GenerationPlan") -> None:
+        if write is not None:
+            write_plan(plan, write)
+            say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
+
     with watching() as watch:
-        report = ask(asked, cluster, settings=settings, watch=watch)
-    if write is not None:
-        write_plan(report.plan, write)
-        say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
+        report = ask(plan, where, fold=fold, settings=settings, watch=watch, planned=keep)
     show(report, output)
 
 

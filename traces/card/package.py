@@ -179,7 +179,7 @@ def _model_of(path: Path) -> list[Path]:
         card = card_of(path)
     except TraceError:
         return []
-    return [card] if card.is_file() else []
+    return [card] if card is not None and card.is_file() else []
 
 
 def _traces(folder: Path) -> Path:

@@ -24,7 +24,7 @@ from traces.generate.model import parameters
 def print_generation(console: Console, report: GenerationReport) -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     base, volumes = report.base, report.volumes
-    title = f"{report.model.name} {report.plan.parallelism} on {base.scenario.cluster.name}"
+    title = f"{report.plan.model.name} {report.plan.parallelism} on {base.scenario.cluster.name}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     step = base.timeline.makespan
     workload = base.loaded.workload
@@ -32,7 +32,7 @@ def print_generation(console: Console, report: GenerationReport) -> None:
     print_facts(
         console,
         {
-            "parameters": f"{parameters(report.model) / 1e9:.4g} billion",
+            "parameters": f"{parameters(report.plan.model) / 1e9:.4g} billion",
             "ranks": f"{workload.job_ranks:,} ({len(workload):,} ops)",
             **({"folded": folded} if folded else {}),
             "simulated with": f"engine {base.timeline.engine}",

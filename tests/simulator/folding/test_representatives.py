@@ -7,6 +7,7 @@ import pytest
 
 from experiments.scenario.scenario import Scenario
 from helpers.strategies import ring_network, switch_network, with_software
+from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.errors import WorkloadError
@@ -15,21 +16,18 @@ from simulator.topology import SCALE_OUT
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
-from traces.generate.generate import generate, generated
-from traces.generate.kernel_times import Accelerator
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.representatives import copies, fewest_replicas
 from traces.generate.run import Training
 
-CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
 CLUSTER = load_cluster("hgx-h100").model_copy(update={"nodes": 4096})
 DENSE, EXPERTS = "qwen3-4b", "deepseek-v3-16b"
 
 
 def made(parallelism, model=DENSE, replicas=None, batches=1):
     run = Training(micro_batch=1, global_batch=parallelism.dp * batches, sequence=4096)
-    return generate(load_model(model), parallelism, run, CHIP, replicas=replicas)
+    return generated(load_model(model), parallelism, run, replicas=replicas)
 
 
 def few_and_all(parallelism, model=DENSE, cluster=CLUSTER):
@@ -187,9 +185,7 @@ def test_replicas_must_be_there():
 
 def test_notes_say_that_some_stand_for_all(small):
     assert small[0].notes[-1] == "1 of 4 replicas stand for all"
-    run = Training(micro_batch=1, global_batch=4, sequence=4096)
-    everything = generated(load_model(DENSE), Parallelism(tp=8, dp=4), run, CHIP)
-    assert not any("stand" in note for note in everything.workload.notes)
+    assert not any("stand" in note for note in made(Parallelism(tp=8, dp=4)).notes)
 
 
 def test_all_replicas_written_down_are_the_whole_job():

@@ -76,7 +76,7 @@ def sweep(
     """
     if not factors:
         raise WhatIfError("a sweep needs a factor")
-    check_resource(resource)
+    resource = check_resource(resource)
     for factor in factors:
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)

@@ -168,7 +168,8 @@ def _network(
     forced = (parse(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
-    return cluster.name, scenario.topology(), scenario.planner()
+    where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"
+    return where, scenario.topology(), scenario.planner()
 
 
 def _bare_planner(network: Topology, algorithm: str | None) -> Planner:

@@ -44,7 +44,7 @@ class CurveReport(Report):
     as the curve goes; None if it still buys as much at its end.
     """
 
-    printed_by: ClassVar[str] = "experiments.output.tables.curves:print_curve"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_curve"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_curve"
 
     base: Baseline

@@ -164,7 +164,7 @@ class Exchanged:
 class GenerationReport(Report):
     """A generated step on a cluster: how long, how well, and what it computes and communicates."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_generation"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_generation"
 
     base: Baseline
     model: Model

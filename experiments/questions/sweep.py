@@ -40,7 +40,7 @@ class SweepPoint:
 class SweepReport(Report):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_sweep"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_sweep"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_sweep"
 
     base: Baseline

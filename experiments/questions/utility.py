@@ -56,7 +56,7 @@ class Utility:
 class UtilityReport(Report):
     """Utilities of a job's resources, the greatest first."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_utility"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
 
     base: Baseline
     factor: float

@@ -134,6 +134,26 @@ _PARTS = {
 """Parts of a cluster as people call them, and what the resources that belong to them are called."""
 
 
+def factor_means(resource: str) -> str:
+    """Say what a resource twice as good is: of a latency half of it.
+
+    Examples
+    --------
+    >>> factor_means("scale_up.latency"), factor_means("compute")
+    ('half the latency', 'kernels in half the time')
+    """
+    field = resource.rpartition(".")[2]
+    spelt = {
+        "latency": "half the latency",
+        "bandwidth": "twice the bandwidth",
+        "size": "twice the ranks of a domain",
+        "nics_per_node": "twice the NICs",
+        "compute": "kernels in half the time",
+        "host": "host ops and launches in half the time",
+    }
+    return spelt[field]
+
+
 def utility_pct(base: float, changed: float) -> float:
     """Say it in percent of step time: 100 (base - changed) / base (arXiv 2605.06544)."""
     return 100 * (base - changed) / base if base else 0.0

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
+from simulator.names import same_name
 from simulator.topological_order import find_circle
 
 Floats = NDArray[np.float64]
@@ -38,11 +39,25 @@ KINDS = (
     "send_receive",
 )
 """Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
+_SHORT = {"send_recv": "send_receive", "all2all": "all_to_all"}
+"""Kinds as nccl-tests and frameworks shorten them."""
 UNKNOWN = "unknown"
 """Kind of a call of which a trace tells only that it happened; its size is NaN."""
 _ALL_KINDS = (*KINDS, UNKNOWN)
 STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""
+
+
+def kind_named(text: str) -> str | None:
+    """Return the kind that a text spells, None if it is none: ``allreduce``, ``send_recv``.
+
+    Examples
+    --------
+    >>> kind_named("All-Reduce"), kind_named("sendrecv"), kind_named("reduction")
+    ('all_reduce', 'send_receive', None)
+    """
+    found = same_name(text, (*KINDS, *_SHORT))
+    return _SHORT.get(found, found) if found else None
 
 
 class What(IntEnum):

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypedDict
 
 from simulator.errors import TopologyError
+from simulator.names import nearest, same_name
 from simulator.topology import Topology
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
 from topologies.families.dragonfly import DragonflyShape, dragonfly
@@ -69,10 +69,11 @@ def parse_topology(
         return custom(spec, bandwidth=bandwidth, latency=latency)
     spec, _, routing = spec.partition("@")
     name, _, rest = spec.partition(":")
+    name = same_name(name, FAMILIES) or name
     family = FAMILIES.get(name)
     if family is None:
-        near = get_close_matches(name, FAMILIES, n=1)
-        hint = f"did you mean {FAMILIES[near[0]].form}? " if near else ""
+        near = nearest(name, FAMILIES)
+        hint = f"did you mean {' or '.join(FAMILIES[one].form for one in near)}? " if near else ""
         raise TopologyError(f"{spec!r} is not a topology; {hint}accepted: {accepted()}")
     digits, _, option = rest.partition(":")
     parts = digits.split("x")

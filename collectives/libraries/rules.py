@@ -12,9 +12,13 @@ from collectives import select
 from collectives.libraries import nccl
 from collectives.machine import Rule
 from simulator.errors import ScheduleError
+from simulator.names import did_you_mean, one_of, same_name
 from simulator.quantities import parse_quantity
+from simulator.workload import kind_named
 
-_RULE = re.compile(r"\s*(\w+)\s*(?:\[(.*?)\.\.(.*?)\])?\s*(?:@\s*([^=]*[^=\s])\s*)?=\s*(\w+)\s*")
+_RULE = re.compile(
+    r"\s*([\w-]+)\s*(?:\[(.*?)\.\.(.*?)\])?\s*(?:@\s*([^=]*[^=\s])\s*)?=\s*([\w-]+)\s*"
+)
 
 
 def parse(text: str) -> Rule:
@@ -39,14 +43,29 @@ def parse(text: str) -> Rule:
             "KIND@LABEL=ALGORITHM"
         )
     kind, first, last, label, algorithm = match.groups()
-    choices = known(kind)
-    if algorithm not in choices:
-        raise ScheduleError(f"{kind} has no algorithm {algorithm!r}; it has {', '.join(choices)}")
+    kind = kind_named(kind) or kind
+    algorithm = algorithm_named(algorithm, kind)
     least = parse_quantity(first, "B") if first and first.strip() else 0.0
     most = parse_quantity(last, "B") if last and last.strip() else inf
     if least > most:
         raise ScheduleError(f"{text!r}: the range is empty; write the smaller size first")
     return Rule(kind, algorithm, least, most, label)
+
+
+def algorithm_named(text: str, kind: str) -> str:
+    """Return the algorithm for a kind that a text spells: ``Halving-Doubling``.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind is not known or has none of that name.
+    """
+    choices = known(kind)
+    found = same_name(text, choices)
+    if found is None:
+        hint = did_you_mean(text, choices)
+        raise ScheduleError(f"{kind} has no algorithm {text!r}; {hint}it has {', '.join(choices)}")
+    return found
 
 
 def known(kind: str) -> tuple[str, ...]:
@@ -58,6 +77,6 @@ def known(kind: str) -> tuple[str, ...]:
         If the kind is not known.
     """
     if kind not in select.ALGORITHMS:
-        raise ScheduleError(f"kind {kind!r} is not one of {', '.join(select.ALGORITHMS)}")
+        raise ScheduleError(f"kind {one_of(kind, select.ALGORITHMS)}")
     own = nccl.NAMES if kind == "all_reduce" else ()
     return tuple(dict.fromkeys((*select.names(kind), *own)))

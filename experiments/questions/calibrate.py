@@ -56,7 +56,7 @@ class Residual:
 class CalibrationReport(Report):
     """Parameters and residuals by kind, and the cluster they make."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_calibration"
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_calibration"
 
     base: Baseline
     cluster: Cluster

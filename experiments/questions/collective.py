@@ -11,16 +11,17 @@ import numpy as np
 
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import algorithm_named, parse
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.errors import ScheduleError, WhatIfError
+from simulator.names import one_of
 from simulator.quantities import parse_quantity
 from simulator.schedule import Plan
 from simulator.topology import Topology
-from simulator.workload import KINDS, CallRow, What, Workload
+from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
 
 _GIGA = 1e9
@@ -81,8 +82,10 @@ def collective(  # noqa: PLR0913 - the options of the command
     TwofoldError
         If the kind, algorithm or cluster is unknown, or the ranks do not fit.
     """
-    if kind not in KINDS:
-        raise WhatIfError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+    named = kind_named(kind)
+    if named is None:
+        raise WhatIfError(f"kind {one_of(kind, KINDS)}")
+    kind = named
     own = _own_schedule(kind, ranks, algorithm)
     where, topology, planner = _network(network, ranks, nodes, (kind, None if own else algorithm))
     planner = own or planner
@@ -158,13 +161,15 @@ def _network(
     choice: tuple[str, str | None],
 ) -> tuple[str, Topology, Planner]:
     kind, algorithm = choice
+    algorithm = algorithm_named(algorithm, kind) if algorithm else None
     if isinstance(network, Topology):
         return network.name, network, _bare_planner(network, algorithm)
     cluster = network if isinstance(network, Cluster) else load_cluster(network)
     forced = (parse(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
-    return cluster.name, scenario.topology(), scenario.planner()
+    where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"
+    return where, scenario.topology(), scenario.planner()
 
 
 def _bare_planner(network: Topology, algorithm: str | None) -> Planner:

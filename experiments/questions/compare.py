@@ -35,7 +35,7 @@ class ComparePoint:
 class CompareReport(Report):
     """Clusters in the order they were given."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_compare"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_compare"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_compare"
 
     base: Baseline

@@ -32,7 +32,7 @@ class Written:
 class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_convert"
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_convert"
 
     loaded: Loaded
     form: str

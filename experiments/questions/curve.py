@@ -44,7 +44,7 @@ class CurveReport(Report):
     as the curve goes; None if it still buys as much at its end.
     """
 
-    printed_by: ClassVar[str] = "experiments.output.tables.curves:print_curve"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_curve"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_curve"
 
     base: Baseline
@@ -98,6 +98,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         As :func:`experiments.baseline.baseline` says; WhatIfError for a resource that changes
         which links there are, or factors and gaps that cannot be.
     """
+    resource = check_resource(resource)
     _check(resource, gap, threshold)
     if not isinstance(reach, str):
         _check_reach(*reach)
@@ -128,7 +129,6 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:
-    check_resource(resource)
     if resource not in (*LINKS, *RANKS):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
     if not 1e-6 <= gap < 1:

@@ -26,7 +26,7 @@ class ExplainReport(Report):
     it cannot be told.
     """
 
-    printed_by: ClassVar[str] = "experiments.output.tables.explained:print_explain"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
 
     base: Baseline
     parts: tuple[Part, ...]

@@ -36,7 +36,7 @@ class GenerationReport(Report):
     what the critical path consists of (s). ``folded`` says which ranks stand for all.
     """
 
-    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_generation"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_generation"
 
     base: Baseline
     plan: GenerationPlan

@@ -86,7 +86,7 @@ class Metric:
 class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_metrics"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_metrics"
 
     loaded: Loaded
     base: Baseline | None

@@ -40,7 +40,7 @@ class PackagedFile:
 class PackageReport(Report):
     """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_package"
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_package"
 
     directory: str
     files: tuple[PackagedFile, ...]

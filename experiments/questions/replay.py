@@ -34,7 +34,7 @@ class RankReplay:
 class ReplayReport(Report):
     """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.replays:print_replay"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_replay"
 
     base: Baseline
     ranks: tuple[RankReplay, ...]

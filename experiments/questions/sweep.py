@@ -40,7 +40,7 @@ class SweepPoint:
 class SweepReport(Report):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_sweep"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_sweep"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_sweep"
 
     base: Baseline
@@ -76,7 +76,7 @@ def sweep(
     """
     if not factors:
         raise WhatIfError("a sweep needs a factor")
-    check_resource(resource)
+    resource = check_resource(resource)
     for factor in factors:
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)

@@ -56,7 +56,7 @@ class Utility:
 class UtilityReport(Report):
     """Utilities of a job's resources, the greatest first."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_utility"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
 
     base: Baseline
     factor: float
@@ -89,9 +89,7 @@ def utility(
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
         that is not positive.
     """
-    asked = tuple(dict.fromkeys(resources)) or tuple(RESOURCES)
-    for name in asked:
-        check_resource(name)
+    asked = tuple(dict.fromkeys(map(check_resource, resources))) or tuple(RESOURCES)
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     rows = _simulated(base, asked, factor, watch)

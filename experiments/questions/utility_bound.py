@@ -37,10 +37,8 @@ def most_utility(
     WhatIfError
         If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
     """
-    asked = tuple(resources) or tuple(RESOURCES)
+    asked = tuple(map(check_resource, resources)) or tuple(RESOURCES)
     check_factor(factor)
-    for name in asked:
-        check_resource(name)
     if base.slow_down:
         raise WhatIfError(
             "a bound holds for kernels that take as long whatever they run beside: "

@@ -54,7 +54,7 @@ class StepError:
 class ValidationReport(Report):
     """Steps in the order of the traces."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_validation"
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_validation"
 
     steps: tuple[StepError, ...]
     settings: Settings

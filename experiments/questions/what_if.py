@@ -31,7 +31,7 @@ class WhatIfPoint:
 class WhatIfReport(Report):
     """Changes in the order they were given."""
 
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_what_ifs"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_what_ifs"
     drawn_by: ClassVar[str] = "experiments.output.figures:draw_what_ifs"
 
     base: Baseline

@@ -25,9 +25,17 @@ def scale_resource(resource: str, factor: float) -> Apply:
     def apply(scenario: Scenario) -> Changed:
         cluster = changed_cluster(scenario.cluster, resource, factor)
         now, then = (_value(values, resource) for values in (scenario.cluster, cluster))
-        return Changed(replace(scenario, cluster=cluster), f"{now} → {then}")
+        note = f"{now} → {then}"
+        if resource.endswith("latency"):
+            note += f", {_times(factor)} as long"
+        return Changed(replace(scenario, cluster=cluster), note)
 
     return apply
+
+
+def _times(factor: float) -> str:
+    """Say a factor of a duration, which is worse the greater it is."""
+    return {2.0: "twice", 0.5: "half"}.get(factor, f"{factor:.4g} times")
 
 
 def set_resource(resource: str, text: str) -> Apply:

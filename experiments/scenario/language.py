@@ -39,6 +39,7 @@ from experiments.scenario.words import (
     words_of,
 )
 from simulator.errors import TwofoldError, WhatIfError
+from simulator.names import same_name
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
@@ -114,9 +115,10 @@ def _scale(clause: Clause) -> Apply:
         act = calls.scale_bytes if named[-1].text == "bytes" else calls.scale_time
         return act(which, factor)
     name = _one(named)
-    if _is_resource(name):
+    resource = _resource(name)
+    if resource is not None:
         clause.for_all_ranks()
-        return cluster.scale_resource(name.text, factor)
+        return cluster.scale_resource(resource, factor)
     if calls_named(name) is not None:
         raise WhatIfError(f"say 'bytes' or 'time' of {name.text!r}")
     return ops.scale(name, factor, clause.ranks)
@@ -124,7 +126,7 @@ def _scale(clause: Clause) -> Apply:
 
 def _drop(clause: Clause) -> Apply:
     name = _one(clause.words[:-1])
-    if _is_resource(name):
+    if _resource(name) is not None:
         raise WhatIfError(f"{name.text!r} cannot be dropped")
     which = calls_named(name)
     if which is None:
@@ -136,9 +138,10 @@ def _drop(clause: Clause) -> Apply:
 def _set(clause: Clause) -> Apply:
     clause.for_all_ranks()
     name, _, *value = clause.words
-    if not _is_resource(name):
+    resource = _resource(name)
+    if resource is None:
         raise WhatIfError(f"{name.text!r} is not a resource of the cluster")
-    return cluster.set_resource(name.text, " ".join(word.text for word in value))
+    return cluster.set_resource(resource, " ".join(word.text for word in value))
 
 
 def _fuse(clause: Clause) -> Apply:
@@ -195,14 +198,17 @@ def _one(named: "list[Word] | tuple[Word, ...]") -> Word:
     raise WhatIfError(f"{text!r} is not one name; {hint}put quotes around a name with spaces")
 
 
-def _is_resource(name: Word) -> bool:
-    """Tell a value of the cluster from the name of an op; near misses are refused."""
+def _resource(name: Word) -> str | None:
+    """Return the value of the cluster that a word spells; None for the name of an op.
+
+    What begins like a resource and is none is refused.
+    """
     if name.quoted:
-        return False
-    if name.text in CLUSTER_RESOURCES:
-        return True
-    if name.text.partition(".")[0] in {one.partition(".")[0] for one in CLUSTER_RESOURCES}:
+        return None
+    found = same_name(name.text, CLUSTER_RESOURCES)
+    tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
+    if found is None and same_name(name.text.partition(".")[0], tiers):
         close = near(name.text, tuple(CLUSTER_RESOURCES))
         hint = f"; did you mean {close!r}?" if close else ""
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
-    return False
+    return found

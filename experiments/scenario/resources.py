@@ -6,12 +6,12 @@ half the latency.
 
 from collections.abc import Callable
 from dataclasses import replace
-from difflib import get_close_matches
 
 import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
+from simulator.names import did_you_mean, same_name
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
@@ -43,8 +43,7 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     """
     if not 0 < factor < np.inf:
         raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
-    if resource not in RESOURCES:
-        raise WhatIfError(f"{resource!r} is not a resource; choose from {', '.join(RESOURCES)}")
+    resource = check_resource(resource)
     return RESOURCES[resource](scenario, resource, factor)
 
 
@@ -94,19 +93,65 @@ RESOURCES: dict[str, Callable[[Scenario, str, float], Scenario]] = {
 """Every resource one can ask about, by name."""
 
 
-def check_resource(name: str) -> None:
-    """Refuse what is no resource, before anything is read.
+def check_resource(name: str) -> str:
+    """Return the resource that a text spells: ``scale-out.bandwidth``.
 
     Raises
     ------
     WhatIfError
-        With the choices, and the nearest of them.
+        If it is none: with the choices, and the nearest of them.
+
+    Examples
+    --------
+    >>> check_resource("scaleout.bandwidth")
+    'scale_out.bandwidth'
     """
-    if name not in RESOURCES:
-        near = get_close_matches(name, RESOURCES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+    found = same_name(name, RESOURCES)
+    if found is None:
+        hint = did_you_mean(_PARTS.get(name.lower(), name), RESOURCES)
         choices = ", ".join(RESOURCES)
         raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+    return found
+
+
+_PARTS = {
+    "nvlink": SCALE_UP,
+    "nvswitch": SCALE_UP,
+    "xgmi": SCALE_UP,
+    "ici": SCALE_UP,
+    "network": SCALE_OUT,
+    "infiniband": SCALE_OUT,
+    "ib": SCALE_OUT,
+    "roce": SCALE_OUT,
+    "ethernet": SCALE_OUT,
+    "efa": SCALE_OUT,
+    "nic": "nics_per_node",
+    "nics": "nics_per_node",
+    "gpu": "compute",
+    "flops": "compute",
+    "cpu": "host",
+}
+"""Parts of a cluster as people call them, and what the resources that belong to them are called."""
+
+
+def factor_means(resource: str) -> str:
+    """Say what a resource twice as good is: of a latency half of it.
+
+    Examples
+    --------
+    >>> factor_means("scale_up.latency"), factor_means("compute")
+    ('half the latency', 'kernels in half the time')
+    """
+    field = resource.rpartition(".")[2]
+    spelt = {
+        "latency": "half the latency",
+        "bandwidth": "twice the bandwidth",
+        "size": "twice the ranks of a domain",
+        "nics_per_node": "twice the NICs",
+        "compute": "kernels in half the time",
+        "host": "host ops and launches in half the time",
+    }
+    return spelt[field]
 
 
 def utility_pct(base: float, changed: float) -> float:

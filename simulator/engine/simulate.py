@@ -14,6 +14,7 @@ from simulator.costing.link_load import cost
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Progress, Simulation
 from simulator.errors import TopologyError, WorkloadError
+from simulator.names import one_of
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -41,7 +42,7 @@ def simulate(
         If the engine has no such name.
     """
     if engine not in ENGINES:
-        raise WorkloadError(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+        raise WorkloadError(f"engine {one_of(engine, ENGINES)}")
     if workload.job_ranks > topology.ranks:
         raise TopologyError(
             f"the job has {workload.job_ranks} ranks, {topology.name} has {topology.ranks}"

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.output.progress import watching
-from experiments.output.tables.files import _print_gaps
-from experiments.output.tables.what_ifs import print_utility
+from experiments.output.tables.files import print_gaps
+from experiments.output.tables.questions import print_utility
 from experiments.questions.utility import utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
@@ -164,8 +164,8 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 18
-    assert [round(18 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) > 12
+    assert [round(bars[0] * gain / max(gains)) for gain in gains] == bars
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -198,7 +198,7 @@ def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, colu
         Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
         Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
     ]
-    _print_gaps(Console(width=columns), gaps)
+    print_gaps(Console(width=columns), gaps)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= columns for line in lines)
     for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):

@@ -69,9 +69,9 @@ def test_a_table_imports_what_prints_it_and_no_other_command(job):
     assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
     modules_of_tables = {f"{tables.__name__}.{one.name}" for one in iter_modules(tables.__path__)}
     printers = modules_of_tables - {
-        f"{tables.__name__}.{shared}" for shared in ("parts", "printing")
+        f"{tables.__name__}.{shared}" for shared in ("layout", "parts", "printing")
     }
-    assert modules & printers == {"experiments.output.tables.replays"}
+    assert modules & printers == {"experiments.output.tables.steps"}
 
 
 def test_the_catalogue_is_listed_without_what_simulates():

@@ -4,7 +4,6 @@ A card is a YAML file; those of published models ship with the package, each num
 source. Counts are bare numbers: they have no unit.
 """
 
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError
+from simulator.names import did_you_mean, same_name
 from simulator.yaml_text import parse_yaml
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
@@ -290,15 +290,16 @@ def load_model(name_or_path: str | Path) -> Model:
     >>> model.layers, model.hidden
     (126, 16384)
     """
-    if name_or_path in model_names():
-        text = (files("traces") / "models" / f"{name_or_path}.yaml").read_text("utf-8")
-        return parse_model(text, source=str(name_or_path))
     path = Path(name_or_path)
+    names = model_names()
+    name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
+    if name in names:
+        text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
+        return parse_model(text, source=name)
     if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
-        near = get_close_matches(str(name_or_path), model_names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(str(name_or_path), names)
         raise TraceError(
-            f"{name_or_path}: no such model; {hint}there are {', '.join(model_names())}, "
+            f"{name_or_path}: no such model; {hint}there are {', '.join(names)}, "
             "and a path of a YAML file will do"
         )
     try:

@@ -46,8 +46,11 @@ def test_every_name_may_be_forced(kind):
         ("all_reduce=", "is no rule"),
         ("all_reduce[1MiB]=ring", "is no rule"),
         ("all_reduce@=ring", "is no rule"),
-        ("allreduce=ring", "kind 'allreduce' is not one of all_reduce, all_gather"),
-        ("all_reduce=rings2", "all_reduce has no algorithm 'rings2'; it has ring, two_shot"),
+        ("allreduc=ring", "kind 'allreduc' is not one of all_reduce, all_gather"),
+        (
+            "all_reduce=rings2",
+            "all_reduce has no algorithm 'rings2'; did you mean rings? it has ring",
+        ),
         ("all_gather=nvls", "all_gather has no algorithm 'nvls'"),
         ("all_reduce[2MiB..1MiB]=ring", "the range is empty; write the smaller size first"),
     ],

@@ -14,7 +14,7 @@ from experiments.baseline import Settings, baseline
 from experiments.evaluate.call_costs import different_calls
 from experiments.evaluate.design_points import LINKS, RANKS, Study, grid, scales, steps, steps_at
 from experiments.output.figures import draw
-from experiments.output.tables.curves import curve_lines
+from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
 from experiments.questions.utility import utility
 from experiments.questions.utility_bound import most_utility

@@ -18,7 +18,7 @@ from experiments.evaluate.design_points import Study
 from experiments.questions.generate import roofline
 from simulator.workload import Workload
 from topologies import load_cluster
-from traces.chakra.reader import read
+from traces.chakra.files import read_messages
 from traces.chakra.schema import OWN, MetadataMessage, NodeMessage
 from traces.chakra.stream import encode
 from traces.chakra.write import write_chakra
@@ -65,7 +65,9 @@ def first_answers() -> Iterator[Figure]:
 def without_our_attributes(folder: Path) -> None:
     """Take out of Chakra files what no other tool writes."""
     for path in folder.glob("*.et"):
-        nodes = [NodeMessage.FromString(node.SerializeToString()) for node in read(path).nodes]
+        nodes = [
+            NodeMessage.FromString(node.SerializeToString()) for node in read_messages(path).nodes
+        ]
         for node in nodes:
             for place in reversed(range(len(node.attr))):
                 if node.attr[place].name.startswith(OWN):

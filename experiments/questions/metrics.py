@@ -22,7 +22,7 @@ from topologies import Cluster, place
 from topologies.cluster.build import one_slot
 from traces.card.card import Card
 from traces.card.package import Package, find_package
-from traces.card.package import load as load_any
+from traces.card.package import load_package as load_any
 from traces.core.loaded import Loaded
 
 

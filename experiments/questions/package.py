@@ -17,7 +17,7 @@ from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Card, Section, write_card
 from traces.card.package import find_package, trace_files
-from traces.card.package import load as load_any
+from traces.card.package import load_package as load_any
 from traces.core.loaded import Loaded
 from traces.load import recognised
 
@@ -79,7 +79,8 @@ def package(
     Raises
     ------
     TwofoldError
-        As :func:`traces.card.package.load` says; OutputError if the directory cannot be written.
+        As :func:`traces.card.package.load_package` says; OutputError if the directory cannot be
+        written.
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)

@@ -1,7 +1,7 @@
 """A CCL-Bench package: a directory with a workload card, traces and launch scripts.
 
 The card is the one YAML file of the directory that has a card's sections, whatever its name. The
-traces lie beside it, or in one sub-directory. :func:`load` reads packages and bare traces alike.
+traces lie beside it, or in one sub-directory.
 
 Names for groups that a trace leaves without one, from the parallelism on the workload card.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from simulator.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
-from traces.load import Reader, format_of
-from traces.load import reader as trace_reader
+from traces.load import OpenTrace, format_of
+from traces.load import open_trace as trace_reader
 
 if TYPE_CHECKING:
     from traces.card.card import Card, Parallelism
@@ -80,12 +80,14 @@ class Package:
     traces: Path
 
 
-def load(path: Path | str, step: str = MEDIAN) -> Loaded:
-    """Read a step of a package or of a bare trace; errors as :func:`reader`."""
-    return reader(path)(step)
+def load_package(path: Path | str, step: str = MEDIAN) -> Loaded:
+    """Read a step of a package or of a bare trace; errors as :func:`open_package`."""
+    return open_package(path)(step)
 
 
-def reader(path: Path | str, options: Options | None = None, name: str | None = None) -> Reader:
+def open_package(
+    path: Path | str, options: Options | None = None, name: str | None = None
+) -> OpenTrace:
     """Read a package or a bare trace for several of its steps; ``name`` is its format, if told.
 
     Groups without a name get that of the card's parallelism (:mod:`traces.card.package`). What the
@@ -104,7 +106,7 @@ def reader(path: Path | str, options: Options | None = None, name: str | None = 
     )
 
 
-def _read(name: str, package: Package, read: Reader, step: str) -> Loaded:
+def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
     loaded = read(step)
     coverage = loaded.coverage
     workload, named = labelled(loaded.workload, package.card.parallelism)

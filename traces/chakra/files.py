@@ -58,7 +58,7 @@ def recognise(head: bytes) -> bool:
     return _is_json(head) or is_stream(head)
 
 
-def read(path: Path) -> ChakraTrace:
+def read_messages(path: Path) -> ChakraTrace:
     """Read the messages of one file, ``.et`` or JSON, gzip or not.
 
     Raises
@@ -168,7 +168,7 @@ def _tables(
 
 
 def _rank_file(path: Path, *, alone: bool) -> RankFile:
-    trace = read(path)
+    trace = read_messages(path)
     own = {
         one.name.removeprefix(OWN): value_of(one)
         for one in trace.metadata.attr

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
-from simulator.errors import TraceError
+from simulator.errors import OutputError, TraceError
 from traces.chakra.schema import Metadata, MetadataMessage, Node, NodeMessage
 from traces.chakra.stream import ChakraTrace, packed
 
@@ -89,6 +89,20 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
         raise TraceError(
             f"{path}: the JSON ({len(data)} bytes) is broken: {_line(error)}"
         ) from error
+
+
+def write_chakra_json(trace: ChakraTrace, path: Path) -> None:
+    """Write the messages of one file as ``chakra_jsonizer`` does.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    try:
+        path.write_text(encode_json(trace.metadata, trace.nodes))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def encode_json(metadata: Metadata, nodes: list[Node]) -> str:

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import OutputError, TraceError, WorkloadError
+from simulator.errors import TraceError, WorkloadError
 from simulator.workload import Floats
 from traces.chakra.calls import calls_of, highest_rank, local_calls, placed
 from traces.chakra.columns import columns, of_nodes, of_plain, rank_calls
 from traces.chakra.coverage import Job, connect, coverage, durations, spans, waited
-from traces.chakra.files import Files, read, read_files, recognise
+from traces.chakra.files import Files, read_files
 from traces.chakra.nodes import RankNodes, lanes_of, often, rank_nodes
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
-from traces.chakra.stream import ChakraTrace
 from traces.core.calls import LocalCall
 from traces.core.files import uncollected
 from traces.core.loaded import Loaded
@@ -231,11 +230,8 @@ def _some_timed(job: Job) -> Iterator[str]:
         yield f"starts that {some} of {len(job.ranked)} files tell are not used"
 
 
-__all__ = ["load", "read", "recognise", "save", "save_json"]
-
-
 @uncollected()
-def load(path: Path, step: str = "all") -> Loaded:
+def load_chakra(path: Path, step: str = "all") -> Loaded:
     """Read a Chakra trace: one file, or a directory with one per rank.
 
     Chakra has no steps: ``median`` and ``all`` are the whole trace.
@@ -256,26 +252,3 @@ def load(path: Path, step: str = "all") -> Loaded:
         return load_files(path, files)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
-
-
-def save(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write what was loaded; files and errors as :func:`~traces.chakra.write.write_chakra`."""
-    from traces.chakra.write import write_chakra
-
-    return write_chakra(loaded.workload, directory, prefix)
-
-
-def save_json(trace: ChakraTrace, path: Path) -> None:
-    """Write the messages of one file as ``chakra_jsonizer`` does.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
-    from traces.chakra.json_forms import encode_json  # protobuf's JSON takes long to import
-
-    try:
-        path.write_text(encode_json(trace.metadata, trace.nodes))
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

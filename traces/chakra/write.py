@@ -36,6 +36,7 @@ from traces.chakra.schema import (
     NodeMessage,
 )
 from traces.chakra.stream import encode
+from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
 _VERSION = "0.0.4"
@@ -69,6 +70,11 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
     except OSError as error:
         raise OutputError(f"{directory}: cannot be written: {error.strerror or error}") from error
     return tuple(directory / name for name in files)
+
+
+def save_chakra(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
+    """Write what was loaded; files and errors as :func:`~traces.chakra.write.write_chakra`."""
+    return write_chakra(loaded.workload, directory, prefix)
 
 
 def _group_name(number: int) -> str:

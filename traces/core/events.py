@@ -5,8 +5,8 @@ Times are seconds since ``RankTrace.epoch`` (absolute, integer nanoseconds), so 
 survives.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -166,6 +166,10 @@ class RankTrace:
     accelerator: str = ""
 
 
+EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
+"""Why a profiler's reader skips a file that :mod:`traces.pytorch_et` may be able to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A file of the directory that was not used, and why."""
@@ -186,3 +190,30 @@ class Job:
     job_ranks_source: str
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+_FIELDS = tuple(column.name for column in fields(CommRecord))
+
+
+def merged(records: Sequence[CommRecord]) -> CommRecord:
+    """Make one record of several on the same call; the first that says something counts."""
+    joined = records[0]
+    for record in records[1:]:
+        open_fields = {
+            name: getattr(record, name)
+            for name in _FIELDS
+            if getattr(joined, name) in (None, "", ())
+        }
+        joined = replace(joined, **open_fields)
+    return joined
+
+
+def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
+    """Find the host row that launched each device row of the trace; -1 where it is not in it."""
+    host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
+    if not len(host):
+        return np.full(len(trace.device), -1, dtype=np.int64)
+    host = host[np.argsort(trace.host.correlation[host], kind="stable")]
+    known = trace.host.correlation[host]
+    place = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
+    return np.where(known[place] == trace.device.correlation, host[place], -1)

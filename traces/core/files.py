@@ -24,7 +24,7 @@ _AS_GZIP = 31
 """``wbits`` of zlib for the gzip format."""
 _BOMB = 400
 """Traces shrink 10 to 60 times; a file that unpacks to more than this is not one."""
-_HEAD = 1 << 16
+HEAD = 1 << 16
 """Bytes that tell what a file is."""
 
 
@@ -39,7 +39,7 @@ def unpack(path: Path) -> bytes:
     data = _bytes(path, -1)
     if not data.startswith(_GZIP):
         return data.removeprefix(BOM_UTF8)
-    limit = _BOMB * len(data) + _HEAD
+    limit = _BOMB * len(data) + HEAD
     pieces = []
     while data.startswith(_GZIP):
         piece, data = _member(path, data, limit)
@@ -57,11 +57,11 @@ def head_of(path: Path) -> bytes:
     TraceError
         If it cannot be read, or its gzip data are damaged.
     """
-    head = _bytes(path, _HEAD)
+    head = _bytes(path, HEAD)
     if not head.startswith(_GZIP):
         return head.removeprefix(BOM_UTF8)
     try:
-        return zlib.decompressobj(_AS_GZIP).decompress(head, _HEAD).removeprefix(BOM_UTF8)
+        return zlib.decompressobj(_AS_GZIP).decompress(head, HEAD).removeprefix(BOM_UTF8)
     except zlib.error as error:
         raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
 

@@ -114,7 +114,7 @@ class Options:
     """How profiler traces are read: other formats have none of this to choose.
 
     ``kernels`` is a file of rules that tell kernels which communicate
-    (:mod:`traces.profiler.comm_kernels`); ``replicate`` gives ranks that were not recorded copies
+    (:mod:`traces.core.comm_kernels`); ``replicate`` gives ranks that were not recorded copies
     of the programs of those that were (:mod:`traces.missing_ranks.replicate`); ``executions`` reads
     Execution Traces beside the files also where these lack nothing.
     """

@@ -104,7 +104,7 @@ _NANO = 1e-9
 _WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
 
 
-def load(path: Path, step: str = "all") -> Loaded:
+def load_goal(path: Path, step: str = "all") -> Loaded:
     """Read a GOAL schedule, which has all ranks in one file and no steps.
 
     Raises

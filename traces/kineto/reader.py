@@ -11,7 +11,7 @@ from simulator.errors import TraceError, shown
 from traces.core.events import ProcessGroup, RankTrace
 from traces.core.files import uncollected
 from traces.kineto.comm import group_ranks
-from traces.kineto.document import MOST_RANKS, Document, Foreign, load, rank_of
+from traces.kineto.document import MOST_RANKS, Document, Foreign, rank_of, read_document
 from traces.kineto.events import Reading
 from traces.kineto.flows import correlate
 from traces.kineto.schema import DistributedInfo, group_configs, whole
@@ -30,7 +30,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     TraceError
         The file cannot be read, is broken, is no profiler trace, or an event of it lacks something.
     """
-    document = load(path)
+    document = read_document(path)
     if isinstance(document, Foreign):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
     return rank_trace(document, alone=alone)

@@ -16,9 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP, kind_of
-from traces.core.events import CommRecord, DeviceEvents, HostEvents, HostKind, RankTrace
-from traces.profiler.comms import is_collective
-from traces.profiler.launches import launch_rows
+from traces.core.comm_kernels import communicates
+from traces.core.events import (
+    CommRecord,
+    DeviceEvents,
+    HostEvents,
+    HostKind,
+    RankTrace,
+    launch_rows,
+)
 
 _TOGETHER = 100e-6
 """Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
@@ -91,7 +97,7 @@ def _lanes(traces: Sequence[RankTrace]) -> list[Lane]:
     found = []
     base = min(trace.epoch for trace in traces)
     for place, trace in enumerate(traces):
-        names = [i for i, name in enumerate(trace.names) if is_collective(name)]
+        names = [i for i, name in enumerate(trace.names) if communicates(name)]
         rows = np.flatnonzero(np.isin(trace.device.name, names))
         keys = [_key(trace, row) for row in rows.tolist()]
         for key in sorted(set(keys)):

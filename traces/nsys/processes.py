@@ -6,19 +6,18 @@ devices and processes. A process on a GPU where it runs no kernel is no rank, no
 collective where others have some.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from traces.core.comm_kernels import communicates
+from traces.core.rank_names import NAMED
 from traces.nsys.database import Longs
 from traces.nsys.nccl import Membership, NcclCall
 from traces.nsys.tables import Export
-from traces.profiler.comms import is_collective
 
-_NUMBERED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
 IN_ORDER = "order of files, devices and processes"
 
 
@@ -79,7 +78,7 @@ def _placed(unit: Unit, units: Sequence[Unit]) -> Unit:
 def _units_of(file: File) -> Iterator[Unit]:
     device = file.export.device
     collective = np.isin(
-        device["name"], [i for i, name in enumerate(file.export.names) if is_collective(name)]
+        device["name"], [i for i, name in enumerate(file.export.names) if communicates(name)]
     )
     pairs = np.stack([device["deviceId"], device["process"]], axis=1)
     unique, place = np.unique(pairs, axis=0, return_inverse=True)
@@ -98,7 +97,7 @@ def numbers_of(
     known = [rank for rank in told if rank is not None]
     if len(known) == len(units) == len(set(known)):
         return known, "NCCL"
-    found = [_NUMBERED.findall(unit.file.path.stem) for unit in units]
+    found = [NAMED.findall(unit.file.path.stem) for unit in units]
     named = [int(numbers[0]) for numbers in found if len(set(numbers)) == 1]
     if len(named) == len(units) == len(set(named)):
         return named, "file name"

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import is_comm
+from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
     DeviceEvents,
@@ -38,7 +39,6 @@ from traces.nsys.processes import (
     numbers_of,
 )
 from traces.nsys.tables import Export
-from traces.profiler.comms import is_collective
 
 _KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 """``CUpti_ActivitySynchronizationType``, named as the PyTorch profiler names them."""
@@ -259,7 +259,7 @@ _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 def _launched_by(unit: Unit, device: Numbers, host: Numbers) -> dict[int, tuple[Longs, Longs]]:
     """Tell by thread when kernels of NCCL were launched, in order, and their rows."""
-    names = [i for i, name in enumerate(unit.file.export.names) if is_collective(name)]
+    names = [i for i, name in enumerate(unit.file.export.names) if communicates(name)]
     rows = np.flatnonzero(np.isin(device["name"], names))
     launch = _launches(host, device["correlationId"][rows])
     rows, launch = rows[launch >= 0], launch[launch >= 0]

@@ -2,15 +2,14 @@
 
 One file may hold several GPUs and processes, a directory several files: each process on a GPU is a
 rank. After that all is shared with the PyTorch profiler's files: windows, launches, streams, waits
-and matching (:func:`traces.load.linked`).
+and matching (:func:`traces.profiler.link.link_job`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped
-from traces.core.loaded import Loaded, Options
 from traces.core.sniff import SQLITE, is_sqlite
 from traces.nsys.communicators import common_part, with_groups
 from traces.nsys.database import beginning, opened
@@ -19,28 +18,16 @@ from traces.nsys.processes import File
 from traces.nsys.ranks import rank_traces
 from traces.nsys.steps import add_steps
 from traces.nsys.tables import GRAPH_ROWS, read_export
-from traces.profiler.link import linked
 
 
-def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
-    """Read an export, or the exports of a directory, and make workloads of its steps.
+def read_exports(path: Path) -> Job:
+    """Read the ranks of an export, or of the exports in a directory, not of sub-directories.
 
     Raises
     ------
     TraceError
         If a file is damaged, is no export, or lacks what is needed.
     """
-    job = read(path)
-    return lambda step: linked(path, job, step, options)
-
-
-def load(path: Path, step: str) -> Loaded:
-    """Make a workload of one step; errors as :func:`reader`."""
-    return reader(path, Options())(step)
-
-
-def read(path: Path) -> Job:
-    """Read the ranks of an export, or of the exports in a directory, not of sub-directories."""
     files, skipped = _files(path)
     traces, units, notes = rank_traces(files)
     traces, grouped = with_groups(traces)

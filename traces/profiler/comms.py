@@ -11,7 +11,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +21,8 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
-from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace
-from traces.profiler.comm_kernels import BY_NAME, KERNELS, Rule
+from traces.core.comm_kernels import BY_NAME, Rule
+from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged
 from traces.profiler.window import Window
 
 _RECORD = "record_param_comms"
@@ -171,33 +171,6 @@ class Enclosing:
             self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)
 
 
-_FIELDS = tuple(column.name for column in fields(CommRecord))
-
-
-def is_collective(kernel: str) -> bool:
-    """Whether a kernel's name is one that is known to communicate.
-
-    Examples
-    --------
-    >>> is_collective("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
-    True
-    """
-    return KERNELS.rule(kernel) is not None
-
-
-def join(records: Sequence[CommRecord]) -> CommRecord:
-    """One record out of several on the same call; the first that says something counts."""
-    joined = records[0]
-    for record in records[1:]:
-        open_fields = {
-            name: getattr(record, name)
-            for name in _FIELDS
-            if getattr(joined, name) in (None, "", ())
-        }
-        joined = replace(joined, **open_fields)
-    return joined
-
-
 def local_call(
     trace: RankTrace,
     records: Sequence[CommRecord],
@@ -218,7 +191,7 @@ def local_call(
     words = [record.collective for record in records if kind_of(record.collective)]
     by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
     kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
-    record = join(records) if records else CommRecord(collective=name)
+    record = merged(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
     size = _group_size(record, ranks, listed.size if listed else None, trace)

@@ -18,9 +18,9 @@ import numpy as np
 
 from simulator.workload import STEP_BEFORE, UNKNOWN, What
 from traces.core.calls import LocalCall, kind_of
+from traces.core.comm_kernels import KERNELS, Rules
 from traces.core.events import CommRecord, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
-from traces.profiler.comm_kernels import KERNELS, Rules
 from traces.profiler.comms import Enclosing, local_call
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window

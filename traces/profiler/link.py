@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP
+from traces.core.comm_kernels import KERNELS, load_rules
 from traces.core.events import Job
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import RankGraph
@@ -16,12 +17,11 @@ from traces.matching.assemble import Clock, align, assemble
 from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
-from traces.profiler.comm_kernels import KERNELS, load_rules
 from traces.profiler.rank import rank_graph
 from traces.profiler.window import Window, choose_step, cut, rank_phases
 
 
-def linked(
+def link_job(
     path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
 ) -> Loaded:
     """Make a workload of one step of a job that has been read.

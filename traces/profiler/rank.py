@@ -1,9 +1,9 @@
 """One rank's trace to its part of the graph."""
 
+from traces.core.comm_kernels import KERNELS, Rules
 from traces.core.events import RankTrace
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
-from traces.profiler.comm_kernels import KERNELS, Rules
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import add_device_ops, split_messages
 from traces.profiler.host import (

@@ -26,7 +26,7 @@ from traces.core.files import unpack
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_tar
 from traces.pytorch_et.comm import EtComm, communication, is_init, process_groups
-from traces.pytorch_et.schema import Header, Node, decode
+from traces.pytorch_et.schema import Header, Node, decode_document
 from traces.pytorch_et.tensors import TensorRows, Tensors, data_edges
 
 _LIMIT = 1 << 31
@@ -65,7 +65,7 @@ class ExecutionTrace:
         return len(self.id)
 
 
-def load(path: Path, step: str) -> Loaded:
+def refuse_to_replay(path: Path, step: str) -> Loaded:
     """Refuse to replay what has no times, and say what is there.
 
     Raises
@@ -73,7 +73,7 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         Always.
     """
-    found = read_all(path)
+    found = read_execution_traces(path)
     nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
     raise TraceError(
         f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
@@ -82,7 +82,7 @@ def load(path: Path, step: str) -> Loaded:
     )
 
 
-def read(path: Path) -> ExecutionTrace:
+def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read one rank's trace.
 
     Raises
@@ -90,13 +90,13 @@ def read(path: Path) -> ExecutionTrace:
     TraceError
         If the file cannot be read, is damaged, is none, or holds several.
     """
-    found = read_all(path)
+    found = read_execution_traces(path)
     if len(found) != 1:
         raise TraceError(f"{path}: holds {len(found)} execution traces: unpack it")
     return found[0]
 
 
-def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
+def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
     """Read the traces of a file: several where it is an archive (``.tgz``)."""
     if path.is_dir():
         raise TraceError(
@@ -105,8 +105,8 @@ def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
         )
     data = unpack(path)
     if not is_tar(data):
-        return (parse(path, data),)
-    return tuple(parse(path / name, piece) for name, piece in _members(path, data))
+        return (parse_execution_trace(path, data),)
+    return tuple(parse_execution_trace(path / name, piece) for name, piece in _members(path, data))
 
 
 def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
@@ -126,9 +126,9 @@ def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
     return found
 
 
-def parse(path: Path, data: bytes) -> ExecutionTrace:
-    """Do what :func:`read` does, with a file that is in memory and unpacked."""
-    header = decode(path, data)
+def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:
+    """Do what :func:`read_execution_trace` does, with a file that is in memory and unpacked."""
+    header = decode_document(path, data)
     nodes = sorted(header.nodes, key=lambda node: node.id)
     reading = _Reading(path)
     for row, node in enumerate(nodes):
@@ -245,7 +245,7 @@ class EtSummary:
         return sum(one.count for one in self.calls)
 
 
-def summary(trace: ExecutionTrace) -> EtSummary:
+def execution_summary(trace: ExecutionTrace) -> EtSummary:
     """Count what a trace holds."""
     names = Counter(trace.names[name] for name in trace.name[trace.record > 0].tolist())
     calls = Counter(_call(trace, index) for index in range(len(trace.comms)))

@@ -95,7 +95,7 @@ _NEW = msgspec.json.Decoder(_Values)
 _OLD = msgspec.json.Decoder(list[Any])
 
 
-def decode(path: Path, data: bytes) -> Header:
+def decode_document(path: Path, data: bytes) -> Header:
     """Read a file's JSON.
 
     Raises

@@ -19,7 +19,9 @@ from traces.xla.steps import Choice, choose
 Skipped = Sequence[tuple[str, str]]
 
 
-def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()) -> Loaded:
+def link_recordings(
+    path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()
+) -> Loaded:
     """Make a workload of one step of recordings that have been read.
 
     Raises

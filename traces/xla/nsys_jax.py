@@ -24,7 +24,7 @@ from traces.xla.devices import number_ranks
 from traces.xla.events import Device, Recording, XlaOp
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
-from traces.xla.link import linked
+from traces.xla.link import link_recordings
 from traces.xla.planes import bundle_files
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class _Range:
     parent: int | None
 
 
-def recognise_file(path: Path) -> bool:
+def is_bundle(path: Path) -> bool:
     """Whether a file is a bundle: a zip archive with the table of projected ranges."""
     try:
         with Bundle(path) as bundle:
@@ -209,7 +209,7 @@ def recognise_file(path: Path) -> bool:
         return False
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_bundles(path: Path, step: str) -> Loaded:
     """Read a bundle, or a directory with one per process, and make a workload of one step.
 
     Raises
@@ -217,11 +217,11 @@ def load(path: Path, step: str) -> Loaded:
     TraceError
         If a bundle is damaged or lacks what is needed, or has no such step.
     """
-    files, skipped = bundle_files(path, recognise_file)
+    files, skipped = bundle_files(path, is_bundle)
     known: dict[bytes, HloModule] = {}
     recordings = [_read(file, known) for file in files]
     number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
+    return link_recordings(path, recordings, step, skipped)
 
 
 def _read(file: Path, known: dict[bytes, HloModule]) -> Recording:

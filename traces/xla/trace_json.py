@@ -17,7 +17,7 @@ from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
 from traces.xla.devices import number_ranks, recording
 from traces.xla.events import Recording
-from traces.xla.link import linked
+from traces.xla.link import link_recordings
 from traces.xla.planes import USED_STATS, Event, Line, Plane, profile_files, unpacked
 
 _LONGEST = 1e14
@@ -41,7 +41,7 @@ class _Document(msgspec.Struct):
     columns: list[Any] | None = msgspec.field(default=None, name="cols")
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_trace_json(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step.
 
     Raises
@@ -52,7 +52,7 @@ def load(path: Path, step: str) -> Loaded:
     files, skipped = profile_files(path, ".trace.json", is_xla_json)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
+    return link_recordings(path, recordings, step, skipped)
 
 
 def _read(file: Path) -> Recording:

@@ -17,7 +17,7 @@ from traces.xla.devices import number_ranks, recording
 from traces.xla.events import Recording
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
-from traces.xla.link import linked
+from traces.xla.link import link_recordings
 from traces.xla.planes import USED_STATS, Event, Line, Plane, Stats, profile_files, unpacked
 
 _MESSAGES = {
@@ -64,7 +64,7 @@ _LONGEST = 1e8
 _PROTO = "Hlo Proto"
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_xplane(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step.
 
     Raises
@@ -75,7 +75,7 @@ def load(path: Path, step: str) -> Loaded:
     files, skipped = profile_files(path, ".xplane.pb", is_xplane)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
+    return link_recordings(path, recordings, step, skipped)
 
 
 def _read(file: Path) -> Recording:

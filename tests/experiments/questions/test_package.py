@@ -17,7 +17,7 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.errors import ClusterError, OutputError, TraceError
 from traces.card.card import Card, parse_card, read_card, write_card
-from traces.card.package import load
+from traces.card.package import load_package
 
 GPU_SAMPLE = SAMPLE.with_name("gpu-dp2-tp4")
 SETTINGS = Settings(nodes=2)
@@ -32,7 +32,7 @@ ARCH = {
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load(GPU_SAMPLE)
+    return load_package(GPU_SAMPLE)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def side_by_side():
 
 def test_a_package_reads_back_as_what_it_was_made_of(packaged, loaded):
     folder, report = packaged
-    again = load(folder)
+    again = load_package(folder)
     assert again.trace == str(folder)
     assert same(replace(again, trace=loaded.trace), loaded)
     assert report.findings == ()

@@ -14,7 +14,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, with_noise
 from topologies import load_cluster
 from traces.kineto.write import write
-from traces.load import reader
+from traces.load import open_trace
 
 CLUSTER = load_cluster("dgx-a100")
 PROGRAM = Program(
@@ -49,7 +49,7 @@ def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int =
         timelines.append(replace(noisy, workload=workload))
     write(timelines, folder)
     settings = Settings(nodes=2, step=str(min(3, steps)))
-    return replayed(reader(folder), CLUSTER, settings)
+    return replayed(open_trace(folder), CLUSTER, settings)
 
 
 def test_steps_that_are_alike_leave_no_doubt(tmp_path):
@@ -90,7 +90,7 @@ def test_one_step_of_ranks_that_were_not_all_seen_tells_nothing(tmp_path):
     recorded(tmp_path / "job", steps=1)
     alone = tmp_path / "rank0.json.gz"
     alone.write_bytes((tmp_path / "job" / "rank0.json.gz").read_bytes())
-    base = replayed(reader(alone), CLUSTER, Settings(nodes=2))
+    base = replayed(open_trace(alone), CLUSTER, Settings(nodes=2))
     assert half_widths(base, CHANGES) == {}
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from helpers.link_tapes import Tape
 from simulator.errors import TraceError
 from traces.core.calls import UNKNOWN_GROUP
+from traces.core.comm_kernels import KERNELS, Rule, load_rules
 from traces.kineto.directory import read_job
-from traces.profiler.comm_kernels import KERNELS, Rule, load_rules
 from traces.profiler.rank import rank_graph
 from traces.profiler.window import cut
 

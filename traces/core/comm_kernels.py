@@ -195,6 +195,17 @@ KERNELS = Rules()
 """What is known; ``note`` of each rule says from where."""
 
 
+def communicates(kernel: str) -> bool:
+    """Whether a kernel of this name communicates, by the rules that are built in.
+
+    Examples
+    --------
+    >>> communicates("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
+    True
+    """
+    return KERNELS.rule(kernel) is not None
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     pattern: Annotated[str, Field(min_length=3, max_length=1000)]

@@ -20,7 +20,7 @@ from simulator.workload import Workload
 from topologies import load_cluster
 from traces.chakra.files import read_messages
 from traces.chakra.schema import OWN, MetadataMessage, NodeMessage
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 from traces.chakra.write import write_chakra
 from traces.generate.generate import generate
 from traces.generate.model import load_model
@@ -73,7 +73,7 @@ def without_our_attributes(folder: Path) -> None:
                 if node.attr[place].name.startswith(OWN):
                     del node.attr[place]
         metadata: Any = MetadataMessage(version="0.0.4")
-        path.write_bytes(encode(metadata, nodes))
+        path.write_bytes(encode_stream(metadata, nodes))
 
 
 def _generated(case: _Case) -> Workload:

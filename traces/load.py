@@ -213,9 +213,9 @@ def _open_chakra(path: Path, _: Options) -> OpenTrace:
 
 
 def _is_chakra(head: bytes) -> bool:
-    from traces.chakra.files import recognise  # its first messages have to be decoded to tell
+    from traces.chakra.files import is_chakra  # its first messages have to be decoded to tell
 
-    return recognise(head)
+    return is_chakra(head)
 
 
 def _open_plan(path: Path, _: Options) -> OpenTrace:

@@ -16,7 +16,7 @@ from traces.card.package import open_package
 from traces.chakra.write import save_chakra
 from traces.core.loaded import Loaded
 from traces.goal.write import write_goal
-from traces.kineto.write import write as write_kineto
+from traces.kineto.write import write_kineto
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 A card says what a trace does not: the model, the data, the hardware, the parallelism, the software.
 Every field may be blank (``null``, ``N/A``); a key that the template does not have is kept. What
 is there must have its type: the error names file and key. Bandwidths are in Gb/s in the file.
-
-The kinds of fields a workload card has: what contributors leave blank, counts, bandwidths.
 """
 
 import math
@@ -66,7 +64,7 @@ Gigabits = Annotated[
     tuple[Annotated[Positive | None, Blank], ...], Field(max_length=8), BeforeValidator(_as_list)
 ]
 """Gb/s, as the template has it: scale-out, then scale-up."""
-Words = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
+TextList = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
 
 
 class Section(BaseModel):
@@ -104,7 +102,7 @@ class Bandwidths:
     notes: tuple[str, ...] = ()
 
 
-class Architecture(Section):
+class ArchitectureSection(Section):
     """``workload.model.model_arch``: what FLOPs are counted from."""
 
     num_params: Count = None
@@ -114,7 +112,7 @@ class Architecture(Section):
     head_dim: Count = None
 
 
-class Model(Section):
+class ModelSection(Section):
     """``workload.model``; ``phase`` is training, inference or serving."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
@@ -126,10 +124,10 @@ class Model(Section):
     precision: Text = None
     epochs: Natural = None
     iteration: Natural = None
-    model_arch: Architecture = Architecture()
+    model_arch: ArchitectureSection = ArchitectureSection()
 
 
-class Data(Section):
+class DataSection(Section):
     """``workload.data``; ``batch_size`` is global unless ``batch_size_scope`` says otherwise."""
 
     batch_size: Count = None
@@ -140,14 +138,14 @@ class Data(Section):
     dataset: Text = None
 
 
-class NetworkTopology(Section):
+class NetworkSection(Section):
     """``workload.hardware.network_topo``; ``bandwidth_gbps`` in Gb/s: scale-out, scale-up."""
 
     topology: Text = None
     bandwidth_gbps: Gigabits = ()
 
 
-class Xpu(Section):
+class XpuSection(Section):
     """``workload.hardware.xpu_spec``."""
 
     type: Text = None
@@ -156,23 +154,23 @@ class Xpu(Section):
     count_per_node: Count = None
 
 
-class Hardware(Section):
+class HardwareSection(Section):
     """``workload.hardware``."""
 
-    network_topo: NetworkTopology = NetworkTopology()
-    xpu_spec: Xpu = Xpu()
+    network_topo: NetworkSection = NetworkSection()
+    xpu_spec: XpuSection = XpuSection()
     driver_version: Version = None
 
 
-class Job(Section):
+class WorkloadSection(Section):
     """``workload``: model, data, hardware."""
 
-    model: Model = Model()
-    data: Data = Data()
-    hardware: Hardware = Hardware()
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    hardware: HardwareSection = HardwareSection()
 
 
-class Framework(Section):
+class FrameworkSection(Section):
     """``Model-executor.framework``."""
 
     name: Text = None
@@ -180,7 +178,7 @@ class Framework(Section):
     compiler_tool_selection: Text = None
 
 
-class Parallelism(Section):
+class ParallelismSection(Section):
     """``Model-executor.model_plan_parallelization``: ranks of each kind of parallelism."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
@@ -210,7 +208,7 @@ class Parallelism(Section):
         return None if set(told) == {None} else math.prod(one or 1 for one in told)
 
 
-class Library(Section):
+class LibrarySection(Section):
     """``Model-executor.communication_library``."""
 
     name: Text = None
@@ -218,25 +216,25 @@ class Library(Section):
     env: dict[str, Any] | None = None
 
 
-class Executor(Section):
+class ExecutorSection(Section):
     """``Model-executor``: framework, parallelism, communication library."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
 
-    framework: Framework = Framework()
-    model_plan_parallelization: Parallelism = Parallelism()
-    communication_library: Library = Library()
-    protocol_selection: Words = ()
+    framework: FrameworkSection = FrameworkSection()
+    model_plan_parallelization: ParallelismSection = ParallelismSection()
+    communication_library: LibrarySection = LibrarySection()
+    protocol_selection: TextList = ()
 
 
-class Sources(Section):
+class SourcesSection(Section):
     """``metric_source``: which traces there are."""
 
-    traces: Words = ()
-    metrics_specific_trace: Words = ()
+    traces: TextList = ()
+    metrics_specific_trace: TextList = ()
 
 
-class Card(Section):
+class WorkloadCard(Section):
     """A workload card."""
 
     version: Natural = None
@@ -245,17 +243,17 @@ class Card(Section):
     trace_url: Text = None
     contributor: Text = None
     contact: Text = None
-    workload: Job = Job()
-    executor: Executor = Field(default=Executor(), alias="Model-executor")
-    metric_source: Sources = Sources()
+    workload: WorkloadSection = WorkloadSection()
+    executor: ExecutorSection = Field(default=ExecutorSection(), alias="Model-executor")
+    metric_source: SourcesSection = SourcesSection()
 
     @property
-    def parallelism(self) -> Parallelism:
+    def parallelism(self) -> ParallelismSection:
         """How many ranks each kind of parallelism has."""
         return self.executor.model_plan_parallelization
 
     @property
-    def xpu(self) -> Xpu:
+    def xpu(self) -> XpuSection:
         """The accelerators."""
         return self.workload.hardware.xpu_spec
 
@@ -281,7 +279,7 @@ def looks_like_card(text: str) -> bool:
     return _SECTIONS.search(text) is not None
 
 
-def read_card(path: Path) -> Card | None:
+def read_card(path: Path) -> WorkloadCard | None:
     """Read a card; None if the file is something else.
 
     Raises
@@ -303,7 +301,7 @@ def read_card(path: Path) -> Card | None:
     return parse_card(text, path)
 
 
-def parse_card(text: str, source: Path | str) -> Card:
+def parse_card(text: str, source: Path | str) -> WorkloadCard:
     """Turn YAML text into a card; errors as :func:`read_card`.
 
     Examples
@@ -316,13 +314,13 @@ def parse_card(text: str, source: Path | str) -> Card:
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a workload card is a table, not a {type(data).__name__}")
     try:
-        return Card.model_validate(data)
+        return WorkloadCard.model_validate(data)
     except ValidationError as error:
         told = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
         raise TraceError(f"{source}: {told}") from error
 
 
-def write_card(card: Card) -> str:
+def write_card(card: WorkloadCard) -> str:
     """Return the card as YAML text, every key of the template in it; blank ones are null."""
     return yaml.dump(
         card.model_dump(by_alias=True),
@@ -340,7 +338,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _bandwidths(card: Card) -> Bandwidths:
+def _bandwidths(card: WorkloadCard) -> Bandwidths:
     """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
     given = [

@@ -1,9 +1,8 @@
 """A CCL-Bench package: a directory with a workload card, traces and launch scripts.
 
 The card is the one YAML file of the directory that has a card's sections, whatever its name. The
-traces lie beside it, or in one sub-directory.
-
-Names for groups that a trace leaves without one, from the parallelism on the workload card.
+traces lie beside it, or in one sub-directory. Groups that the traces leave without a name get one
+from the parallelism on the card.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,66 +15,17 @@ from typing import TYPE_CHECKING
 from simulator.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
-from traces.load import OpenTrace, format_of
-from traces.load import open_trace as trace_reader
+from traces.load import OpenTrace, format_of, open_trace
 
 if TYPE_CHECKING:
-    from traces.card.card import Card, Parallelism
-
-
-_NAMELESS = ("", "undefined", "default_pg")
-"""What PyTorch and older traces call a group of which nobody said what it is for."""
-
-
-def labelled(workload: Workload, plan: "Parallelism") -> tuple[Workload, tuple[str, ...]]:
-    """Name the nameless groups that are groups of exactly one kind of the card's parallelism.
-
-    Ranks are numbered with tensor parallelism fastest, then context, data and pipeline, as
-    Megatron-LM and TorchTitan do: a group of a kind has its size, and ranks that far apart. Says
-    which groups were named.
-    """
-    shapes = _shapes(plan)
-    groups = tuple(_named(group, shapes) for group in workload.groups)
-    changed = [
-        (old, new) for old, new in zip(workload.groups, groups, strict=True) if old is not new
-    ]
-    if not changed:
-        return workload, ()
-    kinds = dict.fromkeys(f"{new} (was {old})" for old, new in changed)
-    told = f"card: groups named by its parallelism: {', '.join(kinds)}"
-    return replace(workload, groups=groups), (told,)
-
-
-def _shapes(plan: "Parallelism") -> dict[tuple[int, int], list[str]]:
-    """Kinds with more than one rank, by size and distance of their ranks."""
-    shapes: dict[tuple[int, int], list[str]] = {}
-    apart = 1
-    for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
-        if size is not None and size > 1:
-            shapes.setdefault((size, apart), []).append(kind)
-        apart *= size or 1
-    return shapes
-
-
-def _named(group: Group, shapes: dict[tuple[int, int], list[str]]) -> Group:
-    ranks = sorted(group.ranks)
-    steps = {after - before for before, after in pairwise(ranks)}
-    if group.label not in _NAMELESS or len(steps) != 1:
-        return group
-    kinds = shapes.get((len(ranks), steps.pop()), [])
-    return Group(group.ranks, kinds[0]) if len(kinds) == 1 else group
-
-
-_YAML = (".yaml", ".yml")
-_MOST_FILES = 10_000
-"""A directory with more is not a package, and is not searched for one."""
+    from traces.card.card import ParallelismSection, WorkloadCard
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """A card, the file it is from, and where the traces are."""
 
-    card: "Card"
+    card: "WorkloadCard"
     file: Path
     traces: Path
 
@@ -100,9 +50,9 @@ def open_package(
     """
     package = find_package(path)
     if package is None:
-        return trace_reader(path, options=options, name=name)
+        return open_trace(path, options=options, name=name)
     return partial(
-        _read, str(path), package, trace_reader(package.traces, options=options, name=name)
+        _read, str(path), package, open_trace(package.traces, options=options, name=name)
     )
 
 
@@ -142,18 +92,18 @@ def find_package(path: Path | str) -> Package | None:
     return Package(card, file, _traces(folder))
 
 
-def _cards(files: Sequence[Path]) -> list[tuple[Path, "Card"]]:
-    from traces.card.card import read_card  # many models, slow to make, and few traces have a card
-
-    read = ((file, read_card(file)) for file in files)
-    return [(file, card) for file, card in read if card is not None]
-
-
 def trace_files(path: Path) -> list[Path]:
     """List the files of a directory that some format recognises by content; a file is its own."""
     if not path.is_dir():
         return [path]
     return [file for file in _files(path) if format_of(file) is not None]
+
+
+def _cards(files: Sequence[Path]) -> list[tuple[Path, "WorkloadCard"]]:
+    from traces.card.card import read_card  # many models, slow to make, and few traces have a card
+
+    read = ((file, read_card(file)) for file in files)
+    return [(file, card) for file, card in read if card is not None]
 
 
 def _traces(folder: Path) -> Path:
@@ -168,6 +118,11 @@ def _traces(folder: Path) -> Path:
         names = ", ".join(one.name for one in having[:4])
         raise TraceError(f"{folder}: traces in several sub-directories ({names}): name one of them")
     return having[0]
+
+
+_YAML = (".yaml", ".yml")
+_MOST_FILES = 10_000
+"""A directory with more is not a package, and is not searched for one."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -188,3 +143,46 @@ def _some(folder: Path) -> Iterator[Path]:
 
 def _hidden(file: Path) -> bool:
     return file.name.startswith(".")
+
+
+def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, tuple[str, ...]]:
+    """Name the nameless groups that are groups of exactly one kind of the card's parallelism.
+
+    Ranks are numbered with tensor parallelism fastest, then context, data and pipeline, as
+    Megatron-LM and TorchTitan do: a group of a kind has its size, and ranks that far apart. Says
+    which groups were named.
+    """
+    shapes = _shapes(plan)
+    groups = tuple(_named(group, shapes) for group in workload.groups)
+    changed = [
+        (old, new) for old, new in zip(workload.groups, groups, strict=True) if old is not new
+    ]
+    if not changed:
+        return workload, ()
+    kinds = dict.fromkeys(f"{new} (was {old})" for old, new in changed)
+    told = f"card: groups named by its parallelism: {', '.join(kinds)}"
+    return replace(workload, groups=groups), (told,)
+
+
+def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:
+    """Kinds with more than one rank, by size and distance of their ranks."""
+    shapes: dict[tuple[int, int], list[str]] = {}
+    apart = 1
+    for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
+        if size is not None and size > 1:
+            shapes.setdefault((size, apart), []).append(kind)
+        apart *= size or 1
+    return shapes
+
+
+_NAMELESS = ("", "undefined", "default_pg")
+"""What PyTorch and older traces call a group of which nobody said what it is for."""
+
+
+def _named(group: Group, shapes: dict[tuple[int, int], list[str]]) -> Group:
+    ranks = sorted(group.ranks)
+    steps = {after - before for before, after in pairwise(ranks)}
+    if group.label not in _NAMELESS or len(steps) != 1:
+        return group
+    kinds = shapes.get((len(ranks), steps.pop()), [])
+    return Group(group.ranks, kinds[0]) if len(kinds) == 1 else group

@@ -16,10 +16,18 @@ from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.chakra.groups import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra.nodes import RankNodes
-from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, RECV, SEND, Node, Values
+from traces.chakra.schema import (
+    COLL,
+    COLLECTIVES,
+    KIND_OF_TYPE,
+    RECV,
+    SEND,
+    AttributeValues,
+    ChakraNode,
+)
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
 
-Job = tuple[Sequence[GroupTable], tuple[int, ...]]
+JobGroups = tuple[Sequence[GroupTable], tuple[int, ...]]
 """Tables of groups, and all ranks of the job."""
 
 _GROWS = ("all_gather", "gather")
@@ -41,7 +49,8 @@ def local_calls(
 ) -> dict[int, LocalCall]:
     """Make a call of each communication node, by its place in the file; count what is missing.
 
-    Nodes that are alike share one, which names the first of them: :func:`placed` names each.
+    Nodes that are alike share one, which names the first of them; :func:`with_own_places` lets
+    each name its own.
 
     Raises
     ------
@@ -68,7 +77,7 @@ def calls_of(ranked: RankNodes) -> list[int]:
     return [place for place, form in enumerate(ranked.form) if are_calls[form]]
 
 
-def call_of(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[str]]:
+def call_of(ranked: RankNodes, place: int, job: JobGroups) -> tuple[LocalCall, Counter[str]]:
     """Make the call of a node, and count what it does not tell."""
     missing: Counter[str] = Counter()
     if ranked.of(place).type == COLL:
@@ -76,7 +85,7 @@ def call_of(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter
     return _message(ranked, place, job[0], missing), missing
 
 
-def placed(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
+def with_own_places(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
     """Let each call name its own node, as messages do."""
     return {place: replace(call, where=ranked.where(place)) for place, call in calls.items()}
 
@@ -95,7 +104,7 @@ def highest_rank(ranked: RankNodes) -> int:
 def _collective(
     ranked: RankNodes,
     place: int,
-    job: Job,
+    job: JobGroups,
     notes: Counter[str],
 ) -> LocalCall:
     node, values = ranked.nodes[place], ranked.of(place).values
@@ -211,7 +220,9 @@ def _peer(ranked: RankNodes, place: int) -> int | None:
     return peer
 
 
-def _group(values: Values, tables: Sequence[GroupTable], notes: Counter[str]) -> NamedGroup | None:
+def _group(
+    values: AttributeValues, tables: Sequence[GroupTable], notes: Counter[str]
+) -> NamedGroup | None:
     """Group of a collective; None where nothing tells it, which the matching counts."""
     name = _name(values)
     if name or "pg_name" in values:
@@ -222,7 +233,7 @@ def _group(values: Values, tables: Sequence[GroupTable], notes: Counter[str]) ->
     return None
 
 
-def _name(values: Values) -> str:
+def _name(values: AttributeValues) -> str:
     for field in ("pg_name", "comm_group"):
         if values.get(field) is not None:
             return str(values[field])
@@ -238,7 +249,7 @@ def _size(ranked: RankNodes, place: int) -> float:
     return float(size)
 
 
-def _dtype(node: Node) -> str:
+def _dtype(node: ChakraNode) -> str:
     """Tell the dtype of the inputs, where they are of one that is known."""
     found = set(_TENSOR.findall(node.inputs.types[:4096]))
     if len(found) != 1:

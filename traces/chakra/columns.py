@@ -1,7 +1,4 @@
-"""The nodes of one rank as columns: what a workload without measured starts is made of.
-
-Nodes of all ranks that were not measured, as the columns of a workload.
-"""
+"""The nodes of ranks as columns, and the workload that they make where no starts were measured."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,11 +9,11 @@ from numpy.typing import NDArray
 
 from simulator.distinct import by_appearance
 from simulator.workload import CallRow, Calls, Edges, Floats, Group, Ints, Workload
-from traces.chakra.calls import Job, call_of
+from traces.chakra.calls import JobGroups, call_of
 from traces.chakra.nodes import (
     CALLS,
     COMMUNICATION,
-    Form,
+    NodeForm,
     RankNodes,
     count_other,
     form_of,
@@ -25,7 +22,7 @@ from traces.chakra.nodes import (
 from traces.chakra.plain import Plain, PlainNodes
 from traces.chakra.stream import ChakraTrace
 from traces.matching.lane_order import LOOSE, Given, before_on_lane, with_lanes
-from traces.matching.match_columns import Matched, RankCalls
+from traces.matching.match_columns import MatchedColumns, RankCalls
 
 Index = NDArray[np.int64]
 
@@ -97,7 +94,7 @@ def _places(ids: Index, asked: Index) -> Index | None:
     return place if (ids[place] == asked).all() else None
 
 
-def _forms(plain: Plain) -> tuple[Index, list[Form]]:
+def _forms(plain: Plain) -> tuple[Index, list[NodeForm]]:
     """Tell forms apart by kind and duration, in the order in which they appear."""
     micros, duration = np.unique(plain.columns.micros.view(np.uint64), return_inverse=True)
     both = plain.columns.form.astype(np.int64) * len(micros) + duration
@@ -110,7 +107,7 @@ def _forms(plain: Plain) -> tuple[Index, list[Form]]:
     return number, forms
 
 
-def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
+def rank_calls(ranked: RankColumns, job: JobGroups, notes: Counter[str]) -> RankCalls:
     """Make a call of each communication node; those that are alike are one. Count what is missing.
 
     Raises
@@ -153,8 +150,8 @@ def _inputs(ranked: RankColumns, places: Index) -> list[bytes]:
     return nodes.inputs(places)
 
 
-def columns(
-    ranked: Sequence[RankColumns], calls: Matched, job_ranks: int, transfers: Floats
+def workload_of_columns(
+    ranked: Sequence[RankColumns], calls: MatchedColumns, job_ranks: int, transfers: Floats
 ) -> Workload:
     """Make a workload in which lanes run one op at a time: not calls without a stream."""
     counts = [len(one) for one in ranked]
@@ -201,7 +198,7 @@ def columns(
     )
 
 
-def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[Form], NDArray[np.int64]]:
+def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[NodeForm], NDArray[np.int64]]:
     """Forms of all ranks, and which every node is of, one rank after the other."""
     base = np.cumsum([0, *(len(one.nodes.forms) for one in ranked)])
     of = [one.form + begin for one, begin in zip(ranked, base, strict=False)]
@@ -215,7 +212,7 @@ def _table(texts: Iterator[str]) -> tuple[Ints, tuple[str, ...]]:
     return np.array(column, dtype=np.int32), tuple(index)
 
 
-def _calls(calls: Matched, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
+def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
     """Return the groups of calls, and the calls."""
     groups: dict[Group, int] = {}
     number = [groups.setdefault(Group(*key), len(groups)) for key in calls.groups]

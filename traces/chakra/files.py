@@ -1,7 +1,6 @@
 """The files of a Chakra trace: one, or a directory with one per rank and their groups."""
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,12 +8,10 @@ from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.chakra.groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
-from traces.chakra.schema import OWN, value_of
-from traces.chakra.stream import ChakraTrace, decode, is_stream
-from traces.core.files import unpack
+from traces.chakra.schema import OWN, attribute_value
+from traces.chakra.stream import ChakraTrace, decode_stream, is_stream
+from traces.core.files import HEAD, beginning, unpack
 
-HEAD = 1 << 16
-_GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
 """A number of more digits was written by a clock and is no rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
@@ -36,7 +33,7 @@ class RankFile:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Files:
+class ChakraFiles:
     """The files of a job, by rank."""
 
     ranks: tuple[RankFile, ...]
@@ -53,7 +50,7 @@ class Files:
         )
 
 
-def recognise(head: bytes) -> bool:
+def is_chakra(head: bytes) -> bool:
     """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""
     return _is_json(head) or is_stream(head)
 
@@ -71,7 +68,7 @@ def read_messages(path: Path) -> ChakraTrace:
         from traces.chakra.json_forms import decode_json
 
         return decode_json(path, data)
-    return decode(path, data)
+    return decode_stream(path, data)
 
 
 def _is_json(head: bytes) -> bool:
@@ -82,7 +79,7 @@ def _is_json(head: bytes) -> bool:
     return is_json(head)
 
 
-def read_files(path: Path) -> Files:
+def read_files(path: Path) -> ChakraFiles:
     """Read a rank's file, or the files of a directory, and the groups that lie beside them.
 
     Raises
@@ -94,10 +91,12 @@ def read_files(path: Path) -> Files:
         rank = _rank_file(path, alone=True)
         tables, _ = _tables(_listed(path.parent), (path,))
         if len(tables) > 1:
-            return Files((rank,), notes=("several tables of groups lie beside it: none is used",))
+            return ChakraFiles(
+                (rank,), notes=("several tables of groups lie beside it: none is used",)
+            )
         return _with_groups((rank,), tables, ())
     files = [file for file in _listed(path) if file.is_file()]
-    chosen = [file for file in files if recognise(_head(file))]
+    chosen = [file for file in files if is_chakra(beginning(file))]
     if not chosen:
         raise TraceError(f"{path}: no Chakra trace in this directory")
     tables, skipped = _tables(files, chosen)
@@ -113,29 +112,13 @@ def _with_groups(
     ranks: tuple[RankFile, ...],
     tables: dict[str, GroupTable],
     skipped: tuple[tuple[str, str], ...],
-) -> Files:
+) -> ChakraFiles:
     notes = tuple(f"groups are told by {name}" for name in tables)
-    return Files(ranks, next(iter(tables.values()), {}), skipped, notes)
+    return ChakraFiles(ranks, next(iter(tables.values()), {}), skipped, notes)
 
 
 def _rank(file: RankFile) -> int:
     return file.rank
-
-
-def _head(path: Path, size: int = HEAD) -> bytes:
-    """Read the first bytes of a file, unpacked; what is no gzip after all is what it is."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(size)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
-    if not head.startswith(_GZIP):
-        return head
-    try:
-        return zlib.decompressobj(31).decompress(head, size)
-    except zlib.error:
-        return b""
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -156,7 +139,7 @@ def _tables(
         if file in chosen or not file.is_file():
             continue
         try:
-            found = comm_groups(unpack(file)) if _TABLE.match(_head(file, _GLANCE)) else None
+            found = comm_groups(unpack(file)) if _TABLE.match(beginning(file, _GLANCE)) else None
         except TraceError as error:
             skipped.append((str(file), str(error).removeprefix(f"{file}: ")))
             continue
@@ -170,7 +153,7 @@ def _tables(
 def _rank_file(path: Path, *, alone: bool) -> RankFile:
     trace = read_messages(path)
     own = {
-        one.name.removeprefix(OWN): value_of(one)
+        one.name.removeprefix(OWN): attribute_value(one)
         for one in trace.metadata.attr
         if one.name.startswith(OWN)
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from traces.chakra.schema import METADATA, Node
+from traces.chakra.schema import METADATA, ChakraNode
 from traces.core.calls import kind_of
 
 GroupTable = dict[str, "NamedGroup"]
@@ -50,7 +50,7 @@ class _Configured(msgspec.Struct):
     ranks: list[int] = []
 
 
-def told_by(nodes: Sequence[Node]) -> Told:
+def told_by(nodes: Sequence[ChakraNode]) -> Told:
     """Gather what the nodes of a file tell of groups and of its rank."""
     told = Told()
     for node in nodes:
@@ -61,7 +61,7 @@ def told_by(nodes: Sequence[Node]) -> Told:
     return told
 
 
-def tells(node: Node) -> bool:
+def tells(node: ChakraNode) -> bool:
     """Whether :func:`told_by` looks at what goes into a node."""
     named = node.name == "record_param_comms" or "process_group:init" in node.name
     return named or node.type == METADATA

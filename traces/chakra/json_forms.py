@@ -15,7 +15,7 @@ import msgspec
 from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
 from simulator.errors import OutputError, TraceError
-from traces.chakra.schema import Metadata, MetadataMessage, Node, NodeMessage
+from traces.chakra.schema import ChakraMetadata, ChakraNode, MetadataMessage, NodeMessage
 from traces.chakra.stream import ChakraTrace, packed
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
@@ -53,7 +53,7 @@ class _GraphNode(msgspec.Struct):
     pg_name: str | None = None
 
 
-class _Graph(msgspec.Struct):
+class _FeederGraph(msgspec.Struct):
     nodes: list[_GraphNode] = msgspec.field(name="workload_graph")
 
 
@@ -82,7 +82,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
     """
     try:
         if _GRAPH.match(data):
-            graph = msgspec.json.decode(data, type=_Graph)
+            graph = msgspec.json.decode(data, type=_FeederGraph)
             return packed(path, MetadataMessage(), map(_graph_node, graph.nodes))
         return _messages(path, data.decode("utf-8"))
     except (ValueError, TypeError, RecursionError, ParseError) as error:
@@ -105,7 +105,7 @@ def write_chakra_json(trace: ChakraTrace, path: Path) -> None:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
+def encode_json(metadata: ChakraMetadata, nodes: list[ChakraNode]) -> str:
     """Write messages as ``chakra_jsonizer`` does: one JSON object after another."""
     whole = (NodeMessage.FromString(node.SerializeToString()) for node in nodes)
     return "".join(MessageToJson(message) for message in (metadata, *whole))
@@ -114,7 +114,7 @@ def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
 def _messages(path: Path, text: str) -> ChakraTrace:
     objects = _objects(text)
     metadata = ParseDict(next(objects, {}), MetadataMessage())
-    nodes: list[Node] = []
+    nodes: list[ChakraNode] = []
     for one in objects:
         if not isinstance(one, dict):
             raise TraceError(f"{path}: node {len(nodes)}: is no JSON object")
@@ -145,7 +145,7 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _graph_node(node: _GraphNode) -> Node:
+def _graph_node(node: _GraphNode) -> ChakraNode:
     message: Any = NodeMessage(
         id=node.id,
         name=node.name,
@@ -161,5 +161,5 @@ def _graph_node(node: _GraphNode) -> Node:
             message.attr.add(name=name, int64_val=value)
     if node.pg_name is not None:
         message.attr.add(name="pg_name", string_val=node.pg_name)
-    found: Node = message
+    found: ChakraNode = message
     return found

@@ -23,8 +23,8 @@ from traces.chakra.schema import (
     SEND,
     STORAGE,
     TYPES,
-    Node,
-    Values,
+    AttributeValues,
+    ChakraNode,
 )
 from traces.chakra.stream import ChakraTrace
 
@@ -39,11 +39,11 @@ _MOVES = re.compile(r"Mem(cpy|set)\b")
 COMMUNICATION = "communication"
 """Lane of calls of which no stream is told: those may overlap."""
 
-Waits = list[list[int]]
+Dependencies = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class NodeForm:
     """What nodes may have alike: all but id, start, dependencies, and what goes in and out.
 
     ``duration`` (s) is exact where this project wrote it, else whole microseconds. ``on_host`` says
@@ -53,7 +53,7 @@ class Form:
     type: int
     name: str
     micros: int
-    values: Values
+    values: AttributeValues
     what: What
     on_host: bool
     duration: float
@@ -70,10 +70,10 @@ class RankNodes:
 
     rank: int
     file: Path
-    nodes: Sequence[Node]
-    forms: list[Form]
+    nodes: Sequence[ChakraNode]
+    forms: list[NodeForm]
     form: list[int]
-    waits: Waits
+    waits: Dependencies
     order: list[int]
     start: list[float | None]
     epoch: int
@@ -84,7 +84,7 @@ class RankNodes:
         """Whether the file tells when its nodes started."""
         return any(start is not None for start in self.start)
 
-    def of(self, place: int) -> Form:
+    def of(self, place: int) -> NodeForm:
         """Return what a node is."""
         return self.forms[self.form[place]]
 
@@ -122,7 +122,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
 
-def count_other(forms: Sequence[Form], form: Sequence[int]) -> Counter[str]:
+def count_other(forms: Sequence[NodeForm], form: Sequence[int]) -> Counter[str]:
     """Count the nodes of types that are not modelled, given which of the forms each node is of."""
     found: Counter[str] = Counter()
     for one, count in zip(forms, often(forms, form), strict=True):
@@ -131,7 +131,7 @@ def count_other(forms: Sequence[Form], form: Sequence[int]) -> Counter[str]:
     return found
 
 
-def often(forms: Sequence[Form], form: Sequence[int]) -> list[int]:
+def often(forms: Sequence[NodeForm], form: Sequence[int]) -> list[int]:
     """Count the nodes of each form."""
     counts: list[int] = np.bincount(form, minlength=len(forms)).tolist()
     return counts
@@ -154,10 +154,10 @@ def lanes_of(ranked: RankNodes) -> list[str]:
     ]
 
 
-def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
+def _forms(trace: ChakraTrace) -> tuple[list[NodeForm], list[int]]:
     """Find the different forms in order of appearance, and which each node is of."""
     index: dict[tuple[int, str, int, int], int] = {}
-    forms: list[Form] = []
+    forms: list[NodeForm] = []
     form = []
     for node, values in zip(trace.nodes, trace.values, strict=True):
         key = (node.type, node.name, node.duration_micros, id(values))
@@ -168,7 +168,7 @@ def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
     return forms, form
 
 
-def form_of(kind: int, name: str, micros: int, values: Values) -> Form:
+def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeForm:
     """Say what nodes of a type, with a name, a duration (us) and attributes, are."""
     what = _what_of(kind, name, values)
     told = values.get("is_cpu_op")
@@ -177,10 +177,10 @@ def form_of(kind: int, name: str, micros: int, values: Values) -> Form:
     duration = micros * _MICRO
     if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
         duration = exact
-    return Form(kind, name, micros, values, what, on_host, duration)
+    return NodeForm(kind, name, micros, values, what, on_host, duration)
 
 
-def _what_of(kind: int, name: str, values: Values) -> What:
+def _what_of(kind: int, name: str, values: AttributeValues) -> What:
     """Tell what a node is in a workload; calls are told by their type."""
     own = values.get(f"{OWN}what")
     if kind == COMP and own in _OWN_COMPUTE:
@@ -211,7 +211,7 @@ def _places(trace: ChakraTrace) -> dict[int, int]:
 
 def _waits(
     place_of: dict[int, int], ids: Iterable[Sequence[int]], which: str, unused: Counter[str]
-) -> Waits:
+) -> Dependencies:
     waits = [list(own) for own in ids]
     numbered = [*place_of] == [*range(len(place_of))]
     if numbered and max((max(own) for own in waits if own), default=0) < len(waits):
@@ -233,7 +233,7 @@ def _distinct(own: list[int]) -> list[int]:
     return sorted(set(own))
 
 
-def _starts(nodes: Sequence[Node]) -> tuple[list[float | None], int]:
+def _starts(nodes: Sequence[ChakraNode]) -> tuple[list[float | None], int]:
     """Read starts (s) where the file tells any, since the first of them (us).
 
     A start of 0 is also what a file holds that tells none: it is one only where the other starts
@@ -250,14 +250,14 @@ def _starts(nodes: Sequence[Node]) -> tuple[list[float | None], int]:
     return [(start - epoch) * 1e-6 if start else zero for start in starts], epoch
 
 
-def _order(waits: Waits) -> list[int]:
+def _order(waits: Dependencies) -> list[int]:
     """Sort so that each comes after those it waits for, else in the order of the file.
 
     Shorter than ``waits`` if those make a circle (Kahn 1962).
     """
     if all(not own or max(own) < place for place, own in enumerate(waits)):
         return list(range(len(waits)))
-    followers: Waits = [[] for _ in waits]
+    followers: Dependencies = [[] for _ in waits]
     for place, own in enumerate(waits):
         for one in own:
             followers[one].append(place)
@@ -274,7 +274,7 @@ def _order(waits: Waits) -> list[int]:
     return order
 
 
-def _circle(nodes: Sequence[Node], waits: Waits, order: Sequence[int]) -> str:
+def _circle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
     """Name a circle: going back from a node that is never free, one comes round to it."""
     free = set(order)
     place = next(place for place in range(len(waits)) if place not in free)
@@ -293,11 +293,11 @@ def _type_name(number: int) -> str:
     return TYPES[number] if 0 <= number < len(TYPES) else str(number)
 
 
-def _host_lane(values: Values) -> str:
+def _host_lane(values: AttributeValues) -> str:
     return f"thread {values['tid']}" if values.get("tid") is not None else "host"
 
 
-def _device_lane(form: Form, threads: set[Any]) -> str:
+def _device_lane(form: NodeForm, threads: set[Any]) -> str:
     values = form.values
     if values.get("stream") is not None:
         return f"stream {values['stream']}"

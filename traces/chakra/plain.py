@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from traces.chakra.groups import tells
-from traces.chakra.schema import Attributes, Node, PackedMessage, Values
+from traces.chakra.schema import Attributes, AttributeValues, ChakraNode, PackedMessage
 from traces.chakra.wire import Columns, Forms, Lists, count, read
 
 Index = NDArray[np.int64]
@@ -30,8 +30,8 @@ class Plain:
 
     data: bytes
     columns: Columns
-    kinds: tuple[Node, ...]
-    values: tuple[Values, ...]
+    kinds: tuple[ChakraNode, ...]
+    values: tuple[AttributeValues, ...]
     waiting: Index
     waits: Index
 
@@ -39,7 +39,7 @@ class Plain:
         return len(self.columns.id)
 
 
-class PlainNodes(Sequence[Node]):
+class PlainNodes(Sequence[ChakraNode]):
     """The nodes of a plain file, each decoded when it is asked for."""
 
     def __init__(self, plain: Plain):
@@ -96,7 +96,9 @@ def _zeros(length: int) -> Index:
     return np.zeros(length, dtype=np.int64)
 
 
-def _decoded(forms: Forms, found: int) -> tuple[tuple[Node, ...], tuple[Values, ...]] | None:
+def _decoded(
+    forms: Forms, found: int
+) -> tuple[tuple[ChakraNode, ...], tuple[AttributeValues, ...]] | None:
     """Decode the kinds of nodes; None if one cannot be, or tells of groups."""
     ends = forms.offset[: found + 1].tolist()
     content = forms.content[: ends[-1]].tobytes()

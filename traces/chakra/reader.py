@@ -1,9 +1,8 @@
-"""Chakra files to one workload: calls matched between ranks, measured where starts are told.
+"""Chakra execution traces (mlcommons/chakra), as ASTRA-sim and MLPerf's tools write them, read.
 
-Chakra execution traces (mlcommons/chakra), as ASTRA-sim and MLPerf's tools write them.
-
-One ``.et`` file per rank, or its JSON, gzip or not; see :mod:`traces.chakra.write` for the way
-back.
+One ``.et`` file per rank, or its JSON, gzip or not, becomes one workload: calls are matched between
+ranks, and starts are as measured where the files tell them. See :mod:`traces.chakra.write` for the
+way back.
 """
 
 import math
@@ -16,22 +15,47 @@ import numpy as np
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import Floats
-from traces.chakra.calls import calls_of, highest_rank, local_calls, placed
-from traces.chakra.columns import columns, of_nodes, of_plain, rank_calls
-from traces.chakra.coverage import Job, connect, coverage, durations, spans, waited
-from traces.chakra.files import Files, read_files
+from traces.chakra.calls import calls_of, highest_rank, local_calls, with_own_places
+from traces.chakra.columns import of_nodes, of_plain, rank_calls, workload_of_columns
+from traces.chakra.coverage import ChakraJob, chakra_coverage, member_durations, waited
+from traces.chakra.files import ChakraFiles, read_files
 from traces.chakra.nodes import RankNodes, lanes_of, often, rank_nodes
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
+from traces.chakra.starts import connect, spans
 from traces.core.calls import LocalCall
 from traces.core.files import uncollected
 from traces.core.loaded import Loaded
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.match import Matching, match
-from traces.matching.match_columns import match_alike, matched
+from traces.matching.match_columns import as_columns, match_alike
+
+
+@uncollected()
+def load_chakra(path: Path, step: str = "all") -> Loaded:
+    """Read a Chakra trace: one file, or a directory with one per rank.
+
+    Chakra has no steps: ``median`` and ``all`` are the whole trace.
+
+    Raises
+    ------
+    TraceError
+        If a file cannot be read or used; names file, node and field.
+    """
+    if step not in ("median", "all"):
+        raise TraceError(f"{path}: no step {step}: a Chakra trace has no steps")
+    files = read_files(path)
+    if files.whole:
+        from traces.chakra.round_trip import load_own  # others' files do without
+
+        return load_own(path, files)
+    try:
+        return load_files(path, files)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
+class _MeasuredRanks:
     """The ranks' nodes and graphs, of files that tell starts, and their calls."""
 
     graphs: list[RankGraph]
@@ -39,7 +63,7 @@ class _Measured:
     matching: Matching
 
 
-def load_files(path: Path, files: Files) -> Loaded:
+def load_files(path: Path, files: ChakraFiles) -> Loaded:
     """Make a workload of the files of a job.
 
     Raises
@@ -64,14 +88,14 @@ def load_files(path: Path, files: Files) -> Loaded:
         places = [[*own] for own in calls]
         for call in matching.calls:
             call.ops = {at: places[at][op] for at, op in call.ops.items()}
-    job = Job([of_nodes(one) for one in ranked], matched(matching), job_ranks, notes)
+    job = ChakraJob([of_nodes(one) for one in ranked], as_columns(matching), job_ranks, notes)
     if not timed:
         return _unmeasured(path, files, job)
     epochs = [one.epoch * 1000 for one in ranked]
-    return _measured(path, files, job, _Measured(graphs, epochs, matching))
+    return _measured(path, files, job, _MeasuredRanks(graphs, epochs, matching))
 
 
-def _plain(files: Files) -> Job | None:
+def _plain(files: ChakraFiles) -> ChakraJob | None:
     """Take plain files as they are; None where nodes or calls have to be looked at one by one."""
     ranked, calls = [], []
     notes: Counter[str] = Counter()
@@ -89,7 +113,7 @@ def _plain(files: Files) -> Job | None:
         found = match_alike(calls, job_ranks)
     except TraceError:
         return None
-    return None if found is None else Job(ranked, found, job_ranks, notes)
+    return None if found is None else ChakraJob(ranked, found, job_ranks, notes)
 
 
 def _matching(
@@ -102,7 +126,7 @@ def _matching(
     try:
         return _match(ranked, graphs, calls, job_ranks)
     except TraceError:
-        return _match(ranked, graphs, list(map(placed, ranked, calls)), job_ranks)
+        return _match(ranked, graphs, list(map(with_own_places, ranked, calls)), job_ranks)
 
 
 def _match(
@@ -117,7 +141,7 @@ def _match(
     return match(graphs, job_ranks)
 
 
-def _job_ranks(files: Files, ranked: Sequence[RankNodes]) -> int:
+def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
     """Count the ranks of the job: the highest that a file, a group or a message names."""
     highest = max(one.rank for one in ranked)
     tables = [files.groups, *(file.told.groups for file in files.ranks)]
@@ -161,7 +185,7 @@ def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
             notes["memory nodes without a duration: taken as 0 s"] += count
 
 
-def _measured(path: Path, files: Files, job: Job, measured: _Measured) -> Loaded:
+def _measured(path: Path, files: ChakraFiles, job: ChakraJob, measured: _MeasuredRanks) -> Loaded:
     """Put what was measured on one clock, as every trace whose starts are told."""
     from traces.matching.assemble import align, assemble  # most Chakra files tell no starts
 
@@ -174,7 +198,7 @@ def _measured(path: Path, files: Files, job: Job, measured: _Measured) -> Loaded
     offsets = zip(graphs, clock.offset, strict=True)
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     covered = replace(
-        coverage(files, job),
+        chakra_coverage(files, job),
         starts=dict(starts),
         clock_offset={graph.rank: float(ahead) for graph, ahead in offsets if ahead != 0.0},
     )
@@ -188,10 +212,10 @@ def _measured(path: Path, files: Files, job: Job, measured: _Measured) -> Loaded
     )
 
 
-def _unmeasured(path: Path, files: Files, job: Job) -> Loaded:
+def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     """Order what only has durations, as an execution would; no step was measured."""
-    told = durations(job)
-    workload = columns(job.ranked, job.calls, job.job_ranks, _transfers(job, told))
+    told = member_durations(job)
+    workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, told))
     nothing = dict.fromkeys(workload.ranks, math.nan)
     notes = (
         "the files tell durations and no starts: no step was measured, ranks are taken to "
@@ -202,14 +226,14 @@ def _unmeasured(path: Path, files: Files, job: Job) -> Loaded:
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=coverage(files, job, notes, workload.notes),
+        coverage=chakra_coverage(files, job, notes, workload.notes),
         measured_step=math.nan,
         measured_begin=nothing,
         measured_end=dict(nothing),
     )
 
 
-def _transfers(job: Job, told: Floats) -> Floats:
+def _transfers(job: ChakraJob, told: Floats) -> Floats:
     """Take the least duration of any member (s): the last to arrive did not wait.
 
     NaN where none is told; a call that has no size either then costs nothing, which is noted.
@@ -224,31 +248,7 @@ def _transfers(job: Job, told: Floats) -> Floats:
     return np.where(nothing, 0.0, least)
 
 
-def _some_timed(job: Job) -> Iterator[str]:
+def _some_timed(job: ChakraJob) -> Iterator[str]:
     some = sum(one.nodes.timed for one in job.ranked)
     if some:
         yield f"starts that {some} of {len(job.ranked)} files tell are not used"
-
-
-@uncollected()
-def load_chakra(path: Path, step: str = "all") -> Loaded:
-    """Read a Chakra trace: one file, or a directory with one per rank.
-
-    Chakra has no steps: ``median`` and ``all`` are the whole trace.
-
-    Raises
-    ------
-    TraceError
-        If a file cannot be read or used; names file, node and field.
-    """
-    if step not in ("median", "all"):
-        raise TraceError(f"{path}: no step {step}: a Chakra trace has no steps")
-    files = read_files(path)
-    if files.whole:
-        from traces.chakra.round_trip import load_own  # others' files do without
-
-        return load_own(path, files)
-    try:
-        return load_files(path, files)
-    except WorkloadError as error:
-        raise TraceError(f"{path}: {error}") from error

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
-from traces.chakra.files import Files, RankFile
-from traces.chakra.schema import OWN, Node, Values
+from traces.chakra.files import ChakraFiles, RankFile
+from traces.chakra.schema import OWN, AttributeValues, ChakraNode
 from traces.core.loaded import Coverage, Loaded
 
 _SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
@@ -27,7 +27,7 @@ _CALL, _LAGS, _FAR, _FAR_LAGS = (
 )
 
 
-def load_own(path: Path, files: Files) -> Loaded:
+def load_own(path: Path, files: ChakraFiles) -> Loaded:
     """Read the workload that was written.
 
     Raises
@@ -53,13 +53,13 @@ def load_own(path: Path, files: Files) -> Loaded:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _OpRows:
     """Ops of all files in the order of their index, and calls of theirs."""
 
     rank: list[int] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    values: list[Values] = field(default_factory=list)
-    calls: dict[int, Values] = field(default_factory=dict)
+    nodes: list[ChakraNode] = field(default_factory=list)
+    values: list[AttributeValues] = field(default_factory=list)
+    calls: dict[int, AttributeValues] = field(default_factory=dict)
 
     def sort(self) -> None:
         """Put the ops into their order; none may be missing, nor stand twice."""
@@ -69,9 +69,9 @@ class _Rows:
         self.values = [self.values[at] for at in order]
 
 
-def _workload(files: Files) -> Workload:
+def _workload(files: ChakraFiles) -> Workload:
     shared = files.ranks[0].own
-    rows = _Rows()
+    rows = _OpRows()
     for file in files.ranks:
         _read(file, shared, rows)
     rows.sort()
@@ -106,7 +106,7 @@ def _workload(files: Files) -> Workload:
     )
 
 
-def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
+def _read(file: RankFile, shared: Mapping[str, object], rows: _OpRows) -> None:
     where = file.trace.file
     for name in _SHARED:
         if file.own.get(name) != shared.get(name):
@@ -126,7 +126,7 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
             raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own[_CALL]}")
 
 
-def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
+def _check_whole(files: ChakraFiles, rows: _OpRows, ops: int) -> None:
     """Refuse files of which one has an op that another has, or that none has."""
     ids = [node.id for node in rows.nodes]
     if ids == list(range(ops)):
@@ -143,7 +143,7 @@ def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
 _NOT_GIVEN = object()
 
 
-def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
+def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
     """Collect an attribute of every op; one that has no usual value must be there."""
     key = f"{OWN}{name}"
     if usual is _NOT_GIVEN:
@@ -151,7 +151,7 @@ def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> N
     return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
 
 
-def _known(rows: _Rows, name: str) -> NDArray[np.float64] | None:
+def _known(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     """Collect an attribute that is known of some ops; None if of none."""
     found = _column(rows, name, np.float64, math.nan)
     return None if np.isnan(found).all() else found
@@ -168,7 +168,7 @@ def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
     return np.array([index[text] for text in texts], dtype=np.int32)
 
 
-def _calls(calls: Sequence[Values]) -> Calls:
+def _calls(calls: Sequence[AttributeValues]) -> Calls:
     rows = Calls.of(
         [
             CallRow(
@@ -189,7 +189,7 @@ def _calls(calls: Sequence[Values]) -> Calls:
     return replace(rows, factor=factor, late=late)
 
 
-def _edges(rows: _Rows) -> Edges:
+def _edges(rows: _OpRows) -> Edges:
     """Collect what each op waits for on its own rank, and on others."""
     sources: list[int] = []
     lags: list[float] = []
@@ -228,7 +228,7 @@ def _by_rank(workload: Workload, column: Any, most: Any) -> dict[int, float]:
     return found
 
 
-def _coverage(files: Files, workload: Workload) -> Coverage:
+def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:
     device = (workload.what == What.COMPUTE) | (workload.what >= What.COLLECTIVE)
     from_host = workload.what[workload.edges.source] == What.HOST
     launched = np.zeros(len(workload), dtype=bool)

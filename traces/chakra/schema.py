@@ -1,9 +1,9 @@
 """Chakra's protobuf messages, their descriptors built at run time: no generated files, no protoc.
 
 Field numbers are those of mlcommons/chakra ``schema/protobuf/et_def.proto``. The first message of a
-file was once ``GlobalMetadata {attr = 1}`` and is ``{version = 1, attr = 2}`` now.
-
-Attributes of Chakra nodes as values: what nodes have alike is decoded once.
+file was once ``GlobalMetadata {attr = 1}`` and is ``{version = 1, attr = 2}`` now. Attributes of
+nodes are left encoded until :class:`Attributes` makes values of them: what nodes have alike is
+decoded once.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ _FIRST_VALUE = 3
 """The number of the first field of ``AttributeProto.value``; one and a list of each type follow."""
 
 
-class Attribute(Protocol):
+class ChakraAttribute(Protocol):
     """``AttributeProto``: a name and one value of any of the types."""
 
     name: str
@@ -67,7 +67,7 @@ class Attribute(Protocol):
         """Name the field that holds the value."""
 
 
-class Metadata(Protocol):
+class ChakraMetadata(Protocol):
     """``GlobalMetadata``."""
 
     version: str
@@ -77,8 +77,8 @@ class Metadata(Protocol):
         """Encode the message."""
 
 
-class Node(Protocol):
-    """``Node``: one op of one rank."""
+class ChakraNode(Protocol):
+    """``ChakraNode``: one op of one rank."""
 
     id: int
     name: str
@@ -209,7 +209,7 @@ _READ = frozenset(
     )
 )
 
-Values = dict[str, Any]
+AttributeValues = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -220,10 +220,10 @@ class Attributes:
     very same values, by which one tells cheaply that two nodes are alike.
     """
 
-    _all: dict[tuple[bytes, ...], Values] = field(default_factory=dict)
+    _all: dict[tuple[bytes, ...], AttributeValues] = field(default_factory=dict)
     _one: dict[bytes, tuple[str, Any]] = field(default_factory=dict)
 
-    def values(self, attributes: Sequence[bytes]) -> Values:
+    def values(self, attributes: Sequence[bytes]) -> AttributeValues:
         """Attributes that are read, by name; of two with one name the first, as in ASTRA-sim.
 
         Raises
@@ -244,11 +244,11 @@ class Attributes:
         found = self._one.get(attribute)
         if found is None:
             message = AttributeMessage.FromString(attribute)
-            found = self._one[attribute] = (message.name, value_of(message))
+            found = self._one[attribute] = (message.name, attribute_value(message))
         return found
 
 
-def value_of(attribute: Any) -> Any:
+def attribute_value(attribute: Any) -> Any:
     """Take the value of an attribute, whichever field it stands in; None if in none."""
     which = attribute.WhichOneof("value")
     if which is None:

@@ -14,14 +14,14 @@ from traces.chakra.plain import Plain, plain
 from traces.chakra.schema import (
     OWN,
     Attributes,
+    AttributeValues,
+    ChakraMetadata,
+    ChakraNode,
     ManyMessage,
-    Metadata,
     MetadataMessage,
-    Node,
     NodeMessage,
     OldMetadataMessage,
     PackedMessage,
-    Values,
 )
 
 _MOST_VARINT = 10
@@ -33,7 +33,7 @@ _MORE = 0x80
 _FIELD_1 = b"\n"
 """How a message of many begins that is field 1 of another."""
 _NEWER = frozenset({11})
-"""Fields of ``Node`` that are known and not read: ``storage``."""
+"""Fields of ``ChakraNode`` that are known and not read: ``storage``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +45,27 @@ class ChakraTrace:
     """
 
     file: Path
-    metadata: Metadata
+    metadata: ChakraMetadata
     unused: dict[str, int]
-    decoded: Callable[[], tuple[list[Node], list[Values]]]
+    decoded: Callable[[], tuple[list[ChakraNode], list[AttributeValues]]]
     plain: Plain | None = None
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ChakraNode]:
         """Every node, in the order of the file."""
         return self._every[0]
 
     @property
-    def values(self) -> list[Values]:
+    def values(self) -> list[AttributeValues]:
         """Attributes of every node."""
         return self._every[1]
 
     @cached_property
-    def _every(self) -> tuple[list[Node], list[Values]]:
+    def _every(self) -> tuple[list[ChakraNode], list[AttributeValues]]:
         return self.decoded()
 
 
-def decode(path: Path, data: bytes) -> ChakraTrace:
+def decode_stream(path: Path, data: bytes) -> ChakraTrace:
     """Read the messages of a ``.et`` file that is in memory, unpacked.
 
     Raises
@@ -93,12 +93,12 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
     return ChakraTrace(path, metadata, unused, lambda: (nodes, values))
 
 
-def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[Node], list[Values]]:
+def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[ChakraNode], list[AttributeValues]]:
     nodes = _together(pieces) or _one_by_one(path, pieces)
     return nodes, _values(path, nodes)
 
 
-def _together(pieces: list[bytes]) -> list[Node] | None:
+def _together(pieces: list[bytes]) -> list[ChakraNode] | None:
     """Decode all nodes at once; None if one is damaged, or has fields that are not read."""
     try:
         many = ManyMessage.FromString(_FIELD_1.join([b"", *pieces[1:]]))
@@ -109,8 +109,8 @@ def _together(pieces: list[bytes]) -> list[Node] | None:
     return list(many.nodes) if many.ByteSize() == size else None
 
 
-def _one_by_one(path: Path, pieces: list[bytes]) -> list[Node]:
-    nodes: list[Node] = []
+def _one_by_one(path: Path, pieces: list[bytes]) -> list[ChakraNode]:
+    nodes: list[ChakraNode] = []
     for piece in pieces[1:]:
         body = _body(piece)
         try:
@@ -120,9 +120,9 @@ def _one_by_one(path: Path, pieces: list[bytes]) -> list[Node]:
     return nodes
 
 
-def _values(path: Path, nodes: Sequence[Node]) -> list[Values]:
+def _values(path: Path, nodes: Sequence[ChakraNode]) -> list[AttributeValues]:
     values_of = Attributes().values
-    values: list[Values] = []
+    values: list[AttributeValues] = []
     try:
         values.extend(values_of(node.attr) for node in nodes)
     except DecodeError as error:
@@ -135,18 +135,18 @@ def _no_node(path: Path, place: int, size: int, error: DecodeError) -> TraceErro
     return TraceError(f"{path}: message {place + 1} ({size} bytes) is no Chakra node: {error}")
 
 
-def packed(path: Path, metadata: Metadata, nodes: Iterable[Node]) -> ChakraTrace:
-    """Make what :func:`decode` does of whole messages."""
+def packed(path: Path, metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> ChakraTrace:
+    """Make what :func:`decode_stream` does of whole messages."""
     found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
     values_of = Attributes().values
     values = [values_of(node.attr) for node in found]
     return ChakraTrace(path, metadata, {}, lambda: (found, values))
 
 
-def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:
+def encode_stream(metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> bytes:
     """Write the messages as the content of a ``.et`` file."""
     pieces: list[bytes] = []
-    messages: tuple[Metadata | Node, ...] = (metadata, *nodes)
+    messages: tuple[ChakraMetadata | ChakraNode, ...] = (metadata, *nodes)
     for message in messages:
         body = message.SerializeToString()
         pieces.append(_varint(len(body)))
@@ -222,14 +222,14 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def _metadata(piece: bytes) -> Metadata | None:
+def _metadata(piece: bytes) -> ChakraMetadata | None:
     """Decode the first message, whichever schema it is of; None if it is of neither.
 
     An attribute of the old schema stands where the new one has the version, and begins with the
     tag of its name, a line feed, which no version does.
     """
     try:
-        metadata: Metadata = MetadataMessage.FromString(piece)
+        metadata: ChakraMetadata = MetadataMessage.FromString(piece)
         if not metadata.version.startswith("\n"):
             return metadata
     except DecodeError:
@@ -248,14 +248,14 @@ def _metadata(piece: bytes) -> Metadata | None:
     return metadata
 
 
-def _is_newer(node: Node) -> bool:
+def _is_newer(node: ChakraNode) -> bool:
     unknown = UnknownFieldSet(cast("Message", node))
     return any(unknown[place].field_number not in _NEWER for place in range(len(unknown)))
 
 
 def _is_node(piece: bytes, *, lenient: bool) -> bool:
     try:
-        node: Node = NodeMessage.FromString(piece)
+        node: ChakraNode = NodeMessage.FromString(piece)
     except DecodeError:
         return False
     return not _is_newer(node) and (lenient or bool(node.name or node.attr))

@@ -30,12 +30,12 @@ from traces.chakra.schema import (
     OWN,
     RECV,
     SEND,
-    Metadata,
+    ChakraMetadata,
+    ChakraNode,
     MetadataMessage,
-    Node,
     NodeMessage,
 )
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
@@ -101,7 +101,10 @@ def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
     )
     for rank in workload.ranks:
         ops = np.flatnonzero(workload.rank == rank).tolist()
-        yield rank, encode(_metadata(workload, rank, len(ops)), [_node(context, op) for op in ops])
+        yield (
+            rank,
+            encode_stream(_metadata(workload, rank, len(ops)), [_node(context, op) for op in ops]),
+        )
 
 
 def _tags(workload: Workload) -> list[int]:
@@ -124,7 +127,7 @@ def _before(workload: Workload) -> list[list[tuple[int, float]]]:
     return before
 
 
-def _metadata(workload: Workload, rank: int, ops: int) -> Metadata:
+def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
     message: Any = MetadataMessage(version=_VERSION)
     _set(message, "rank", "int64", rank)
     _set(message, "job_ranks", "int64", workload.job_ranks)
@@ -135,7 +138,7 @@ def _metadata(workload: Workload, rank: int, ops: int) -> Metadata:
     _set(message, "lanes", "string", list(workload.lanes))
     groups = [[group.label, list(group.ranks)] for group in workload.groups]
     _set(message, "groups", "string", json.dumps(groups))
-    found: Metadata = message
+    found: ChakraMetadata = message
     return found
 
 
@@ -149,7 +152,7 @@ def _set(message: Any, name: str, scalar: str, value: object, *, own: bool = Tru
         setattr(attribute, f"{scalar}_val", value)
 
 
-def _node(context: _Context, op: int) -> Node:
+def _node(context: _Context, op: int) -> ChakraNode:
     workload = context.workload
     view = workload.op(op)
     duration = view.duration
@@ -166,7 +169,7 @@ def _node(context: _Context, op: int) -> Node:
     _add_times(workload, message, op)
     _add_work(workload, message, op)
     _add_waits(context, message, op)
-    found: Node = message
+    found: ChakraNode = message
     return found
 
 

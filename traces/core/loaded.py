@@ -1,7 +1,4 @@
-"""What a trace held, what could be used of it, and why not the rest.
-
-What every format's reader returns: a step as a workload, and what of the file it covers.
-"""
+"""What every format's reader returns: a step as a workload, and what of the trace it covers."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 What LogGOPSim decides while it runs is decided here while reading, and noted: which send a receive
 from any source gets, and in which order a cpu runs what is free. An eager message, up to
 LogGOPSim's ``S``, does not hold up what requires its send: that waits for the send's start only.
-
-Which send of a GOAL schedule each receive gets.
 """
 
 import math
@@ -19,15 +17,158 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, What, Workload
 from traces.core.files import unpack
 from traces.core.loaded import Coverage, Loaded
-from traces.goal.text import ANY, Goal, GoalOp, GoalRank, Need, parse
+from traces.goal.text import ANY, Goal, GoalOp, GoalRank, Need, parse_goal
 from traces.matching.lane_order import one_at_a_time
 
-Place = tuple[int, int]
+OpPlace = tuple[int, int]
 """A rank and the place of a statement in it."""
-Statement = tuple[Place, GoalOp]
 
 
-def matched(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement, Statement]]:
+def load_goal(path: Path, step: str = "all") -> Loaded:
+    """Read a GOAL schedule, which has all ranks in one file and no steps.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, a message has no other end, or what is required makes a circle.
+    """
+    if step not in ("median", "all"):
+        raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")
+    if path.is_dir():
+        raise TraceError(f"{path}: a GOAL schedule is one file with all ranks: name that file")
+    goal = parse_goal(path, unpack(path).decode("utf-8", "replace"))
+    notes: Counter[str] = Counter()
+    try:
+        workload = _workload(path, goal, notes)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: {error}") from error
+    nothing = dict.fromkeys(workload.ranks, math.nan)
+    return Loaded(
+        trace=str(path),
+        workload=workload,
+        coverage=_coverage(workload, notes),
+        measured_step=math.nan,
+        measured_begin=nothing,
+        measured_end=dict(nothing),
+    )
+
+
+@dataclass(slots=True)
+class _GoalBuild:
+    """A workload while it is put together: the op of each statement, and which run alone."""
+
+    builder: WorkloadBuilder
+    exact: bool
+    call_of: dict[OpPlace, int]
+    busy: list[bool] = field(default_factory=list)
+
+
+def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
+    builder = WorkloadBuilder(job_ranks=goal.num_ranks)
+    build = _GoalBuild(builder, goal.exact, _calls(path, goal, builder, notes))
+    for rank in sorted(goal.ranks):
+        _add_rank(build, goal.ranks[rank], notes)
+    workload = builder.build()
+    if goal.exact:
+        return workload
+    return one_at_a_time(workload, np.array(build.busy, dtype=np.bool_))
+
+
+def _calls(
+    path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
+) -> dict[OpPlace, int]:
+    """Make a call of each pair of a send and a receive."""
+    call_of: dict[OpPlace, int] = {}
+    sequence: Counter[tuple[int, int]] = Counter()
+    for (sender, sent), (receiver, received) in pair_messages(path, goal, notes):
+        pair = (sender[0], receiver[0])
+        if sent.amount != received.amount:
+            notes["messages whose ends tell different sizes: that of the send is taken"] += 1
+        row = CallRow("send_receive", builder.group(pair), sequence[pair], float(sent.amount))
+        sequence[pair] += 1
+        call_of[sender] = call_of[receiver] = builder.call(row)
+    return call_of
+
+
+_NANO = 1e-9
+_WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
+
+
+def _add_rank(build: _GoalBuild, own: GoalRank, notes: Counter[str]) -> None:
+    builder = build.builder
+    starts = {need.other for need in own.needs if _start_only(build, own, need)}
+    eager = sum(_start_only(build, own, need) and not need.start for need in own.needs)
+    if eager:
+        notes["times an op requires an eager send: it waits for the send's start only"] += eager
+    op_of: dict[int, int] = {}
+    start_of: dict[int, int] = {}
+    for place, op in enumerate(own.ops):
+        lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
+        op_of[place] = builder.op(
+            _WHAT[op.what],
+            rank=own.rank,
+            lane=lane,
+            name=op.label or op.what,
+            duration=op.amount * _NANO if op.what == "calc" else 0.0,
+            call=build.call_of.get((own.rank, place), -1),
+        )
+        build.busy.append(op.what == "calc")
+        if place in starts:
+            start_of[place] = builder.op(
+                What.COMPUTE,
+                rank=own.rank,
+                lane=lane,
+                name=f"start of {op.label or op.what}",
+                duration=0.0,
+            )
+            build.busy.append(False)
+            builder.edge(start_of[place], op_of[place])
+    for need in own.needs:
+        waits = start_of if _start_only(build, own, need) else op_of
+        builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
+
+
+def _start_only(build: _GoalBuild, own: GoalRank, need: Need) -> bool:
+    """Whether what requires an op waits for its start only."""
+    return need.start or (_is_eager(own.ops[need.other]) and not build.exact)
+
+
+EAGER = 65535
+"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
+
+
+def _is_eager(op: GoalOp) -> bool:
+    return op.what == "send" and op.amount <= EAGER
+
+
+def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
+    calls = len(workload.calls)
+    return Coverage(
+        step="all",
+        steps=(),
+        ranks=workload.ranks,
+        ranks_in_job=workload.job_ranks,
+        kernels=0,
+        launches_paired=0,
+        collectives=calls,
+        collectives_matched=calls,
+        sizes_known=calls,
+        starts={},
+        clock_offset={},
+        unused={},
+        skipped=(),
+        notes=(
+            "a GOAL schedule: nothing was measured",
+            *(f"{count} {what}" for what, count in notes.items()),
+            *workload.notes,
+        ),
+    )
+
+
+Statement = tuple[OpPlace, GoalOp]
+
+
+def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement, Statement]]:
     """Pair sends and receives, each in the order of the file for its source, target and tag.
 
     Receives from any source, or with any tag, get what the others leave, in the order of the file:
@@ -77,7 +218,7 @@ class _Mailbox:
     queues: dict[tuple[int, int, int], deque[Statement]] = field(
         default_factory=lambda: defaultdict(deque)
     )
-    taken: set[Place] = field(default_factory=set)
+    taken: set[OpPlace] = field(default_factory=set)
 
     def put(self, send: Statement) -> None:
         (source, _), op = send
@@ -96,142 +237,3 @@ class _Mailbox:
 
     def left(self) -> list[Statement]:
         return [one for queue in self.queues.values() for one in queue if one[0] not in self.taken]
-
-
-EAGER = 65535
-"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
-_NANO = 1e-9
-_WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
-
-
-def load_goal(path: Path, step: str = "all") -> Loaded:
-    """Read a GOAL schedule, which has all ranks in one file and no steps.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read, a message has no other end, or what is required makes a circle.
-    """
-    if step not in ("median", "all"):
-        raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")
-    if path.is_dir():
-        raise TraceError(f"{path}: a GOAL schedule is one file with all ranks: name that file")
-    goal = parse(path, unpack(path).decode("utf-8", "replace"))
-    notes: Counter[str] = Counter()
-    try:
-        workload = _workload(path, goal, notes)
-    except WorkloadError as error:
-        raise TraceError(f"{path}: {error}") from error
-    nothing = dict.fromkeys(workload.ranks, math.nan)
-    return Loaded(
-        trace=str(path),
-        workload=workload,
-        coverage=_coverage(workload, notes),
-        measured_step=math.nan,
-        measured_begin=nothing,
-        measured_end=dict(nothing),
-    )
-
-
-@dataclass(slots=True)
-class _Build:
-    """A workload while it is put together: the op of each statement, and which run alone."""
-
-    builder: WorkloadBuilder
-    exact: bool
-    call_of: dict[Place, int]
-    busy: list[bool] = field(default_factory=list)
-
-
-def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
-    builder = WorkloadBuilder(job_ranks=goal.num_ranks)
-    build = _Build(builder, goal.exact, _calls(path, goal, builder, notes))
-    for rank in sorted(goal.ranks):
-        _add_rank(build, goal.ranks[rank], notes)
-    workload = builder.build()
-    if goal.exact:
-        return workload
-    return one_at_a_time(workload, np.array(build.busy, dtype=np.bool_))
-
-
-def _calls(
-    path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
-) -> dict[Place, int]:
-    """Make a call of each pair of a send and a receive."""
-    call_of: dict[Place, int] = {}
-    sequence: Counter[tuple[int, int]] = Counter()
-    for (sender, sent), (receiver, received) in matched(path, goal, notes):
-        pair = (sender[0], receiver[0])
-        if sent.amount != received.amount:
-            notes["messages whose ends tell different sizes: that of the send is taken"] += 1
-        row = CallRow("send_receive", builder.group(pair), sequence[pair], float(sent.amount))
-        sequence[pair] += 1
-        call_of[sender] = call_of[receiver] = builder.call(row)
-    return call_of
-
-
-def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
-    builder = build.builder
-    starts = {need.other for need in own.needs if _start_only(build, own, need)}
-    eager = sum(_start_only(build, own, need) and not need.start for need in own.needs)
-    if eager:
-        notes["times an op requires an eager send: it waits for the send's start only"] += eager
-    op_of: dict[int, int] = {}
-    start_of: dict[int, int] = {}
-    for place, op in enumerate(own.ops):
-        lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
-        op_of[place] = builder.op(
-            _WHAT[op.what],
-            rank=own.rank,
-            lane=lane,
-            name=op.label or op.what,
-            duration=op.amount * _NANO if op.what == "calc" else 0.0,
-            call=build.call_of.get((own.rank, place), -1),
-        )
-        build.busy.append(op.what == "calc")
-        if place in starts:
-            start_of[place] = builder.op(
-                What.COMPUTE,
-                rank=own.rank,
-                lane=lane,
-                name=f"start of {op.label or op.what}",
-                duration=0.0,
-            )
-            build.busy.append(False)
-            builder.edge(start_of[place], op_of[place])
-    for need in own.needs:
-        waits = start_of if _start_only(build, own, need) else op_of
-        builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
-
-
-def _start_only(build: _Build, own: GoalRank, need: Need) -> bool:
-    """Whether what requires an op waits for its start only."""
-    return need.start or (_is_eager(own.ops[need.other]) and not build.exact)
-
-
-def _is_eager(op: GoalOp) -> bool:
-    return op.what == "send" and op.amount <= EAGER
-
-
-def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
-    calls = len(workload.calls)
-    return Coverage(
-        step="all",
-        steps=(),
-        ranks=workload.ranks,
-        ranks_in_job=workload.job_ranks,
-        kernels=0,
-        launches_paired=0,
-        collectives=calls,
-        collectives_matched=calls,
-        sizes_known=calls,
-        starts={},
-        clock_offset={},
-        unused={},
-        skipped=(),
-        notes=(
-            "a GOAL schedule: nothing was measured",
-            *(f"{count} {what}" for what, count in notes.items()),
-            *workload.notes,
-        ),
-    )

@@ -81,7 +81,7 @@ class Goal:
     exact: bool = False
 
 
-def parse(path: Path, text: str) -> Goal:
+def parse_goal(path: Path, text: str) -> Goal:
     """Read a schedule.
 
     Raises
@@ -109,7 +109,7 @@ def parse(path: Path, text: str) -> Goal:
     return goal
 
 
-def render(goal: Goal) -> Iterator[str]:
+def goal_lines(goal: Goal) -> Iterator[str]:
     """Write a schedule, line by line."""
     yield f"num_ranks {goal.num_ranks}"
     if goal.exact:

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.errors import OutputError
 from simulator.schedule import Schedule, Step
 from simulator.workload import Call, Workload
-from traces.goal.text import Goal, GoalOp, GoalRank, Need, render
+from traces.goal.text import Goal, GoalOp, GoalRank, Need, goal_lines
 
 ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
@@ -45,7 +45,7 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
     for rank in workload.ranks:
         goal.ranks[rank] = _RankWriter(path, workload, rank, schedule_of).written()
     try:
-        path.write_text("\n".join(render(goal)) + "\n")
+        path.write_text("\n".join(goal_lines(goal)) + "\n")
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 

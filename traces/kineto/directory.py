@@ -13,7 +13,7 @@ from pathlib import Path
 from simulator.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped
 from traces.core.rank_names import unknown_rank
-from traces.kineto.document import ASSUMED, Foreign, named_json, read_document
+from traces.kineto.document import ASSUMED, ForeignFile, named_json, read_document
 from traces.kineto.reader import rank_trace, read_rank
 
 
@@ -72,7 +72,7 @@ def _read(file: Path) -> RankTrace | Skipped:
         if named_json(file):
             raise
         return Skipped(file, str(error).removeprefix(f"{file}: "))
-    if isinstance(document, Foreign):
+    if isinstance(document, ForeignFile):
         return Skipped(file, document.reason)
     return rank_trace(document, alone=True)
 

@@ -13,7 +13,14 @@ from simulator.errors import TraceError, shown
 from traces.core.events import EXECUTION_TRACE
 from traces.core.files import head_of, unpack
 from traces.core.rank_names import rank_in_name, unknown_rank
-from traces.kineto.schema import ABSENT, Header, decode_event, decode_events, decode_header, whole
+from traces.kineto.schema import (
+    ABSENT,
+    KinetoHeader,
+    decode_event,
+    decode_events,
+    decode_header,
+    whole_number,
+)
 
 MOST_RANKS = 10**7
 ASSUMED = "assumed: the only file"
@@ -21,23 +28,23 @@ ASSUMED = "assumed: the only file"
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class KinetoDocument:
     """A trace, its events not decoded yet."""
 
     file: Path
-    header: Header
+    header: KinetoHeader
     events: list[Raw]
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignFile:
     """A file that is whole and readable, and no trace of the PyTorch profiler."""
 
     file: Path
     reason: str
 
 
-def read_document(path: Path) -> Document | Foreign:
+def read_document(path: Path) -> KinetoDocument | ForeignFile:
     """Read one file.
 
     Raises
@@ -52,7 +59,7 @@ def read_document(path: Path) -> Document | Foreign:
         reason = _not_json(head)
         if named_json(path):
             raise TraceError(f"{path}: {reason}")
-        return Foreign(path, reason)
+        return ForeignFile(path, reason)
     data = unpack(path)
     try:
         return _document(path, data, is_list=head.startswith(b"["))
@@ -65,18 +72,18 @@ def named_json(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".json")
 
 
-def _document(path: Path, data: bytes, *, is_list: bool) -> Document | Foreign:
+def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | ForeignFile:
     if is_list:
         events = decode_events(data)
         if not events or not decode_event(events[0]).ph:
-            return Foreign(path, "JSON, but a list of something else than trace events")
-        return Document(path, Header(), events)
+            return ForeignFile(path, "JSON, but a list of something else than trace events")
+        return KinetoDocument(path, KinetoHeader(), events)
     header = decode_header(data)
     if header.events is not None:
-        return Document(path, header, header.events)
+        return KinetoDocument(path, header, header.events)
     if ABSENT not in (header.schema, header.nodes):
-        return Foreign(path, EXECUTION_TRACE)
-    return Foreign(path, "JSON without traceEvents")
+        return ForeignFile(path, EXECUTION_TRACE)
+    return ForeignFile(path, "JSON without traceEvents")
 
 
 _INSTEAD = {
@@ -96,10 +103,10 @@ def _not_json(head: bytes) -> str:
     return f"not JSON: it begins with {head[:16].decode('ascii', 'backslashreplace')!r}"
 
 
-def rank_of(path: Path, header: Header, *, alone: bool) -> tuple[int, str]:
+def rank_of_file(path: Path, header: KinetoHeader, *, alone: bool) -> tuple[int, str]:
     """Tell the rank and where it is from; a file that is ``alone`` and does not tell is rank 0."""
     info = header.distributed
-    written = whole(info.rank, "distributedInfo.rank") if info else None
+    written = whole_number(info.rank, "distributedInfo.rank") if info else None
     if written is not None:
         if not 0 <= written < MOST_RANKS:
             raise TraceError(f"{path}: distributedInfo.rank: {shown(written)} is no rank")

@@ -17,7 +17,7 @@ _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ba
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clock:
+class JobClock:
     """Seconds to add to each rank's times to have them since the job's first start of the step.
 
     ``offset`` is what each rank's clock was ahead (s), taken off already.
@@ -29,7 +29,7 @@ class Clock:
 
 def align(
     graphs: Sequence[RankGraph], epochs: Sequence[int], calls: Sequence[MatchedCall]
-) -> Clock:
+) -> JobClock:
     """Put all ranks on one clock; ``epochs`` are the traces' (ns)."""
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
@@ -43,7 +43,7 @@ def align(
     ahead = offsets(ends, _messages(graphs, shift, calls), len(graphs))
     shift -= ahead
     shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
-    return Clock(shift=shift, offset=ahead)
+    return JobClock(shift=shift, offset=ahead)
 
 
 def _messages(
@@ -65,7 +65,7 @@ def _messages(
 
 @uncollected()
 def assemble(
-    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: Clock, job_ranks: int
+    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: JobClock, job_ranks: int
 ) -> Workload:
     """Make one workload of all ranks."""
     ops = _Ops.of(graphs, clock)
@@ -113,7 +113,7 @@ class _Ops:
     call: NDArray[np.int32]
 
     @staticmethod
-    def of(graphs: Sequence[RankGraph], clock: Clock) -> "_Ops":
+    def of(graphs: Sequence[RankGraph], clock: JobClock) -> "_Ops":
         """Collect them, of no call yet."""
         first = np.cumsum([0, *(len(graph.ops) for graph in graphs)], dtype=np.int64)
         shift = np.repeat(clock.shift, np.diff(first))

@@ -15,8 +15,8 @@ from simulator.workload import What
 from traces.core.calls import LocalCall
 from traces.core.rank_graph import RankGraph
 
-Calls = list[tuple[int, LocalCall]]
-Communicators = dict[str, Calls]
+OpCalls = list[tuple[int, LocalCall]]
+Communicators = dict[str, OpCalls]
 """A rank's calls on communicators of the same ranks, by the trace's own name, in order of use."""
 
 
@@ -70,14 +70,14 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
 
 def _communicators(
     groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]],
-) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, Calls]]]:
+) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, OpCalls]]]:
     """Tell communicators of the same ranks apart: by name where all ranks use the same names.
 
     Else in order of first use: the names may be pointers, which differ from rank to rank.
     """
     for group, by_place in groups.items():
         same = len({frozenset(by_name) for by_name in by_place.values()}) == 1
-        members: dict[str | int, dict[int, Calls]] = defaultdict(dict)
+        members: dict[str | int, dict[int, OpCalls]] = defaultdict(dict)
         for place, by_name in by_place.items():
             for number, (name, calls) in enumerate(by_name.items()):
                 members[name if same else number][place] = calls
@@ -111,7 +111,7 @@ def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
 
 def _check_members(
     graphs: Sequence[RankGraph],
-    members: dict[int, Calls],
+    members: dict[int, OpCalls],
     present: list[int],
     group: tuple[tuple[int, ...], str],
 ) -> None:
@@ -129,7 +129,7 @@ def _check_members(
 
 def _match_group(
     graphs: Sequence[RankGraph],
-    members: dict[int, Calls],
+    members: dict[int, OpCalls],
     ranks: tuple[int, ...],
     label: str,
 ) -> list[MatchedCall]:
@@ -144,12 +144,12 @@ def _match_group(
     ]
 
 
-def _numbered(calls: Calls) -> bool:
+def _numbered(calls: OpCalls) -> bool:
     numbers = [call.sequence for _, call in calls]
     return None not in numbers and len(set(numbers)) == len(numbers)
 
 
-def _counted_apart(members: dict[int, Calls]) -> bool:
+def _counted_apart(members: dict[int, OpCalls]) -> bool:
     """Whether the numbers are of messages, and each end has its own.
 
     ``ProcessGroupNCCL`` counts a rank's messages to and from all others together: those between
@@ -162,7 +162,7 @@ def _counted_apart(members: dict[int, Calls]) -> bool:
 
 
 def _check_numbers(
-    graphs: Sequence[RankGraph], members: dict[int, Calls], group: tuple[tuple[int, ...], str]
+    graphs: Sequence[RankGraph], members: dict[int, OpCalls], group: tuple[tuple[int, ...], str]
 ) -> None:
     """Ranks that share some sequence numbers must share all; if none, they count differently."""
     numbers = {place: {call.sequence for _, call in calls} for place, calls in members.items()}

@@ -36,7 +36,7 @@ class RankCalls:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matched:
+class MatchedColumns:
     """Calls in order of their first start; those of ``group[c]`` are of ``groups[group[c]]``.
 
     The members of call ``c`` are ops ``op[offset[c]:offset[c + 1]]`` of the ranks that stand at
@@ -64,12 +64,12 @@ class Matched:
         return np.repeat(np.arange(len(self)), np.diff(self.offset))
 
 
-def matched(found: Matching) -> Matched:
+def as_columns(found: Matching) -> MatchedColumns:
     """Put matched calls into columns."""
     groups: dict[Key, int] = {}
     group = [groups.setdefault((call.ranks, call.label), len(groups)) for call in found.calls]
     ends = np.cumsum([0, *(len(call.ops) for call in found.calls)])
-    return Matched(
+    return MatchedColumns(
         kind=tuple(call.kind for call in found.calls),
         group=np.array(group, dtype=np.int64),
         sequence=np.array([call.sequence for call in found.calls], dtype=np.int64),
@@ -84,7 +84,7 @@ def matched(found: Matching) -> Matched:
     )
 
 
-def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
+def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> MatchedColumns | None:
     """Match the calls of all ranks: the n-th of each on a communicator are one.
 
     None where that is not all there is to it.
@@ -94,11 +94,11 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
     TraceError
         If a call does not tell its group.
     """
-    table = _Table.of(ranks, job_ranks)
+    table = _DifferentCalls.of(ranks, job_ranks)
     if table is None:
         return None
     if not len(table.communicator):
-        return matched(Matching([]))
+        return as_columns(Matching([]))
     every = _concatenated(ranks)
     of = table.first[every.place] + every.which
     communicator = table.communicator[of]
@@ -118,7 +118,7 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Every:
+class _EveryCall:
     """The calls of all ranks, one rank after the other."""
 
     place: Index
@@ -128,7 +128,7 @@ class _Every:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
+class _DifferentCalls:
     """The different calls of all ranks, those of rank ``p`` from ``first[p]`` on.
 
     ``communicator`` is which of ``communicators`` each is on, ``present`` which ranks should be on
@@ -145,7 +145,7 @@ class _Table:
     assumed_groups: int
 
     @staticmethod
-    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_Table | None":
+    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls | None":
         """Collect them; None if any has a sequence number."""
         calls = tuple(call for one in ranks for call in one.different)
         if any(call.sequence is not None for call in calls):
@@ -169,7 +169,7 @@ class _Table:
         here = [one.rank for one in ranks]
         keys = tuple(groups)
         present = np.array([np.isin(here, keys[number][0]) for number in of_group])
-        return _Table(
+        return _DifferentCalls(
             first=np.cumsum([0, *(len(one.different) for one in ranks)]),
             calls=calls,
             group=group,
@@ -208,9 +208,9 @@ def _communicators(
     return communicator, of_group
 
 
-def _concatenated(ranks: Sequence[RankCalls]) -> _Every:
+def _concatenated(ranks: Sequence[RankCalls]) -> _EveryCall:
     lengths = [len(one.which) for one in ranks]
-    return _Every(
+    return _EveryCall(
         place=np.repeat(np.arange(len(ranks)), lengths),
         which=np.concatenate([one.which for one in ranks]),
         op=np.concatenate([one.op for one in ranks]),
@@ -233,7 +233,7 @@ def _numbered(slot: Index) -> Index:
     return number
 
 
-def _agree(table: _Table, of: Index, offset: Index) -> bool:
+def _agree(table: _DifferentCalls, of: Index, offset: Index) -> bool:
     """Whether the members of each call say the same of it."""
     kinds = {call.kind: number for number, call in enumerate(table.calls)}
     kind = np.array([kinds[call.kind] for call in table.calls])[of]
@@ -243,8 +243,8 @@ def _agree(table: _Table, of: Index, offset: Index) -> bool:
 
 
 def _in_order(
-    table: _Table, every: _Every, of: Index, number: Index, rows: tuple[Index, Index]
-) -> Matched:
+    table: _DifferentCalls, every: _EveryCall, of: Index, number: Index, rows: tuple[Index, Index]
+) -> MatchedColumns:
     """Put calls in the order of their first start; ``rows`` are their members and where they begin.
 
     Calls that start first at once stay as they are: by communicator.
@@ -259,7 +259,7 @@ def _in_order(
     first = members[ends[:-1]]
     calls = [table.calls[row] for row in of[first].tolist()]
     group, groups = _renumbered(table.group[of[first]], table.groups)
-    return Matched(
+    return MatchedColumns(
         kind=tuple(call.kind for call in calls),
         group=group,
         sequence=number[first],

@@ -44,7 +44,7 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
     copies = models(workload, listed)
     table = _CallTable.of(workload)
     roles = Roles(workload.job_ranks, _known(workload, listed))
-    parts = {model: _Part.of(workload, model) for model in sorted(set(copies.values()))}
+    parts = {model: _RankProgram.of(workload, model) for model in sorted(set(copies.values()))}
     calls = []
     for rank in missing:
         part = parts[copies[rank]]
@@ -80,7 +80,7 @@ def _groups_of_messages(workload: Workload) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _RankProgram:
     """One rank's rows of a workload: its ops, its edges by their numbers among them, its calls."""
 
     rank: int
@@ -91,7 +91,7 @@ class _Part:
     calls: Ints
 
     @staticmethod
-    def of(workload: Workload, rank: int) -> "_Part":
+    def of(workload: Workload, rank: int) -> "_RankProgram":
         """Cut it out."""
         ops = np.flatnonzero(workload.rank == rank)
         number = np.full(len(workload), -1, dtype=np.int64)
@@ -102,7 +102,7 @@ class _Part:
             raise TraceError(f"rank {rank} waits for another outside of a call: not replicated")
         mine = source >= 0
         calls = workload.call[ops].astype(np.int64)
-        return _Part(rank, ops, source[mine], target[mine], edges.lag[mine], calls)
+        return _RankProgram(rank, ops, source[mine], target[mine], edges.lag[mine], calls)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,7 @@ class _CallTable:
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
-    def joined_by(self, part: _Part, rank: int, roles: Roles) -> Ints:
+    def joined_by(self, part: _RankProgram, rank: int, roles: Roles) -> Ints:
         """Return the calls that a copy of a part joins, op by op."""
         joins = np.full(len(self.workload.calls), -1, dtype=np.int64)
         group_of = self.workload.calls.group
@@ -190,7 +190,7 @@ class _CallTable:
 
 def _assembled(
     workload: Workload,
-    copies: Sequence[tuple[_Part, int]],
+    copies: Sequence[tuple[_RankProgram, int]],
     joined: Sequence[Ints],
     table: _CallTable,
 ) -> Workload:

@@ -42,7 +42,7 @@ _OUTSIDE = "events outside the part that all ranks recorded"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class CollectiveLane:
     """A rank's collectives of one communicator or stream, in order of their ends.
 
     ``rows`` are device rows, ``end`` the ends on the clock of the job (s), ``kind`` the words of
@@ -93,7 +93,7 @@ def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
     return cut, [f"{lost} {_OUTSIDE} are left out"] if lost else []
 
 
-def _lanes(traces: Sequence[RankTrace]) -> list[Lane]:
+def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
     found = []
     base = min(trace.epoch for trace in traces)
     for place, trace in enumerate(traces):
@@ -105,7 +105,7 @@ def _lanes(traces: Sequence[RankTrace]) -> list[Lane]:
             own = own[np.argsort(trace.device.end[own], kind="stable")]
             kind = tuple(_kind(trace, row) for row in own.tolist())
             end = trace.device.end[own] + (trace.epoch - base) / 1e9
-            found.append(Lane(place, key, own, end, kind))
+            found.append(CollectiveLane(place, key, own, end, kind))
     return found
 
 
@@ -120,9 +120,9 @@ def _kind(trace: RankTrace, row: int) -> str:
     return kind_of(trace.names[trace.device.name[row]]) or ""
 
 
-def _clusters(lanes: Sequence[Lane]) -> list[list[Lane]]:
+def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
     """Put together lanes of different ranks that end together, each with the nearest."""
-    found: list[list[Lane]] = []
+    found: list[list[CollectiveLane]] = []
     for lane in lanes:
         fitting = [
             (agreement, number)
@@ -137,7 +137,7 @@ def _clusters(lanes: Sequence[Lane]) -> list[list[Lane]]:
     return found
 
 
-def _agreement(one: Lane, other: Lane) -> float:
+def _agreement(one: CollectiveLane, other: CollectiveLane) -> float:
     """Share of calls that end together, of those in the time that both lanes were recorded."""
     shift = _shift(one, other)
     first, second = one.end[max(0, -shift) :], other.end[max(0, shift) :]
@@ -150,7 +150,7 @@ def _agreement(one: Lane, other: Lane) -> float:
     return float(np.mean(near & np.array(same)))
 
 
-def _shift(one: Lane, other: Lane) -> int:
+def _shift(one: CollectiveLane, other: CollectiveLane) -> int:
     """Tell how many calls the second recorded before the first's first (or less than 0)."""
     best, found = np.inf, 0
     for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
@@ -186,7 +186,7 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
 def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
     """Tell between which times (s of each) every rank has every call; None if it is so already."""
     bounds = [(-np.inf, np.inf) for _ in traces]
-    by_key: dict[str, list[Lane]] = {}
+    by_key: dict[str, list[CollectiveLane]] = {}
     for lane in _lanes(traces):
         by_key.setdefault(lane.key, []).append(lane)
     changed = False

@@ -107,7 +107,7 @@ def memberships(calls: Iterable[NcclCall]) -> dict[int, list[Membership]]:
     return found
 
 
-def launched(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCall, ...]]]:
+def launching_calls(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCall, ...]]]:
     """Pair each call that launches with the calls that it carries out.
 
     A call of its own carries out itself, the outermost ``ncclGroupEnd`` those of its group.
@@ -128,7 +128,7 @@ def launched(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCa
                 yield call, (call,)
 
 
-def comm_record(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
+def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     """Make one record of what one kernel carries out, in a communicator of ``ranks`` ranks.
 
     That is one call, sends and receives of a group, or several calls of one collective; of any

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped
+from traces.core.files import beginning
 from traces.core.sniff import SQLITE, is_sqlite
 from traces.nsys.communicators import common_part, with_groups
-from traces.nsys.database import beginning, opened
+from traces.nsys.database import opened
 from traces.nsys.nccl import nccl_calls
-from traces.nsys.processes import File
+from traces.nsys.processes import ExportFile
 from traces.nsys.ranks import rank_traces
 from traces.nsys.steps import add_steps
 from traces.nsys.tables import GRAPH_ROWS, read_export
@@ -44,7 +45,7 @@ def read_exports(path: Path) -> Job:
     return Job(tuple(traces), world, source, skipped, tuple(notes))
 
 
-def _files(path: Path) -> tuple[list[File], tuple[Skipped, ...]]:
+def _files(path: Path) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
     if not path.is_dir():
         return [_file(path)], ()
     try:
@@ -69,13 +70,13 @@ def _is_export(path: Path) -> bool:
     return is_sqlite(beginning(path, len(SQLITE)))
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> ExportFile:
     with opened(path) as database:
         export = read_export(database)
-        return File(path, export, nccl_calls(database, export))
+        return ExportFile(path, export, nccl_calls(database, export))
 
 
-def _lacking(files: Sequence[File], traces: Sequence[RankTrace]) -> Iterator[str]:
+def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterator[str]:
     """Say what these exports do not tell, and how to record it."""
     for file in files:
         if not len(file.export.runtime):

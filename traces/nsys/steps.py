@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.core.events import HostKind, ProfilerStep, RankTrace
-from traces.nsys.database import Longs
-from traces.nsys.processes import Unit
+from traces.core.events import HostKind, Longs, ProfilerStep, RankTrace
+from traces.nsys.processes import GpuProcess
 from traces.nsys.tables import Export, Ranges
 
 _STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")
@@ -44,7 +43,7 @@ class _Series:
 
 
 def add_steps(
-    traces: Sequence[RankTrace], units: Sequence[Unit]
+    traces: Sequence[RankTrace], units: Sequence[GpuProcess]
 ) -> tuple[list[RankTrace], list[str]]:
     """Give ranks the steps that all of them have; none where nothing tells, with a note."""
     series = [_series(trace, unit) for trace, unit in zip(traces, units, strict=True)]
@@ -67,7 +66,7 @@ def add_steps(
     ], [note]
 
 
-def _series(trace: RankTrace, unit: Unit) -> list[_Series]:
+def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
     """Collect the ranges of a rank that repeat, or are steps by name, and hold its launches."""
     export = unit.file.export
     ranges = export.ranges.only(
@@ -120,7 +119,7 @@ def _best(series: Sequence[_Series]) -> _Series | None:
     )
 
 
-def _steps(trace: RankTrace, unit: Unit, series: _Series) -> list[ProfilerStep]:
+def _steps(trace: RankTrace, unit: GpuProcess, series: _Series) -> list[ProfilerStep]:
     zero = trace.epoch - unit.file.export.utc
     numbers = series.numbers or range(len(series.start))
     return [
@@ -151,7 +150,7 @@ def _aligned(
     return found
 
 
-def _launch_times(trace: RankTrace, unit: Unit) -> Longs:
+def _launch_times(trace: RankTrace, unit: GpuProcess) -> Longs:
     """When the rank's device events were launched (ns of the file's clock), sorted."""
     host = trace.host
     runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError
-from traces.core.columns import Table
-from traces.nsys.database import Database, Longs, Numbers
+from traces.core.columns import ValueIndex
+from traces.core.events import Longs
+from traces.nsys.database import Database, IntColumns
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _DEVICE = ("start", "end", "deviceId", "streamId")
@@ -77,10 +78,10 @@ class Export:
 
     utc: int
     names: tuple[str, ...]
-    device: Numbers
-    runtime: Numbers
-    syncs: Numbers
-    events: Numbers
+    device: IntColumns
+    runtime: IntColumns
+    syncs: IntColumns
+    events: IntColumns
     ranges: Ranges
     accelerator: str
     unused: Counter[str] = field(default_factory=Counter)
@@ -94,7 +95,7 @@ def read_export(database: Database) -> Export:
     TraceError
         If it has no event of a GPU, or an event that contradicts itself.
     """
-    names: Table[str] = Table()
+    names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     runtime = _runtime(database, names)
     device = _device(database, names, runtime, unused)
@@ -130,8 +131,8 @@ def read_export(database: Database) -> Export:
 
 
 def _device(
-    database: Database, names: Table[str], runtime: Numbers, unused: Counter[str]
-) -> Numbers:
+    database: Database, names: ValueIndex[str], runtime: IntColumns, unused: Counter[str]
+) -> IntColumns:
     kernel_name = next(
         (
             column
@@ -160,12 +161,12 @@ def _device(
     columns["name"] = np.concatenate([name for _, name, _ in named])
     columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
-    found = Numbers(columns)
+    found = IntColumns(columns)
     _check_times(database, found, "a kernel, copy or memset")
     return found
 
 
-def _processes(database: Database, told: Longs, runtime: Numbers) -> Longs:
+def _processes(database: Database, told: Longs, runtime: IntColumns) -> Longs:
     """Tell the processes of device events; where the export does not, it must be of one."""
     if not len(told) or told.min() >= 0:
         return told >> 24
@@ -178,11 +179,11 @@ def _processes(database: Database, told: Longs, runtime: Numbers) -> Longs:
     return np.where(told < 0, only[0] if len(only) else 0, told >> 24)
 
 
-def _runtime(database: Database, names: Table[str]) -> Numbers:
+def _runtime(database: Database, names: ValueIndex[str]) -> IntColumns:
     table = f"{_PREFIX}RUNTIME"
     read = database.numbers(table, ("start", "end", "globalTid", "nameId"), ("correlationId",))
     read = read.only(read["end"] >= 0)  # a call that never returned has no end
-    found = Numbers(
+    found = IntColumns(
         {
             "start": read["start"],
             "end": read["end"],
@@ -195,7 +196,7 @@ def _runtime(database: Database, names: Table[str]) -> Numbers:
     return found
 
 
-def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Ranges:
+def _ranges(database: Database, names: ValueIndex[str], unused: Counter[str]) -> Ranges:
     table = "NVTX_EVENTS"
     read = database.numbers(
         table, ("start",), ("end", "eventType", "globalTid", "textId", "domainId")
@@ -228,13 +229,13 @@ def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Rang
     return found.only(keep)
 
 
-def _named(names: Table[str], text: str) -> tuple[int, bool]:
+def _named(names: ValueIndex[str], text: str) -> tuple[int, bool]:
     """Return the name without what ``emit_nvtx`` appends, and whether it did so."""
     plain = _EMITTED.sub("", text)
     return names(plain), len(plain) < len(text)
 
 
-def _strings(database: Database, names: Table[str], ids: Longs) -> Longs:
+def _strings(database: Database, names: ValueIndex[str], ids: Longs) -> Longs:
     """Map ids of strings to indices of names."""
     unique, place = np.unique(ids, return_inverse=True)
     strings = database.strings(unique)
@@ -242,7 +243,7 @@ def _strings(database: Database, names: Table[str], ids: Longs) -> Longs:
     return np.array(index, dtype=np.int64)[place] if index else np.empty(0, dtype=np.int64)
 
 
-def _copy_names(database: Database, names: Table[str], copies: Numbers) -> Longs:
+def _copy_names(database: Database, names: ValueIndex[str], copies: IntColumns) -> Longs:
     told = database.values("ENUM_CUDA_MEM_KIND", ("id", "label"))
     memory = dict(enumerate(_MEMORY)) | {number: str(label) for number, label in told}
     kinds = np.stack([copies[column] for column in ("copyKind", "srcKind", "dstKind")], axis=1)
@@ -258,12 +259,12 @@ def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> s
     return f"{name} ({memory[source]} -> {memory[target]})"
 
 
-def _labels(names: Table[str], numbers: Longs, form: str) -> Longs:
+def _labels(names: ValueIndex[str], numbers: Longs, form: str) -> Longs:
     index = [names(form.format(number)) for number in numbers.tolist()]
     return np.array(index, dtype=np.int64)
 
 
-def _check_times(database: Database, events: Numbers, what: str) -> None:
+def _check_times(database: Database, events: IntColumns, what: str) -> None:
     wrong = np.flatnonzero((events["start"] < 0) | (events["end"] < events["start"]))
     if len(wrong):
         row = int(wrong[0])

@@ -1,10 +1,9 @@
-"""The host events around a host event: which communication call, which operator it belongs to.
-
-Which communication call a kernel or host event is: kind, size, group, sequence number.
+"""Which communication call a kernel or host event is: kind, size, group, sequence number.
 
 What the trace says stands in several places: metadata on the kernel (PyTorch 2.2 and later),
 ``record_param_comms``, ``nccl:…`` and ``c10d::…`` events around its launch. Each fills in what the
-ones before it leave open; nothing is assumed beyond that.
+ones before it leave open; nothing is assumed beyond that. :class:`Enclosing` finds the events
+around a time of a thread.
 """
 
 import math
@@ -21,154 +20,9 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
-from traces.core.comm_kernels import BY_NAME, Rule
+from traces.core.comm_kernels import BY_NAME, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged
 from traces.profiler.window import Window
-
-_RECORD = "record_param_comms"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """An outermost stretch of a thread that is all one communication call (s).
-
-    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
-    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
-    """
-
-    start: float
-    end: float
-    rows: tuple[int, ...]
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-    comms: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def holding(self, time: float) -> list[int]:
-        """Return the places of the events that go on at a time, in their ``order``."""
-        starts, ends = self.starts, self.ends
-        return [place for place in self.order if starts[place] <= time <= ends[place]]
-
-    def outermost(self, time: float) -> int | None:
-        """Return the row of the longest event that goes on at a time."""
-        if self.ends[0] == self.end and self.start <= time <= self.end:
-            return self.rows[0]
-        longest = max(
-            sorted(self.holding(time)),
-            key=lambda place: self.ends[place] - self.starts[place],
-            default=None,
-        )
-        return None if longest is None else self.rows[longest]
-
-
-@dataclass(slots=True, eq=False)
-class Enclosing:
-    """Communication spans and outermost operators of each thread in a step."""
-
-    trace: RankTrace
-    _carried: dict[int, int] = field(default_factory=dict)
-    _spans: dict[int, list[Span]] = field(default_factory=dict)
-    _span_starts: dict[int, list[float]] = field(default_factory=dict)
-    _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(trace: RankTrace, window: Window) -> "Enclosing":
-        """Collect them."""
-        found = Enclosing(trace)
-        found._collect_spans(window)
-        found._collect_operators(window)
-        return found
-
-    def span(self, thread: int, time: float) -> Span | None:
-        """Find the communication span of a thread at a time."""
-        place = bisect_right(self._span_starts.get(thread, []), time)
-        if not place:
-            return None
-        span = self._spans[thread][place - 1]
-        return span if time <= span.end else None
-
-    def outermost(self, thread: int, time: float) -> int | None:
-        """Find the outermost event of the communication call of a thread at a time.
-
-        Of a call that another carries out, that other's.
-        """
-        span = self.span(thread, time)
-        row = None if span is None else span.outermost(time)
-        return None if row is None else self._carried.get(row, row)
-
-    def carry(self, spans: Iterable[Span], row: int) -> None:
-        """Note that the call around a launch carries out those of spans before it."""
-        host = self.trace.host
-        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
-        if carrier is not None:
-            self._carried |= {one: carrier for span in spans for one in span.rows}
-
-    def waits_for(self, row: int) -> int | None:
-        """Tell the number of the collective that the communication call around a row waits for.
-
-        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
-        a launch writes the same number, but there is no launch inside this one.
-        """
-        return next((one.sequence for one in self.records(row) if one.sequence is not None), None)
-
-    def records(self, row: int) -> list[CommRecord]:
-        """Collect records around a host event: ``record_param_comms``, then inner to outer."""
-        host = self.trace.host
-        time = float(host.start[row])
-        span = self.span(int(host.thread[row]), time)
-        if span is None:
-            return []
-        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
-
-    def calls_between(self, thread: int, after: float, before: float) -> list[Span]:
-        """Find the communication calls of a thread that begin and end between two times (s)."""
-        starts = self._span_starts.get(thread, [])
-        first, last = bisect_right(starts, after), bisect_left(starts, before)
-        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
-
-    def records_of(self, span: Span) -> list[CommRecord]:
-        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
-        return [self.trace.comms[span.comms[place]] for place in span.order]
-
-    def operator(self, thread: int, time: float) -> str | None:
-        """Name the outermost operator of a thread at a time."""
-        starts, ends, names = self._operators.get(thread, ([], [], []))
-        place = bisect_right(starts, time) - 1
-        return names[place] if place >= 0 and time <= ends[place] else None
-
-    def _collect_spans(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.comm[window.host] >= 0]
-        for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            starts, ends = host.start[mine], host.end[mine]
-            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
-            bounds = [0, *outer.tolist(), len(mine)]
-            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
-            whole: tuple[list[Any], ...] = (
-                mine.tolist(),
-                starts.tolist(),
-                ends.tolist(),
-                host.comm[mine].tolist(),
-            )
-            for one, other in pairwise(bounds):
-                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
-                inner = range(other - one - 1, -1, -1)
-                order = [place for place in inner if library[one + place]]
-                order += [place for place in inner if not library[one + place]]
-                span = Span(begins[0], max(until), events, begins, until, comms, tuple(order))
-                self._spans.setdefault(thread, []).append(span)
-                self._span_starts.setdefault(thread, []).append(span.start)
-
-    def _collect_operators(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
-        for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            before = np.maximum.accumulate(host.end[mine])
-            outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
-            names = [self.trace.names[name] for name in host.name[outer].tolist()]
-            self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)
 
 
 def local_call(
@@ -176,7 +30,7 @@ def local_call(
     records: Sequence[CommRecord],
     name: str,
     where: str,
-    rule: Rule | None = None,
+    rule: KernelRule | None = None,
 ) -> LocalCall:
     """Make one call of the records found for an event called ``name``, a kernel by its ``rule``.
 
@@ -268,3 +122,149 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
     if kind == "reduce_scatter" and not sent:
         return math.nan if group is None else float((received or 0) * group * element)
     return float(max(sent or 0, received or 0) * element)
+
+
+_RECORD = "record_param_comms"
+
+
+@dataclass(frozen=True, slots=True)
+class CommSpan:
+    """An outermost stretch of a thread that is all one communication call (s).
+
+    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
+    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
+    """
+
+    start: float
+    end: float
+    rows: tuple[int, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    comms: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def holding(self, time: float) -> list[int]:
+        """Return the places of the events that go on at a time, in their ``order``."""
+        starts, ends = self.starts, self.ends
+        return [place for place in self.order if starts[place] <= time <= ends[place]]
+
+    def outermost(self, time: float) -> int | None:
+        """Return the row of the longest event that goes on at a time."""
+        if self.ends[0] == self.end and self.start <= time <= self.end:
+            return self.rows[0]
+        longest = max(
+            sorted(self.holding(time)),
+            key=lambda place: self.ends[place] - self.starts[place],
+            default=None,
+        )
+        return None if longest is None else self.rows[longest]
+
+
+@dataclass(slots=True, eq=False)
+class Enclosing:
+    """Communication spans and outermost operators of each thread in a step."""
+
+    trace: RankTrace
+    _carried: dict[int, int] = field(default_factory=dict)
+    _spans: dict[int, list[CommSpan]] = field(default_factory=dict)
+    _span_starts: dict[int, list[float]] = field(default_factory=dict)
+    _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(trace: RankTrace, window: Window) -> "Enclosing":
+        """Collect them."""
+        found = Enclosing(trace)
+        found._collect_spans(window)
+        found._collect_operators(window)
+        return found
+
+    def span(self, thread: int, time: float) -> CommSpan | None:
+        """Find the communication span of a thread at a time."""
+        place = bisect_right(self._span_starts.get(thread, []), time)
+        if not place:
+            return None
+        span = self._spans[thread][place - 1]
+        return span if time <= span.end else None
+
+    def outermost(self, thread: int, time: float) -> int | None:
+        """Find the outermost event of the communication call of a thread at a time.
+
+        Of a call that another carries out, that other's.
+        """
+        span = self.span(thread, time)
+        row = None if span is None else span.outermost(time)
+        return None if row is None else self._carried.get(row, row)
+
+    def carry(self, spans: Iterable[CommSpan], row: int) -> None:
+        """Note that the call around a launch carries out those of spans before it."""
+        host = self.trace.host
+        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
+        if carrier is not None:
+            self._carried |= {one: carrier for span in spans for one in span.rows}
+
+    def waits_for(self, row: int) -> int | None:
+        """Tell the number of the collective that the communication call around a row waits for.
+
+        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
+        a launch writes the same number, but there is no launch inside this one.
+        """
+        return next((one.sequence for one in self.records(row) if one.sequence is not None), None)
+
+    def records(self, row: int) -> list[CommRecord]:
+        """Collect records around a host event: ``record_param_comms``, then inner to outer."""
+        host = self.trace.host
+        time = float(host.start[row])
+        span = self.span(int(host.thread[row]), time)
+        if span is None:
+            return []
+        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
+
+    def calls_between(self, thread: int, after: float, before: float) -> list[CommSpan]:
+        """Find the communication calls of a thread that begin and end between two times (s)."""
+        starts = self._span_starts.get(thread, [])
+        first, last = bisect_right(starts, after), bisect_left(starts, before)
+        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
+
+    def records_of(self, span: CommSpan) -> list[CommRecord]:
+        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
+        return [self.trace.comms[span.comms[place]] for place in span.order]
+
+    def operator(self, thread: int, time: float) -> str | None:
+        """Name the outermost operator of a thread at a time."""
+        starts, ends, names = self._operators.get(thread, ([], [], []))
+        place = bisect_right(starts, time) - 1
+        return names[place] if place >= 0 and time <= ends[place] else None
+
+    def _collect_spans(self, window: Window) -> None:
+        host = self.trace.host
+        rows = window.host[host.comm[window.host] >= 0]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            starts, ends = host.start[mine], host.end[mine]
+            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+            bounds = [0, *outer.tolist(), len(mine)]
+            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
+            whole: tuple[list[Any], ...] = (
+                mine.tolist(),
+                starts.tolist(),
+                ends.tolist(),
+                host.comm[mine].tolist(),
+            )
+            for one, other in pairwise(bounds):
+                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
+                inner = range(other - one - 1, -1, -1)
+                order = [place for place in inner if library[one + place]]
+                order += [place for place in inner if not library[one + place]]
+                span = CommSpan(begins[0], max(until), events, begins, until, comms, tuple(order))
+                self._spans.setdefault(thread, []).append(span)
+                self._span_starts.setdefault(thread, []).append(span.start)
+
+    def _collect_operators(self, window: Window) -> None:
+        host = self.trace.host
+        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            before = np.maximum.accumulate(host.end[mine])
+            outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
+            names = [self.trace.names[name] for name in host.name[outer].tolist()]
+            self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)

@@ -40,7 +40,7 @@ class Cut:
 
 
 @dataclass(slots=True, eq=False)
-class Lanes:
+class HostLanes:
     """What building the lanes found: ``launch_op`` is, per launch row, the op that ends at it."""
 
     launch_op: dict[int, int] = field(default_factory=dict)
@@ -55,14 +55,14 @@ def add_host_ops(
     enclosing: Enclosing,
     cuts: dict[int, list[Cut]],
     main: int,
-) -> Lanes:
+) -> HostLanes:
     """Add the threads' ops to the graph, with their order and what they wait for.
 
     A thread that neither launches nor waits, wakes nobody and is woken by nobody, has no part in
     the step and is left out. One whose first sign of life nobody explains begins when the main
     thread has got as far.
     """
-    lanes = Lanes()
+    lanes = HostLanes()
     graph.left_out = [trace.threads[one] for one in cuts if one != main and not cuts[one]]
     for thread in sorted(one for one in cuts if one != main and cuts[one]):
         _begin_with_main(trace, window, thread, main, cuts)
@@ -73,7 +73,7 @@ def add_host_ops(
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        _Lane(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
+        _LaneBuilder(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:
@@ -94,11 +94,11 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
-class _Lane:
+class _LaneBuilder:
     """Builds one thread's chain of ops from left to right."""
 
     def __init__(
-        self, graph: RankGraph, lanes: Lanes, enclosing: Enclosing, thread: int, label: str
+        self, graph: RankGraph, lanes: HostLanes, enclosing: Enclosing, thread: int, label: str
     ) -> None:
         self._graph, self._lanes, self._enclosing = graph, lanes, enclosing
         self._thread, self._label = thread, label

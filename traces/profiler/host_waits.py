@@ -1,12 +1,10 @@
-"""Host calls that wait for the device, and what they waited for.
+"""When a host thread waits: for the device, in a call or by polling, or for another thread.
 
-Loops that ask the device until it says yes: waiting, although no call of it waits.
-
-Threads that wait for one another: who woke whom, from when they fell silent and awoke.
-
-Profilers do not record that the main thread sleeps in ``backward()`` while autograd's thread
-works, nor that it waits for gloo's worker. But a thread that was silent for long and speaks just
-when another falls silent was woken by it; so was one that speaks just when a collective ends.
+A synchronising call waits for what CUPTI recorded, or else for what ended as it returned. A loop
+that asks the device until it says yes waits too, although no call of it does. And profilers do not
+record that the main thread sleeps in ``backward()`` while autograd's thread works, nor that it
+waits for gloo's worker: but a thread that was silent for long and speaks just when another falls
+silent was woken by it; so was one that speaks just when a collective ends.
 """
 
 import re
@@ -24,16 +22,6 @@ from traces.profiler.launches import Launches
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
 from traces.profiler.window import Window
 
-_WAITS = re.compile(r"Synchronize")
-_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
-_ONE_STREAM = re.compile(r"StreamSynchronize")
-_EVENT = re.compile(r"EventSynchronize")
-_BLOCKING_COPY = re.compile(
-    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
-)
-_PAGEABLE = "Pageable"
-_TO_HOST = "Memcpy DtoH"
-
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -44,6 +32,9 @@ class Wait:
     end: float
     name: str
     sources: tuple[int, ...]
+
+
+_WAITS = re.compile(r"Synchronize")
 
 
 def device_waits(
@@ -84,15 +75,29 @@ def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
     }
 
 
+_BLOCKING_COPY = re.compile(
+    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
+)
+_PAGEABLE = "Pageable"
+
+
 def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int]:
     """Return the copy if its caller waited for it: pageable memory, or a blocking call."""
     may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
     return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
 
 
+_TO_HOST = "Memcpy DtoH"
+
+
 def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
     """Return what a thread launched last if it is a copy to the host: ``item()`` waits for it."""
     return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
+
+
+_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
+_ONE_STREAM = re.compile(r"StreamSynchronize")
+_EVENT = re.compile(r"EventSynchronize")
 
 
 def _synchronized(
@@ -141,7 +146,6 @@ def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     return [max(done, key=lambda op: (ops.end(op), op))] if done else []
 
 
-_ASKS = re.compile(r"(Event|Stream)Query")
 _ENOUGH = 4
 """Questions at least: an allocator asks once for each block that another stream has used."""
 _LONG = 100e-6
@@ -174,6 +178,9 @@ def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[
             yield Wait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
 
 
+_ASKS = re.compile(r"(Event|Stream)Query")
+
+
 def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
     """Find runs of queries without another runtime call between them."""
     host = trace.host
@@ -189,21 +196,6 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
             run = mine[first:last]
             name = trace.names[host.name[run[0]]]
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
-
-
-_SILENT = 100e-6
-"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
-_TOGETHER = 0.2
-"""Threads that wait for each other work at the same time for at most this share of the lesser.
-
-Backward and its caller overlap by microseconds at each handover; independent threads by the
-share of time in which the other is busy.
-"""
-_WAKE_UP = 1e-3
-"""A thread is awake at most this long after the one that woke it fell silent (s).
-
-Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +221,13 @@ class Silence:
     start: float
     end: float
     thread: int
+
+
+_WAKE_UP = 1e-3
+"""A thread is awake at most this long after the one that woke it fell silent (s).
+
+Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
+"""
 
 
 def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
@@ -262,6 +261,14 @@ def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
     return found
 
 
+_TOGETHER = 0.2
+"""Threads that wait for each other work at the same time for at most this share of the lesser.
+
+Backward and its caller overlap by microseconds at each handover; independent threads by the
+share of time in which the other is busy.
+"""
+
+
 def _take_turns(one: Floats, other: Floats) -> bool:
     """Whether two threads hardly ever work at the same time, as those do that wait for each other.
 
@@ -272,6 +279,10 @@ def _take_turns(one: Floats, other: Floats) -> bool:
     both = float(np.diff(np.interp(one, other.ravel(), np.cumsum(gone))).sum())
     least = min(float(np.diff(part).sum()) for part in (one, other))
     return both <= _TOGETHER * least
+
+
+_SILENT = 100e-6
+"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:

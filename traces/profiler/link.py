@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP
-from traces.core.comm_kernels import KERNELS, load_rules
+from traces.core.comm_kernels import KERNELS, load_kernel_rules
 from traces.core.events import Job
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import RankGraph
-from traces.matching.assemble import Clock, align, assemble
+from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
 from traces.profiler.rank import rank_graph
-from traces.profiler.window import Window, choose_step, cut, rank_phases
+from traces.profiler.window import Window, choose_step, rank_phases, step_window
 
 
 def link_job(
@@ -34,9 +34,9 @@ def link_job(
         If the job has no such step, or its ranks cannot be matched; says what to do.
     """
     chosen = choose_step(job.ranks, step)
-    windows = [cut(rank, chosen) for rank in job.ranks]
+    windows = [step_window(rank, chosen) for rank in job.ranks]
     options = options or Options()
-    kernels = KERNELS if options.kernels is None else load_rules(options.kernels)
+    kernels = KERNELS if options.kernels is None else load_kernel_rules(options.kernels)
     graphs = [
         rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
     ]
@@ -86,7 +86,7 @@ def _coverage(
     windows: Sequence[Window],
     graphs: Sequence[RankGraph],
     matching: Matching,
-    clock: Clock,
+    clock: JobClock,
 ) -> Coverage:
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())

@@ -3,19 +3,18 @@
 With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
 that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
 trace. What the calls around it and the measured times say decides. Where one wait's times say
-nothing (its op was held up by something else), those of like waits do: see ``wait_votes``.
+nothing (its op was held up by something else), those of like waits do: :class:`Votes`.
 
-Graphs of kernels that one host call launches (CUDA and HIP graphs): what their replay waits for.
-
-All nodes of a graph follow what was launched to its stream before, and are done before what is
-launched to it afterwards. The profiler writes the nodes on the streams they ran on, and not the
-stream that the graph was launched to: it is taken to be the one on which most of them ran. Inside
-the graph the order on a stream and the measured times tell the rest, as for other kernels.
+A graph of kernels that one host call launches (CUDA and HIP graphs) waits as a whole: all its nodes
+follow what was launched to its stream before, and are done before what is launched to it
+afterwards. The profiler writes the nodes on the streams they ran on, and not the stream that the
+graph was launched to: it is taken to be the one on which most of them ran. Inside the graph the
+order on a stream and the measured times tell the rest, as for other kernels.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from simulator.workload import What
@@ -24,12 +23,11 @@ from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import DeviceOps
 from traces.profiler.launches import Launches, typical_latency
-from traces.profiler.runtime_calls import Call, Site, Votes, stream_calls
+from traces.profiler.runtime_calls import RuntimeCall, stream_calls
 from traces.profiler.window import Window
 
 STAMPS = 2e-6
 """How far apart profilers stamp two events of one device that happened together (s)."""
-
 Pair = tuple[int, int]
 Waits = dict[int, set[int]]
 """For each op, the ops that it waits for."""
@@ -104,6 +102,69 @@ def _without_ids(
     yield from _Scan(ops, latency, votes).run(calls)
 
 
+Site = tuple[int | None, int]
+"""What waits have in common: the stream of the collective they follow, the stream that waits."""
+Source = tuple[str, int, int]
+"""A kind of collective, the stream of the compute launched before, the stream of the collective."""
+
+
+@dataclass(slots=True)
+class Votes:
+    """What was seen at each site: collected along all waits of a step, then ``closed`` and asked.
+
+    A program runs the same code for each layer, so like waits are for alike: for the collective
+    launched last to some stream (to be waited for at once), or for the oldest there that nobody
+    waited for (prefetched). A start that comes before a stream's newest ended refutes the first.
+
+    ``explained`` counts, per stream and whether it was the newest there, starts that came just as a
+    collective ended; ``behind`` the collectives that began just as the one launched before them
+    ended, ``not_behind`` those that began earlier; ``after`` and ``not_after``
+    count the same for compute.
+    """
+
+    closed: bool = False
+    explained: Counter[tuple[Site, int, bool]] = field(default_factory=Counter)
+    refuted: Counter[tuple[Site, int]] = field(default_factory=Counter)
+    behind: Counter[Site] = field(default_factory=Counter)
+    not_behind: Counter[Site] = field(default_factory=Counter)
+
+    after: Counter[Source] = field(default_factory=Counter)
+    not_after: Counter[Source] = field(default_factory=Counter)
+
+    def stream(self, site: Site, streams: Iterable[int]) -> int | None:
+        """Choose among streams: most starts explained, newest never refuted, the one followed.
+
+        A wait that follows no collective is for none of them in particular, unless times say so.
+        """
+
+        def rank(one: int) -> tuple[int, bool, bool, int]:
+            refuted = self.refuted[site, one] > 0
+            return -self._fitting(site, one), refuted, one != site[0], one
+
+        known = [one for one in streams if site[0] is not None or self._fitting(site, one)]
+        return min(known, key=rank, default=None)
+
+    def takes_newest(self, site: Site, stream: int) -> bool:
+        """Whether such a wait is for the newest collective of a stream, not for the oldest."""
+        return site[0] is not None and not self.refuted[site, stream]
+
+    def is_behind(self, site: Site) -> bool:
+        """Whether a collective waits for the one launched before, not for compute."""
+        return self.closed and self.behind[site] > 0 and not self.not_behind[site]
+
+    def is_after(self, source: Source) -> bool:
+        """Whether a collective waits for compute: one launched from a side stream never began so.
+
+        One that did now and then was launched while another thread launched compute.
+        """
+        return self.after[source] > 0 or not self.not_after[source]
+
+    def _fitting(self, site: Site, stream: int) -> int:
+        """Count the starts explained that are not of another kind than the waits unexplained."""
+        newest = 0 if self.refuted[site, stream] else self.explained[site, stream, True]
+        return newest + self.explained[site, stream, False]
+
+
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """A ``StreamWaitEvent``: when (s), and in which communication call.
@@ -140,7 +201,7 @@ class _Scan:
         self._just_recorded: set[int] = set()
         self._records = False
 
-    def run(self, calls: list[Call]) -> Iterator[Pair]:
+    def run(self, calls: list[RuntimeCall]) -> Iterator[Pair]:
         """Walk along all calls and yield ``(source, op)`` for the waits that ops have to obey."""
         for call in calls:
             if call.launched:
@@ -152,13 +213,13 @@ class _Scan:
             elif "DeviceSynchronize" in call.name:
                 self._pending.clear()
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: RuntimeCall) -> None:
         """Note an event recorded on some stream; the library's own are for its own use."""
         self._records = True
         if call.around is None:
             self._just_recorded.add(call.thread)
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: RuntimeCall) -> None:
         """Note a wait; NCCL's own, after its launch, concern its internal streams only."""
         recorded = call.thread in self._just_recorded and call.sequence is None
         self._just_recorded.discard(call.thread)
@@ -167,7 +228,7 @@ class _Scan:
             one = _Wait(call.start, call.around, call.sequence, recorded, follows, self._newest)
             self._waiting.setdefault(call.thread, []).append(one)
 
-    def _launch(self, call: Call) -> Iterator[Pair]:
+    def _launch(self, call: RuntimeCall) -> Iterator[Pair]:
         op, thread = call.launched[0], call.thread
         self._just_recorded.discard(thread)
         waiting = self._waiting.pop(thread, [])
@@ -192,7 +253,7 @@ class _Scan:
                 if wait.called < (self._ops.launched[collective] or 0.0):
                     yield source, collective
 
-    def _collective(self, call: Call, waiting: list[_Wait]) -> Iterator[Pair]:
+    def _collective(self, call: RuntimeCall, waiting: list[_Wait]) -> Iterator[Pair]:
         """Spend a collective's own wait on compute, or on the collective launched before it.
 
         In the second case the current stream is none of compute's but one that was made to wait
@@ -258,7 +319,7 @@ class _Scan:
             if waiting and self._stream_of.get(thread) == self._ops.stream[op]:
                 yield from self._waiting.pop(thread)
 
-    def _issue(self, call: Call) -> None:
+    def _issue(self, call: RuntimeCall) -> None:
         if call.around is not None:
             self._launched_in.add(call.around)
         ops = self._ops.graph.ops

@@ -1,7 +1,4 @@
-"""Which part of a rank's trace is the step.
-
-Ranges of the host that mark prefill and decode, by their names.
-"""
+"""Which part of a rank's trace is the step, and which ranges of it are prefill and decode."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -90,7 +87,7 @@ def _of(rank: RankTrace, number: int) -> ProfilerStep:
     return next(step for step in rank.steps if step.number == number)
 
 
-def cut(rank: RankTrace, step: str) -> Window:
+def step_window(rank: RankTrace, step: str) -> Window:
     """Select a rank's events of a step (a number, or ``all``)."""
     start, end = _bounds(rank, step)
     host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))

@@ -1,11 +1,9 @@
-"""The reader of PyTorch Execution Traces: what the host's program is, without times.
+"""PyTorch Execution Traces: what the host's program is, without times, and a summary of it.
 
 ``torch.profiler.ExecutionTraceObserver`` writes one JSON per rank: a node per operator, with what
 it was called by, the tensors it read and wrote, and of a communication call its group and sizes.
 Schemas 1.0.1 (fields on the node) to 1.1.1-chakra.0.0.4 (fields in ``attrs``) are read; plain, gzip
 or in a ``.tgz``. Nodes are numbered in the order in which they began.
-
-What an Execution Trace holds, as a value that can be printed.
 """
 
 import math
@@ -20,18 +18,14 @@ import numpy as np
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
-from traces.core.columns import Table
+from traces.core.columns import ValueIndex
 from traces.core.events import Ints, Longs, ProcessGroup
 from traces.core.files import unpack
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_tar
 from traces.pytorch_et.comm import EtComm, communication, is_init, process_groups
-from traces.pytorch_et.schema import Header, Node, decode_document
+from traces.pytorch_et.schema import EtDocument, EtNode, decode_document
 from traces.pytorch_et.tensors import TensorRows, Tensors, data_edges
-
-_LIMIT = 1 << 31
-"""Bytes of one trace in an archive; larger ones are written as they are."""
-_FIELDS = ("fw_parent", "rf_id", "tid", "scope")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,23 +59,6 @@ class ExecutionTrace:
         return len(self.id)
 
 
-def refuse_to_replay(path: Path, step: str) -> Loaded:
-    """Refuse to replay what has no times, and say what is there.
-
-    Raises
-    ------
-    TraceError
-        Always.
-    """
-    found = read_execution_traces(path)
-    nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
-    raise TraceError(
-        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
-        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
-        "run and put it beside"
-    )
-
-
 def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read one rank's trace.
 
@@ -109,6 +86,27 @@ def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
     return tuple(parse_execution_trace(path / name, piece) for name, piece in _members(path, data))
 
 
+def refuse_to_replay(path: Path, step: str) -> Loaded:
+    """Refuse to replay what has no times, and say what is there.
+
+    Raises
+    ------
+    TraceError
+        Always.
+    """
+    found = read_execution_traces(path)
+    nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
+    raise TraceError(
+        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
+        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
+        "run and put it beside"
+    )
+
+
+_LIMIT = 1 << 31
+"""Bytes of one trace in an archive; larger ones are written as they are."""
+
+
 def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
     """Read an archive's JSON files, not what macOS puts beside them (``._name``)."""
     found = []
@@ -130,18 +128,21 @@ def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:
     """Do what :func:`read_execution_trace` does, with a file that is in memory and unpacked."""
     header = decode_document(path, data)
     nodes = sorted(header.nodes, key=lambda node: node.id)
-    reading = _Reading(path)
+    reading = _NodeReading(path)
     for row, node in enumerate(nodes):
         reading.add(row, node)
     return reading.finish(header, nodes)
 
 
-class _Reading:
+_FIELDS = ("fw_parent", "rf_id", "tid", "scope")
+
+
+class _NodeReading:
     """What the nodes of one file fill; made, filled and thrown away."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._names: Table[str] = Table()
+        self._names: ValueIndex[str] = ValueIndex()
         self._name: list[int] = []
         self._told: list[list[int]] = []
         self._inputs, self._outputs = TensorRows(), TensorRows()
@@ -150,7 +151,7 @@ class _Reading:
         self._keys: dict[str, str] = {}
         self._unused: Counter[str] = Counter()
 
-    def add(self, row: int, node: Node) -> None:
+    def add(self, row: int, node: EtNode) -> None:
         """Take in one node, or raise a :class:`TraceError` that names it."""
         try:
             self._name.append(self._names(node.name))
@@ -165,13 +166,13 @@ class _Reading:
         except (ValueError, OverflowError, RecursionError) as error:
             raise TraceError(f"{self._path}: node {node.id} {node.name[:60]!r}: {error}") from error
 
-    def _init(self, node: Node) -> None:
+    def _init(self, node: EtNode) -> None:
         for group, pointer in process_groups(node):
             self._groups[group.key] = group
             if pointer:
                 self._keys[pointer] = group.key
 
-    def finish(self, header: Header, nodes: list[Node]) -> ExecutionTrace:
+    def finish(self, header: EtDocument, nodes: list[EtNode]) -> ExecutionTrace:
         """Make the columns."""
         try:
             ids = np.array([node.id for node in nodes], dtype=np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.errors import shown
 from traces.core.events import Longs
-from traces.pytorch_et.schema import Value
+from traces.pytorch_et.schema import EtArgument
 
 _FIELDS = 5
 
@@ -42,7 +42,7 @@ class TensorRows:
     def __init__(self) -> None:
         self._flat = array("q")
 
-    def add(self, row: int, values: list[Value]) -> None:
+    def add(self, row: int, values: list[EtArgument]) -> None:
         """Take in the tensors among a node's values."""
         for value, _, kind in values:
             if "Tensor" in kind:

@@ -47,7 +47,7 @@ _MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HloArray:
     """One array of a shape: its type, and its bytes (NaN for a type nobody has listed)."""
 
     dtype: str
@@ -68,8 +68,8 @@ class HloOp:
     name: str
     opcode: str
     phase: str = ""
-    inputs: tuple[Part, ...] | None = None
-    output: tuple[tuple[Part, ...], ...] = ()
+    inputs: tuple[HloArray, ...] | None = None
+    output: tuple[tuple[HloArray, ...], ...] = ()
     groups: Groups | None = ()
     pairs: Groups = ()
     channel: bool = False
@@ -141,7 +141,7 @@ def call_size(op: HloOp, members: int | None) -> float:
     return _larger(sent, received)
 
 
-def group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
+def replica_group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
     """Ranks that take part in a rank's instance of the op: () all, None where HLO does not tell.
 
     With ``use_global_device_ids`` the numbers count all devices of the program, without a channel

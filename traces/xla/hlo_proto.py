@@ -7,18 +7,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
-from traces.core.files import message_class
 from traces.xla.hlo import (
     COLLECTIVES,
     TYPE_BITS,
     Groups,
+    HloArray,
     HloModule,
     HloOp,
-    Part,
     iota_groups,
     mesh_groups,
     split_phase,
 )
+from traces.xla.messages import message_class
 
 _MESSAGES = {
     "HloProto": [(1, "hlo_module", "HloModule")],
@@ -191,12 +191,12 @@ def _mesh(found: Any) -> Groups | None:
     return mesh_groups(fine, used, devices)
 
 
-def _tops(shape: Any) -> tuple[tuple[Part, ...], ...]:
+def _tops(shape: Any) -> tuple[tuple[HloArray, ...], ...]:
     parts = list(shape.parts) if shape.parts else [shape]
     return tuple(tuple(_parts([part])) for part in parts)
 
 
-def _parts(shapes: Sequence[Any]) -> Iterator[Part]:
+def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
     pending = [(shape, 0) for shape in reversed(shapes)]
     while pending:
         one, depth = pending.pop()
@@ -209,7 +209,7 @@ def _parts(shapes: Sequence[Any]) -> Iterator[Part]:
         if name not in ("tuple", "invalid"):
             elements = math.prod(float(max(0, n)) for n in one.dimensions)
             known = bits is not None and elements < math.inf
-            yield Part(name, math.ceil(elements * (bits or 0) / 8) if known else math.nan)
+            yield HloArray(name, math.ceil(elements * (bits or 0) / 8) if known else math.nan)
 
 
 def _order(module: Any, names: dict[int, Any]) -> dict[str, tuple[int, int]]:

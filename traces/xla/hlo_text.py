@@ -7,7 +7,7 @@
 import math
 import re
 
-from traces.xla.hlo import TYPE_BITS, Groups, HloOp, Part, iota_groups, mesh_groups, split_phase
+from traces.xla.hlo import TYPE_BITS, Groups, HloArray, HloOp, iota_groups, mesh_groups, split_phase
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s+=\s+")
 _TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](?:\{[^{}]*\})?|[(),]|\s+")
@@ -21,7 +21,7 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[\d, ]*\}|[, ])*)\}")
 _BRACES = re.compile(r"\{([\d, ]*)\}")
 
 
-def parse(text: str) -> HloOp | None:
+def parse_instruction(text: str) -> HloOp | None:
     """Read an instruction; None if the text is not one.
 
     Examples
@@ -55,9 +55,9 @@ def parse(text: str) -> HloOp | None:
     )
 
 
-def _shape(text: str, place: int) -> tuple[tuple[tuple[Part, ...], ...], int]:
+def _shape(text: str, place: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:
     """Read a shape: the arrays of each top-level element of a tuple, and where it ends."""
-    depth, tops = 0, list[list[Part]]()
+    depth, tops = 0, list[list[HloArray]]()
     while (match := _TOKEN.match(text, place)) is not None:
         token, place = match[0], match.end()
         if token == "(":
@@ -75,15 +75,15 @@ def _shape(text: str, place: int) -> tuple[tuple[tuple[Part, ...], ...], int]:
     return tuple(tuple(top) for top in tops), place
 
 
-def _part(match: re.Match[str]) -> list[Part]:
+def _part(match: re.Match[str]) -> list[HloArray]:
     if not match[1]:
         return []
     bits = TYPE_BITS.get(match[1])
     numbers = [one.strip().removeprefix("<=") for one in match[2].split(",") if one.strip()]
     if bits is None or not all(number.isdigit() for number in numbers):
-        return [Part(match[1], math.nan)]
+        return [HloArray(match[1], math.nan)]
     elements = math.prod(float(number) for number in numbers)
-    return [Part(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
+    return [HloArray(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
 
 
 def _closing(text: str, place: int) -> int:

@@ -16,7 +16,7 @@ from traces.core.loaded import EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.device import DeviceOps
 from traces.xla.events import Span, XlaOp
-from traces.xla.steps import Part
+from traces.xla.steps import StepOps
 
 _QUEUE_FULL = 900
 """So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
@@ -25,7 +25,7 @@ _LANE = "host"
 
 
 @dataclass(slots=True, eq=False)
-class _Host:
+class _HostLane:
     """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end."""
 
     graph: RankGraph
@@ -48,7 +48,7 @@ class _Host:
 
 
 def add_host(
-    ops: DeviceOps, part: Part, made: dict[int, list[int]]
+    ops: DeviceOps, part: StepOps, made: dict[int, list[int]]
 ) -> tuple[dict[int, int], float, int]:
     """Lay the host's lane; returns the host op whose end is each op's launch, and the latency.
 
@@ -64,7 +64,7 @@ def add_host(
     for row, source in enumerate(part.ops):
         if source.launch is None:
             follow[source.run] += made.get(row, [])
-    host = _Host(ops.graph, part.start)
+    host = _HostLane(ops.graph, part.start)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
@@ -86,7 +86,7 @@ def add_host(
     return lane_op | guessed, median(known) if known else EXPLAINED, len(guessed)
 
 
-def _launch(host: _Host, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
+def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
     """Add the host's time up to a launch; a ``fresh`` run may have waited for the device."""
     start, end = span
     if full and (found := host.ended_by(end)) is not None:
@@ -99,7 +99,7 @@ def _launch(host: _Host, source: XlaOp, span: Span, *, full: bool, fresh: bool) 
     return host.add(source.program or "host", begun, max(start, begun), sources)
 
 
-def _gaps(ops: DeviceOps, part: Part, made: dict[int, list[int]]) -> dict[int, int]:
+def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int, int]:
     """Give a program whose launch is not in the profile a host op as long as the gap before it.
 
     It counts as not explained: that the gap was the host's is all that is known.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traces.xla.events import Span
-from traces.xla.planes import Event, Line, Plane
+from traces.xla.planes import Plane, PlaneEvent, PlaneLine
 
 HOST = re.compile(r"/host:CPU|/host:.*:CPU|/host:python")
 _END = "end: "
@@ -15,7 +15,7 @@ _EXECUTE = re.compile(r"^\[\d+\] .*Execute")
 
 
 @dataclass(slots=True)
-class HostEvents:
+class XlaHostEvents:
     """Events of the host, sorted out.
 
     ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event it
@@ -26,22 +26,22 @@ class HostEvents:
     """
 
     steps: dict[int, Span] = field(default_factory=dict)
-    produced: dict[int, Event] = field(default_factory=dict)
+    produced: dict[int, PlaneEvent] = field(default_factory=dict)
     correlated: dict[int, Span] = field(default_factory=dict)
-    executed: list[Event] = field(default_factory=list)
+    executed: list[PlaneEvent] = field(default_factory=list)
     ended: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    ops: list[Line] = field(default_factory=list)
+    ops: list[PlaneLine] = field(default_factory=list)
 
-    def launch_of(self, module: Event) -> Span | None:
+    def launch_of(self, module: PlaneEvent) -> Span | None:
         """Find the host's call that launched a program: the flow that ends in it."""
         flow = module.flow("_c")
         event = self.produced.get(flow) if flow is not None else None
         return None if event is None else (event.start, event.end)
 
 
-def host_events(planes: Sequence[Plane], unused: Counter[str]) -> HostEvents:
+def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
     """Sort out the events of all threads of the host."""
-    found = HostEvents()
+    found = XlaHostEvents()
     annotations: dict[str, dict[int, Span]] = defaultdict(dict)
     for plane in planes:
         if HOST.match(plane.name) is None:
@@ -49,16 +49,16 @@ def host_events(planes: Sequence[Plane], unused: Counter[str]) -> HostEvents:
         for line in plane.lines:
             ops = [event for event in line.events if _sort(found, annotations, event, unused)]
             if ops:
-                found.ops.append(Line(line.name, ops))
+                found.ops.append(PlaneLine(line.name, ops))
     if annotations:
         found.steps = max(annotations.values(), key=len)
     return found
 
 
 def _sort(
-    found: HostEvents,
+    found: XlaHostEvents,
     annotations: dict[str, dict[int, Span]],
-    event: Event,
+    event: PlaneEvent,
     unused: Counter[str],
 ) -> bool:
     """Put an event where it belongs; returns whether it is an op of a CPU device."""

@@ -2,9 +2,8 @@
 
 The table of NVTX ranges, projected to the GPU, has for each thunk (an HLO op, launched) when the
 host launched it and when the device ran it; the dump has the compiled programs, and so what each
-op is, whom it communicates with, and where an asynchronous one is waited for.
-
-The archive that ``nsys-jax`` writes for a process: tables as Parquet, programs as HLO.
+op is, whom it communicates with, and where an asynchronous one is waited for. Tables are Parquet,
+programs serialized HLO.
 """
 
 import io
@@ -21,18 +20,63 @@ from typing import TYPE_CHECKING, Any
 from simulator.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
-from traces.xla.events import Device, Recording, XlaOp
+from traces.xla.events import XlaDevice, XlaOp, XlaRecording
+from traces.xla.files import bundle_files
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
-from traces.xla.planes import bundle_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-
 TRACE = "nvtx_gpu_proj_trace/trace.parquet"
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file is a bundle: a zip archive with the table of projected ranges."""
+    try:
+        with Bundle(path) as bundle:
+            return bundle.has(TRACE)
+    except TraceError:
+        return False
+
+
+def load_bundles(path: Path, step: str) -> Loaded:
+    """Read a bundle, or a directory with one per process, and make a workload of one step.
+
+    Raises
+    ------
+    TraceError
+        If a bundle is damaged or lacks what is needed, or has no such step.
+    """
+    files, skipped = bundle_files(path, is_bundle)
+    known: dict[bytes, HloModule] = {}
+    recordings = [_read(file, known) for file in files]
+    number_ranks(recordings)
+    return link_recordings(path, recordings, step, skipped)
+
+
+def _read(file: Path, known: dict[bytes, HloModule]) -> XlaRecording:
+    with Bundle(file) as bundle:
+        ranges = _ranges(bundle)
+        numbers, accelerator = bundle.devices()
+        members = bundle.programs()
+        needed = sorted({key[1] for one in ranges if (key := _program(one.name))})
+        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
+    unused: Counter[str] = Counter()
+    devices = _devices(ranges, programs, unused)
+    found = XlaRecording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
+    if len(numbers) == len(devices):
+        for device, number in zip(devices, numbers, strict=True):
+            device.rank = number
+        if len(devices) > 1:
+            found.notes.append(
+                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
+            )
+    return found
+
+
 _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
 _LARGEST = 1 << 30
@@ -167,10 +211,6 @@ def _values(column: "pa.ChunkedArray") -> list[Any]:
     return found
 
 
-_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
-_MODULE = re.compile(
-    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
-)
 _COLUMNS = (
     "Name",
     "Projected Start",
@@ -183,7 +223,6 @@ _COLUMNS = (
 )
 _LONGEST = 1e17
 """Stamps (ns) beyond three years are damage."""
-_COPIES = ("copy", "copy-start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,50 +237,6 @@ class _Range:
     thread: int
     number: int
     parent: int | None
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a file is a bundle: a zip archive with the table of projected ranges."""
-    try:
-        with Bundle(path) as bundle:
-            return bundle.has(TRACE)
-    except TraceError:
-        return False
-
-
-def load_bundles(path: Path, step: str) -> Loaded:
-    """Read a bundle, or a directory with one per process, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If a bundle is damaged or lacks what is needed, or has no such step.
-    """
-    files, skipped = bundle_files(path, is_bundle)
-    known: dict[bytes, HloModule] = {}
-    recordings = [_read(file, known) for file in files]
-    number_ranks(recordings)
-    return link_recordings(path, recordings, step, skipped)
-
-
-def _read(file: Path, known: dict[bytes, HloModule]) -> Recording:
-    with Bundle(file) as bundle:
-        ranges = _ranges(bundle)
-        numbers, accelerator = bundle.devices()
-        members = bundle.programs()
-        needed = sorted({key[1] for one in ranges if (key := _program(one.name))})
-        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
-    unused: Counter[str] = Counter()
-    devices = _devices(ranges, programs, unused)
-    found = Recording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
-    if len(numbers) == len(devices):
-        for device, number in zip(devices, numbers, strict=True):
-            device.rank = number
-        if len(devices) > 1:
-            found.notes.append(
-                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
-            )
-    return found
 
 
 def _ranges(bundle: Bundle) -> list[_Range]:
@@ -260,15 +255,23 @@ def _ranges(bundle: Bundle) -> list[_Range]:
     return found
 
 
+_MODULE = re.compile(
+    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
+)
+
+
 def _program(name: str) -> tuple[str, int] | None:
     """Name and number of the program a range executes; those of the autotuner have no number."""
     found = _MODULE.match(name)
     return (found[1], int(found[2])) if found is not None else None
 
 
+_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
+
+
 def _devices(
     ranges: list[_Range], programs: dict[int, HloModule], unused: Counter[str]
-) -> list[Device]:
+) -> list[XlaDevice]:
     """Make a device of each thread that launches: JAX has one for each GPU of a process."""
     by_number = {one.number: one for one in ranges}
     thunks: list[tuple[_Range, _Range]] = []
@@ -279,13 +282,13 @@ def _devices(
             thunks.append((one, run))
         elif _program(one.name) is None:
             unused["ranges that launch no op of a program"] += 1
-    devices: dict[int, Device] = {}
+    devices: dict[int, XlaDevice] = {}
     runs: dict[int, int] = {}
     wrapped = {number: {op.wrapped for op in one.ops.values()} for number, one in programs.items()}
     for one, run in sorted(thunks, key=lambda pair: pair[0].called):
         if one.number in parents:
             continue
-        device = devices.setdefault(one.thread, Device(len(devices), f"thread {one.thread}", []))
+        device = devices.setdefault(one.thread, XlaDevice(len(devices), f"thread {one.thread}", []))
         number = runs.setdefault(run.number, len(runs))
         device.begun.setdefault(number, run.called * 1e-9)
         device.ops.append(_op(one, run, number, programs, wrapped))
@@ -307,6 +310,9 @@ def _run_of(one: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Ra
             parents.add(outer.number)
         above = outer.parent
     return None
+
+
+_COPIES = ("copy", "copy-start")
 
 
 def _op(

@@ -10,15 +10,16 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
-from traces.core.files import message_class
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xplane
 from traces.xla.devices import number_ranks, recording
-from traces.xla.events import Recording
+from traces.xla.events import XlaRecording
+from traces.xla.files import profile_files, unpacked
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
-from traces.xla.planes import USED_STATS, Event, Line, Plane, Stats, profile_files, unpacked
+from traces.xla.messages import message_class
+from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, Stats
 
 _MESSAGES = {
     "XSpace": [(1, "planes", "XPlane*")],
@@ -78,7 +79,7 @@ def load_xplane(path: Path, step: str) -> Loaded:
     return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path) -> Recording:
+def _read(file: Path) -> XlaRecording:
     data = unpacked(file)
     try:
         space = message_class(_MESSAGES, "XSpace").FromString(data)
@@ -105,9 +106,9 @@ class _PlaneReader:
         self._metadata = {entry.key: entry.value for entry in plane.events}
         self._known: dict[int, tuple[str, str, Stats]] = {}
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[PlaneLine]:
         return [
-            Line(_text(line.display_name or line.name), list(self._events(line)))
+            PlaneLine(_text(line.display_name or line.name), list(self._events(line)))
             for line in self._plane.lines
         ]
 
@@ -132,7 +133,7 @@ class _PlaneReader:
                     found["(" + name.rpartition("(")[2]] = module
         return found
 
-    def _events(self, line: Any) -> Iterable[Event]:
+    def _events(self, line: Any) -> Iterable[PlaneEvent]:
         base = line.timestamp_ns * 1e-9
         for event in line.events:
             name, text, shared = self._described(event.metadata)
@@ -144,7 +145,7 @@ class _PlaneReader:
                     f"{event.offset_ps}, duration_ps {event.duration_ps}: the file is damaged"
                 )
             own = self.stats(event.stats)
-            yield Event(name, start, end, text, {**shared, **own} if own else shared)
+            yield PlaneEvent(name, start, end, text, {**shared, **own} if own else shared)
 
     def _described(self, number: int) -> tuple[str, str, Stats]:
         """Name, HLO text and statistics that all events of one kind share."""

@@ -11,7 +11,7 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import SHARED
 from simulator.errors import ClusterError
 from topologies import catalog, load_cluster
-from traces.card.card import Card
+from traces.card.card import WorkloadCard
 from traces.card.package import load_package
 
 GPU_SAMPLE = SAMPLE.with_name("gpu-dp2-tp4")
@@ -41,7 +41,7 @@ def card(**sections):
             "model_plan_parallelization": {"dp_shard": 2, "tp": 4, **sections.get("plan", {})}
         },
     }
-    return Card.model_validate(data)
+    return WorkloadCard.model_validate(data)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def loaded():
 
 def test_a_right_card_is_not_found_fault_with(loaded):
     assert check_card(card(), loaded) == ()
-    assert check_card(Card(), loaded) == ()
+    assert check_card(WorkloadCard(), loaded) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,9 @@ def test_a_memory_or_a_socket_is_no_chip():
 def test_a_card_of_a_cluster_makes_the_cluster_again(name, loaded):
     cluster = load_cluster(name)
     blank = replace(loaded, accelerator="")
-    made = card_cluster(_filled(Card(), _of_cluster(cluster, blank, None)), source="card.yaml")
+    made = card_cluster(
+        _filled(WorkloadCard(), _of_cluster(cluster, blank, None)), source="card.yaml"
+    )
     assert made.nearest == name
     assert made.cluster.scale_up == cluster.scale_up
     assert made.cluster.scale_out == cluster.scale_out

@@ -13,7 +13,7 @@ from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, with_noise
 from topologies import load_cluster
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 from traces.load import open_trace
 
 CLUSTER = load_cluster("dgx-a100")
@@ -47,7 +47,7 @@ def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int =
         workload = build(replace(PROGRAM, jitter=jitter, seed=number))
         noisy = Scenario(with_noise(workload, number, noise), CLUSTER, nodes=2).run()
         timelines.append(replace(noisy, workload=workload))
-    write(timelines, folder)
+    write_kineto(timelines, folder)
     settings = Settings(nodes=2, step=str(min(3, steps)))
     return replayed(open_trace(folder), CLUSTER, settings)
 

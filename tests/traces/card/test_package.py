@@ -10,7 +10,7 @@ from helpers.experiments_jobs import SAMPLE, events, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
-from traces.card.card import Parallelism
+from traces.card.card import ParallelismSection
 from traces.card.package import find_package, labelled, load_package, trace_files
 from traces.load import load_package as load_trace
 from traces.profiler.window import phase_of
@@ -74,7 +74,7 @@ def test_kinds_are_told_by_the_distance_of_their_ranks():
     builder = WorkloadBuilder(job_ranks=8)
     for label, members in ranks.items():
         builder.group(members, "mine" if label == "mine" else "")
-    plan = Parallelism(tp=2, dp_replicate=2, pp=2)
+    plan = ParallelismSection(tp=2, dp_replicate=2, pp=2)
     named, notes = labelled(builder.build(), plan)
     assert {group.label: group.ranks for group in named.groups} == ranks
     assert len(notes) == 1

@@ -13,10 +13,10 @@ from helpers.chakra_traces import body, collective, host, node, receive, send, w
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
 from simulator.workload import CallRow, What
-from traces.chakra.files import read_messages, recognise
+from traces.chakra.files import is_chakra, read_messages
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MetadataMessage
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 from traces.chakra.write import write_chakra
 
 WHOLE = {"pg_name": "0"}
@@ -316,21 +316,21 @@ def test_a_directory_without_a_trace_is_refused(tmp_path):
     ],
 )
 def test_other_formats_are_not_taken_for_chakra(head):
-    assert not recognise(head)
+    assert not is_chakra(head)
 
 
 @pytest.mark.parametrize("version", ["0.0.4", ""])
 def test_chakra_is_recognised(version):
-    assert recognise(body(node(1, us=1), version=version))
-    assert recognise(b'{"workload_graph": [')
-    assert recognise(b' {"version": "1"}\n{"id": "1"}')
+    assert is_chakra(body(node(1, us=1), version=version))
+    assert is_chakra(b'{"workload_graph": [')
+    assert is_chakra(b' {"version": "1"}\n{"id": "1"}')
 
 
 def test_chakra_is_recognised_by_the_beginning_of_long_metadata():
     metadata = MetadataMessage(version="1")
     metadata.attr.add(name="a").int64_val = 1
     metadata.attr.add(name="long").string_val = "x" * 200_000
-    assert recognise(encode(metadata, [node(1)])[: 1 << 16])
+    assert is_chakra(encode_stream(metadata, [node(1)])[: 1 << 16])
 
 
 def test_fields_of_a_newer_schema_are_counted(tmp_path):

@@ -14,7 +14,7 @@ from simulator.engine.simulate import simulate
 from simulator.errors import TraceError
 from simulator.schedule import Plan
 from simulator.workload import What
-from traces.chakra.files import read_messages, recognise
+from traces.chakra.files import is_chakra, read_messages
 from traces.chakra.json_forms import write_chakra_json
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MEM_LOAD, METADATA, RECV, SEND
@@ -369,7 +369,7 @@ def test_an_old_files_metadata_is_read(tmp_path):
     old = b"\x0a" + bytes([len(attribute)]) + attribute
     path = tmp_path / "x.0.et"
     path.write_bytes(bytes([len(old)]) + old + body(node(1, us=2))[8:])
-    assert recognise(path.read_bytes())
+    assert is_chakra(path.read_bytes())
     metadata = read_messages(path).metadata
     assert (metadata.attr[0].name, metadata.attr[0].string_val) == ("schema", "1.0.1")
 

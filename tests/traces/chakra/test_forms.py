@@ -8,7 +8,7 @@ from traces.chakra.files import read_messages
 from traces.chakra.nodes import lanes_of, rank_nodes
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, Attributes, MetadataMessage
-from traces.chakra.stream import decode, encode
+from traces.chakra.stream import decode_stream, encode_stream
 
 
 def read(tmp_path, *nodes):
@@ -83,7 +83,7 @@ def test_dependencies_on_nodes_that_are_not_there_are_counted(tmp_path):
 
 def test_a_damaged_attribute_is_told_by_its_message(tmp_path):
     message = node(1, name="x", note="abcd")
-    data = encode(MetadataMessage(version="0.0.4"), [node(0), message])
+    data = encode_stream(MetadataMessage(version="0.0.4"), [node(0), message])
     path = tmp_path / "job.0.et"
     path.write_bytes(data.replace(b"abcd", b"\xff\xff\xff\xff"))
     with pytest.raises(TraceError, match=r"message 2 \(\d+ bytes\) is no Chakra node"):
@@ -93,7 +93,7 @@ def test_a_damaged_attribute_is_told_by_its_message(tmp_path):
 def test_a_field_of_a_newer_schema_is_counted_among_nodes_decoded_together(tmp_path):
     newer = node(1).SerializeToString() + b"\x78\x01"
     data = body(node(0)) + bytes([len(newer)]) + newer + body(node(2))[len(body()) :]
-    trace = decode(tmp_path / "job.0.et", data)
+    trace = decode_stream(tmp_path / "job.0.et", data)
     assert [one.id for one in trace.nodes] == [0, 1, 2]
     assert trace.unused == {"nodes with fields of a newer schema": 1}
     assert trace.nodes[1].SerializeToString() == newer

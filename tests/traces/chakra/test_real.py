@@ -16,8 +16,8 @@ from simulator.workload import What
 from traces.chakra.files import read_messages
 from traces.chakra.json_forms import write_chakra_json
 from traces.chakra.reader import load_chakra
-from traces.chakra.schema import COLL, value_of
-from traces.chakra.stream import decode, encode
+from traces.chakra.schema import COLL, attribute_value
+from traces.chakra.stream import decode_stream, encode_stream
 from traces.chakra.write import save_chakra
 from traces.kineto.document import unpack
 
@@ -40,9 +40,9 @@ def pair(tmp_path):
 def test_messages_are_written_as_they_were_read(name):
     """Every field of the schema in use has its right number and type."""
     data = unpack(TRACES / name)
-    trace = decode(TRACES / name, data)
+    trace = decode_stream(TRACES / name, data)
     assert trace.unused == {}
-    assert encode(trace.metadata, trace.nodes) == data
+    assert encode_stream(trace.metadata, trace.nodes) == data
 
 
 def test_parsing_is_fast():
@@ -50,7 +50,7 @@ def test_parsing_is_fast():
     times = []
     for _ in range(5):
         begun = time.process_time()
-        nodes = decode(TRACES / OLD, data).nodes
+        nodes = decode_stream(TRACES / OLD, data).nodes
         times.append(time.process_time() - begun)
     assert len(nodes) / min(times) > 50_000  # measured 190-320 thousand a second; machines differ
 
@@ -101,7 +101,7 @@ def test_the_json_twin_says_the_same_node_by_node():
         assert (mine.type, mine.duration_micros) == (theirs.type, theirs.duration_micros)
         assert list(mine.data_deps) == list(theirs.data_deps)
         on_host = [
-            value_of(next(one for one in whole(node).attr if one.name == "is_cpu_op"))
+            attribute_value(next(one for one in whole(node).attr if one.name == "is_cpu_op"))
             for node in (mine, theirs)
         ]
         assert on_host[0] == on_host[1]
@@ -112,7 +112,7 @@ def test_written_as_json_and_read_again_it_is_the_same(name, tmp_path):
     trace = read_messages(TRACES / name)
     write_chakra_json(trace, tmp_path / "x.json")
     again = read_messages(tmp_path / "x.json")
-    assert encode(again.metadata, again.nodes) == encode(trace.metadata, trace.nodes)
+    assert encode_stream(again.metadata, again.nodes) == encode_stream(trace.metadata, trace.nodes)
 
 
 @pytest.mark.parametrize("name", [*PAIR, OLD, TWIN])

@@ -20,8 +20,8 @@ from simulator.workload import UNKNOWN, CallRow, What
 from topologies import load_cluster
 from traces.chakra.files import read_messages
 from traces.chakra.reader import load_chakra
-from traces.chakra.schema import COLL, COMP, OWN, RECV, SEND, value_of
-from traces.chakra.stream import encode
+from traces.chakra.schema import COLL, COMP, OWN, RECV, SEND, attribute_value
+from traces.chakra.stream import encode_stream
 from traces.chakra.write import save_chakra, write_chakra
 from traces.load import load
 
@@ -47,7 +47,7 @@ def again(workload, folder):
 
 
 def attributes(node):
-    return {one.name: value_of(one) for one in whole(node).attr}
+    return {one.name: attribute_value(one) for one in whole(node).attr}
 
 
 def nodes_of(path):
@@ -103,7 +103,7 @@ def without_our_attributes(folder):
             kind = type(message.attr.add())
             del message.attr[:]
             message.attr.extend(kind.FromString(one) for one in kept)
-        path.write_bytes(encode(trace.metadata, nodes))
+        path.write_bytes(encode_stream(trace.metadata, nodes))
 
 
 @pytest.mark.parametrize(

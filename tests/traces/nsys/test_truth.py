@@ -18,7 +18,7 @@ from topologies import load_cluster
 from traces.core.events import Job
 from traces.core.loaded import Loaded
 from traces.kineto.directory import read_job
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 from traces.load import load
 from traces.nsys.reader import read_exports
 from traces.profiler.link import link_job
@@ -139,7 +139,7 @@ def test_any_job_is_the_same_workload(
 ) -> None:
     folder = tmp_path_factory.mktemp("job")
     scenario = Scenario(build_job(job, ready), load_cluster("dgx-a100"), nodes=2)
-    write([scenario.run()], folder / "kineto")
+    write_kineto([scenario.run()], folder / "kineto")
     truth = read_job(folder / "kineto")
     assume(all(len(rank.device) for rank in truth.ranks))
     path = write_export(folder / "a.sqlite", truth.ranks)

@@ -13,7 +13,7 @@ from pathlib import Path
 from helpers.link_tapes import Tape
 from traces.core.calls import kind_of
 from traces.core.comm_kernels import communicates
-from traces.core.events import CommRecord, HostKind, Job, RankTrace, merged
+from traces.core.events import CommRecord, HostKind, Job, RankTrace, merged_record
 from traces.kineto.directory import read_job
 
 CLOCK = 28_254_349_605
@@ -323,7 +323,7 @@ class _RankWriter:
         own = int(trace.device.comm[row])
         records = [trace.comms[own]] if own >= 0 else []
         records += [trace.comms[host.comm[one]] for one in around.nonzero()[0][::-1]]
-        return merged(records)
+        return merged_record(records)
 
     def _listed(self, record: CommRecord) -> tuple[int, ...] | None:
         found = self.trace.groups.get(record.group_key)

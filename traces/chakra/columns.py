@@ -1,14 +1,14 @@
 """The nodes of ranks as columns, and the workload that they make where no starts were measured."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.distinct import by_appearance
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Ints, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
 from traces.chakra.calls import JobGroups, call_of
 from traces.chakra.nodes import (
     CALLS,
@@ -21,6 +21,7 @@ from traces.chakra.nodes import (
 )
 from traces.chakra.plain import Plain, PlainNodes
 from traces.chakra.stream import ChakraTrace
+from traces.core.columns import ValueIndex
 from traces.matching.lane_order import LOOSE, Given, before_on_lane, with_lanes
 from traces.matching.match_columns import MatchedColumns, RankCalls
 
@@ -157,17 +158,18 @@ def workload_of_columns(
     counts = [len(one) for one in ranked]
     first = np.cumsum([0, *counts])
     forms, of = forms_of(ranked)
-    lane, lanes = _table(lane for one in ranked for lane in lanes_of(one.nodes))
-    name, names = _table(form.name for form in forms)
+    lanes, names = ValueIndex[str](), ValueIndex[str]()
+    lane = lanes.column(lane for one in ranked for lane in lanes_of(one.nodes))
+    name = names.column(form.name for form in forms)
     call = np.full(len(of), -1, dtype=np.int32)
     call[first[calls.place] + calls.op] = calls.call
     groups, rows = _calls(calls, transfers)
     duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
     rank = np.repeat(np.array([one.nodes.rank for one in ranked], dtype=np.int64), counts)
     edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
-    communicates = lanes.index(COMMUNICATION) if COMMUNICATION in lanes else -1
+    communicates = lanes.index.get(COMMUNICATION, -1)
     given = Given(
-        lane=rank * len(lanes) + lane[of],
+        lane=rank * len(lanes.index) + lane[of],
         takes=lane[of] != communicates,
         call=call,
         duration=duration,
@@ -191,8 +193,8 @@ def workload_of_columns(
         edges=with_lanes(edges, before),
         calls=rows,
         groups=groups,
-        names=names,
-        lanes=lanes,
+        names=tuple(names.index),
+        lanes=tuple(lanes.index),
         job_ranks=job_ranks,
         notes=(LOOSE,) if loose else (),
     )
@@ -203,13 +205,6 @@ def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[NodeForm], NDArray[np.
     base = np.cumsum([0, *(len(one.nodes.forms) for one in ranked)])
     of = [one.form + begin for one, begin in zip(ranked, base, strict=False)]
     return [form for one in ranked for form in one.nodes.forms], np.concatenate(of)
-
-
-def _table(texts: Iterator[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each text, and the texts in the order in which they were first seen."""
-    index: dict[str, int] = {}
-    column = [index.setdefault(text, len(index)) for text in texts]
-    return np.array(column, dtype=np.int32), tuple(index)
 
 
 def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:

@@ -100,7 +100,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     Raises
     ------
     TraceError
-        If an id stands twice, or the data dependencies make a circle.
+        If an id stands twice, or the data dependencies make a cycle.
     """
     unused = Counter(trace.unused)
     place_of = _places(trace)
@@ -114,7 +114,7 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
         unused["control dependencies, which contradict the data dependencies"] = dropped
         waits, order = data, _order(data)
     if len(order) < len(waits):
-        raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
+        raise TraceError(f"{trace.file}: {_cycle(trace.nodes, waits, order)}")
     forms, form = _forms(trace)
     unused.update(count_other(forms, form))
     waits = [_distinct(one) if len(one) > 1 else one for one in waits]
@@ -253,7 +253,7 @@ def _starts(nodes: Sequence[ChakraNode]) -> tuple[list[float | None], int]:
 def _order(waits: Dependencies) -> list[int]:
     """Sort so that each comes after those it waits for, else in the order of the file.
 
-    Shorter than ``waits`` if those make a circle (Kahn 1962).
+    Shorter than ``waits`` if those make a cycle (Kahn 1962).
     """
     if all(not own or max(own) < place for place, own in enumerate(waits)):
         return list(range(len(waits)))
@@ -274,8 +274,8 @@ def _order(waits: Dependencies) -> list[int]:
     return order
 
 
-def _circle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
-    """Name a circle: going back from a node that is never free, one comes round to it."""
+def _cycle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
+    """Name a cycle: going back from a node that is never free, one comes round to it."""
     free = set(order)
     place = next(place for place in range(len(waits)) if place not in free)
     seen: dict[int, int] = {}
@@ -286,7 +286,7 @@ def _circle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[in
         place = next(one for one in waits[place] if one not in free)
     names = [f"{nodes[one].id} {nodes[one].name[:60]!r}" for one in path[seen[place] :]]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
-    return f"the data dependencies make a circle: node {shown}"
+    return f"the data dependencies make a cycle: node {shown}"
 
 
 def _type_name(number: int) -> str:

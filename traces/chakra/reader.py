@@ -69,7 +69,7 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     Raises
     ------
     TraceError
-        If dependencies make a circle, or ranks disagree on their calls.
+        If dependencies make a cycle, or ranks disagree on their calls.
     """
     job = _plain(files)
     if job is not None:

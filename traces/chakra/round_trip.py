@@ -14,6 +14,7 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
 from traces.chakra.schema import OWN, AttributeValues, ChakraNode
+from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
 _SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
@@ -83,12 +84,12 @@ def _workload(files: ChakraFiles) -> Workload:
     what = _column(rows, "what", np.uint8)
     for code in np.unique(what).tolist():
         What(code)  # which raises ValueError if there is no such
-    name, names = _indexed([node.name for node in rows.nodes])
+    names = ValueIndex[str]()
     return Workload(
         what=what,
         rank=np.array(rows.rank, dtype=np.int32),
         lane=_in_table([one[f"{OWN}lane"] for one in rows.values], lanes),
-        name=name,
+        name=names.column(node.name for node in rows.nodes),
         call=_column(rows, "call", np.int32, -1),
         duration=_column(rows, "duration", np.float64),
         ready=_column(rows, "ready", np.float64, 0.0),
@@ -97,7 +98,7 @@ def _workload(files: ChakraFiles) -> Workload:
         edges=_edges(rows),
         calls=_calls(calls),
         groups=tuple(groups),
-        names=names,
+        names=tuple(names.index),
         lanes=tuple(lanes),
         job_ranks=_number(shared["job_ranks"]),
         notes=tuple(_texts(shared["notes"])),
@@ -157,12 +158,6 @@ def _known(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     return None if np.isnan(found).all() else found
 
 
-def _indexed(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each text, and the texts in the order in which they were first seen."""
-    table: dict[str, int] = {}
-    return np.array([table.setdefault(text, len(table)) for text in texts], np.int32), tuple(table)
-
-
 def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
     index = {text: place for place, text in enumerate(table)}
     return np.array([index[text] for text in texts], dtype=np.int32)
@@ -203,7 +198,7 @@ def _edges(rows: _OpRows) -> Edges:
         lags += own.get(_FAR_LAGS, ())
         counts.append(len(near) + len(far))
         if len(lags) != len(sources):
-            raise ValueError(f"node {node.id} has not as many lags as dependencies")
+            raise ValueError(f"node {node.id}: lags and dependencies must have equal length")
     target = np.repeat(np.arange(len(counts)), counts)
     return Edges.of(len(counts), np.array(sources, dtype=np.int64), target, np.array(lags))
 

@@ -27,6 +27,10 @@ class ValueIndex(Generic[_Value]):
         index = self.index
         return [index.setdefault(value, len(index)) for value in values]
 
+    def column(self, values: Iterable[_Value]) -> Ints:
+        """Return the index of each of many values as a column."""
+        return np.array(self.many(values), dtype=np.int32)
+
 
 class EventRows:
     """Host or device events as they are read; ``lane`` is a thread or a stream."""

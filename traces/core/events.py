@@ -195,7 +195,7 @@ class Job:
 _FIELDS = tuple(column.name for column in fields(CommRecord))
 
 
-def merged(records: Sequence[CommRecord]) -> CommRecord:
+def merged_record(records: Sequence[CommRecord]) -> CommRecord:
     """Make one record of several on the same call; the first that says something counts."""
     joined = records[0]
     for record in records[1:]:

@@ -30,7 +30,7 @@ def load_goal(path: Path, step: str = "all") -> Loaded:
     Raises
     ------
     TraceError
-        If it cannot be read, a message has no other end, or what is required makes a circle.
+        If it cannot be read, a message has no other end, or what is required makes a cycle.
     """
     if step not in ("median", "all"):
         raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")

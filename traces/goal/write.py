@@ -135,8 +135,8 @@ class _RankWriter:
             return
         if self.schedule_of is None:
             raise OutputError(
-                f"{self.path}: {call} is a collective, which GOAL has not: say how it is carried "
-                "out (schedule_of), or write Chakra"
+                f"{self.path}: {call} is a collective, which does not exist in GOAL: say how it is "
+                "carried out (schedule_of), or write Chakra"
             )
         schedule = self.schedule_of(call)
         for step in schedule.steps:

@@ -182,7 +182,7 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
 
 
 def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
-    """Shapes, types and values of an operator's arguments, equally long where they are recorded."""
+    """Shapes, types and values of an operator's arguments; equal in length where recorded."""
     dims, types, values = (unwrapped(piece) for piece in (args.dims, args.types, args.values))
     dims = unwrapped(args.dims_old) if dims is None else dims
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):

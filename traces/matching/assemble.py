@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
+from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
 from traces.matching.clocks import MessageEnds, offsets
@@ -77,7 +78,7 @@ def assemble(
         rows.append(
             CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
         )
-    names, lanes = _Table(), _Table()
+    names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
     return Workload(
         what=np.array([op.what for op in every], dtype=np.uint8),
@@ -92,8 +93,8 @@ def assemble(
         edges=_edges(graphs, ops.first),
         calls=Calls.of(rows),
         groups=tuple(groups),
-        names=tuple(names),
-        lanes=tuple(lanes),
+        names=tuple(names.index),
+        lanes=tuple(lanes.index),
         job_ranks=job_ranks,
     )
 
@@ -136,14 +137,6 @@ class _Ops:
         self.over[members] = arrived + transfer
         self.call[members] = index
         return transfer
-
-
-class _Table(dict[str, int]):
-    """Texts in the order in which they were first seen, and the index of each."""
-
-    def column(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the index of each text."""
-        return np.array([self.setdefault(text, len(self)) for text in texts], dtype=np.int32)
 
 
 def _edges(graphs: Sequence[RankGraph], first: NDArray[np.int64]) -> Edges:

@@ -89,7 +89,7 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
 def before_on_lane(given: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
     """Find the op that runs before each on its lane, -1 if none does; and whether calls came loose.
 
-    ``given.lane`` may be any numbers; edges with a circle leave out what is on and behind it.
+    ``given.lane`` may be any numbers; edges with a cycle leave out what is on and behind it.
     """
     lanes, lane = np.unique(given.lane, return_inverse=True)
     given = given._replace(lane=lane)

@@ -21,7 +21,7 @@ from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
 from traces.core.comm_kernels import BY_NAME, KernelRule
-from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged
+from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.profiler.window import Window
 
 
@@ -45,7 +45,7 @@ def local_call(
     words = [record.collective for record in records if kind_of(record.collective)]
     by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
     kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
-    record = merged(records) if records else CommRecord(collective=name)
+    record = merged_record(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
     size = _group_size(record, ranks, listed.size if listed else None, trace)

@@ -16,7 +16,7 @@ from traces.core.events import RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
-from traces.profiler.host_waits import Handover, Wait
+from traces.profiler.host_waits import Handover, HostWait
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window
 
@@ -34,7 +34,7 @@ class Cut:
     end: float
     name: str
     launch: int | None = None
-    wait: Wait | None = None
+    wait: HostWait | None = None
     wakes: Handover | None = None
     hands_over: bool = False
 
@@ -145,7 +145,7 @@ class _LaneBuilder:
 
     def _wake_up(self) -> LocalOp:
         begin = self._graph.start
-        return LocalOp(What.HOST, self._label, "wake up", self._cursor, self._cursor, ready=begin)
+        return LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
 
     def _host(self, until: float, name: str) -> int:
         inside = self._enclosing.operator(self._thread, until)
@@ -184,7 +184,7 @@ def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cu
         cuts.setdefault(thread, []).append(cut)
 
 
-def wait_cuts(trace: RankTrace, waits: Iterable[Wait], cuts: dict[int, list[Cut]]) -> None:
+def wait_cuts(trace: RankTrace, waits: Iterable[HostWait], cuts: dict[int, list[Cut]]) -> None:
     """Cut each thread where it waits for the device."""
     for wait in waits:
         cut = Cut(wait.start, wait.end, wait.name, wait=wait)

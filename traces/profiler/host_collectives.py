@@ -17,7 +17,7 @@ from simulator.workload import What
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import local_call
-from traces.profiler.host_waits import Silence, Wait, silences
+from traces.profiler.host_waits import HostWait, Silence, silences
 from traces.profiler.window import Window
 
 _WORK = re.compile(r"^(gloo|mpi|ucc):")
@@ -118,7 +118,7 @@ def add_queue_edges(
 
 def collective_waits(
     trace: RankTrace, window: Window, graph: RankGraph, works: list[HostCollective]
-) -> Iterator[Wait]:
+) -> Iterator[HostWait]:
     """Find the silences in which a caller waited for the collectives it had queued.
 
     The end of a collective whose caller resumed before its event was closed is moved to then.
@@ -138,7 +138,7 @@ def collective_waits(
         op = graph.ops[found.op]
         until = min(silence.end, window.end)
         op.end = min(op.end, until)
-        yield Wait(silence.thread, silence.start, until, f"wait for {op.name}", (found.op,))
+        yield HostWait(silence.thread, silence.start, until, f"wait for {op.name}", (found.op,))
 
 
 def _ended_in(

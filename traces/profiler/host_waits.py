@@ -24,7 +24,7 @@ from traces.profiler.window import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class HostWait:
     """A host call that returned when device ops had ended (s)."""
 
     thread: int
@@ -39,7 +39,7 @@ _WAITS = re.compile(r"Synchronize")
 
 def device_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
-) -> Iterator[Wait]:
+) -> Iterator[HostWait]:
     """Find the synchronising calls of a step, and the copies their caller waited for."""
     recorded = _recorded(trace, ops)
     copies = _copies(launches, ops)
@@ -64,7 +64,7 @@ def device_waits(
             sources = _synchronized(ops, name, (start, end), known)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
-            yield Wait(thread, start, end, name, tuple(sorted(sources)))
+            yield HostWait(thread, start, end, name, tuple(sorted(sources)))
 
 
 def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
@@ -162,7 +162,7 @@ class _Loop:
     ends: Sequence[float]
 
 
-def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[Wait]:
+def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[HostWait]:
     """Find the loops of queries that ended as an op of the device did.
 
     The answer was no before the last question: the op ended between the last two answers.
@@ -175,7 +175,7 @@ def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[
         done = [op for op in last if op is not None and asked <= ops.ends[op] <= answered]
         if done:
             source = max(done, key=lambda op: (ops.ends[op], op))
-            yield Wait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
+            yield HostWait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
 
 
 _ASKS = re.compile(r"(Event|Stream)Query")

@@ -166,7 +166,7 @@ class Votes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _StreamWait:
     """A ``StreamWaitEvent``: when (s), and in which communication call.
 
     ``sequence`` is the number of the collective that it is for, if told;
@@ -191,7 +191,7 @@ class _Scan:
         self._latency = latency
         self._votes = votes
         self._last_compute: int | None = None
-        self._waiting: dict[int, list[_Wait]] = {}
+        self._waiting: dict[int, list[_StreamWait]] = {}
         self._behind: dict[int, list[int]] = {}
         self._launched_in: set[int] = set()
         self._pending: list[int] = []
@@ -225,7 +225,9 @@ class _Scan:
         self._just_recorded.discard(call.thread)
         if call.around not in self._launched_in:
             follows = self._follows.get(call.thread)
-            one = _Wait(call.start, call.around, call.sequence, recorded, follows, self._newest)
+            one = _StreamWait(
+                call.start, call.around, call.sequence, recorded, follows, self._newest
+            )
             self._waiting.setdefault(call.thread, []).append(one)
 
     def _launch(self, call: RuntimeCall) -> Iterator[Pair]:
@@ -244,7 +246,7 @@ class _Scan:
         self._last_compute = call.launched[-1]
         self._stream_of[thread] = self._ops.stream[op]
 
-    def _compute(self, op: int, thread: int, waiting: list[_Wait]) -> Iterator[Pair]:
+    def _compute(self, op: int, thread: int, waiting: list[_StreamWait]) -> Iterator[Pair]:
         """Spend the waits before a kernel, and those of the collectives launched behind them."""
         self._vote(op, waiting)
         for source, wait in self._joins(op, waiting):
@@ -253,7 +255,7 @@ class _Scan:
                 if wait.called < (self._ops.launched[collective] or 0.0):
                     yield source, collective
 
-    def _collective(self, call: RuntimeCall, waiting: list[_Wait]) -> Iterator[Pair]:
+    def _collective(self, call: RuntimeCall, waiting: list[_StreamWait]) -> Iterator[Pair]:
         """Spend a collective's own wait on compute, or on the collective launched before it.
 
         In the second case the current stream is none of compute's but one that was made to wait
@@ -290,7 +292,7 @@ class _Scan:
             self._votes.after[source] += self._explains(compute, op)
         return self._votes.is_after(source)
 
-    def _vote(self, op: int, waiting: list[_Wait]) -> None:
+    def _vote(self, op: int, waiting: list[_StreamWait]) -> None:
         """Count what a start says of its wait; of several, it says only which was the last."""
         if self._votes.closed or len(waiting) != 1:
             return
@@ -306,11 +308,11 @@ class _Scan:
         for stream, one in wait.newest.items():
             self._votes.refuted[site, stream] += _contradicted(self._ops, one, op)
 
-    def _site(self, op: int, wait: _Wait) -> Site:
+    def _site(self, op: int, wait: _StreamWait) -> Site:
         stream = self._ops.stream
         return None if wait.follows is None else stream[wait.follows], stream[op]
 
-    def _left_by_others(self, op: int) -> Iterator[_Wait]:
+    def _left_by_others(self, op: int) -> Iterator[_StreamWait]:
         """Take over the waits of a thread that launched to this stream and has stopped launching.
 
         The stream waits, not the thread: backward's first kernel waits for forward's last wait.
@@ -330,7 +332,7 @@ class _Scan:
         self._behind.setdefault(call.thread, []).extend(collectives)
         self._follows[call.thread] = collectives[-1]
 
-    def _joins(self, op: int, waiting: list[_Wait]) -> Iterator[tuple[int, _Wait]]:
+    def _joins(self, op: int, waiting: list[_StreamWait]) -> Iterator[tuple[int, _StreamWait]]:
         """Spend each wait on the op it was most likely for.
 
         The collective that the wait names; the other stream, if an event was recorded just before;
@@ -358,7 +360,7 @@ class _Scan:
         self._pending = [one for one in self._pending if one not in older and one != collective]
         return len(older)
 
-    def _source(self, op: int, wait: _Wait, *, first: bool) -> int | None:
+    def _source(self, op: int, wait: _StreamWait, *, first: bool) -> int | None:
         named = [one for one in self._pending if self._sequence(one) == wait.sequence]
         if wait.sequence is not None and named:
             return self._oldest(op, named)
@@ -377,7 +379,7 @@ class _Scan:
     def _sequence(self, op: int) -> int | None:
         return self._ops.graph.collectives[op].sequence
 
-    def _like_others(self, op: int, wait: _Wait) -> int | None:
+    def _like_others(self, op: int, wait: _StreamWait) -> int | None:
         """Take what like waits are for, unless the op's own times contradict it."""
         site, stream = self._site(op, wait), self._ops.stream
         chosen = self._votes.stream(site, {stream[one] for one in self._pending} - {stream[op]})

@@ -24,7 +24,7 @@ from traces.core.events import (
     Longs,
     RankTrace,
     launch_rows,
-    merged,
+    merged_record,
 )
 from traces.core.files import HEAD, unpack
 from traces.core.rank_names import rank_in_name, unknown_rank
@@ -215,7 +215,7 @@ def _filled(known: CommRecord, record: CommRecord) -> CommRecord:
         record = replace(record, in_elements=None, out_elements=None)
     if not known.group_ranks and record.group_ranks:
         known = replace(known, group_key="")  # a pointer, where the Execution Trace has a name
-    return merged([known, record])
+    return merged_record([known, record])
 
 
 def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:

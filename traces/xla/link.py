@@ -16,11 +16,12 @@ from traces.xla.device_graph import device_graph
 from traces.xla.events import XlaRecording
 from traces.xla.steps import StepChoice, choose_xla_step
 
-Skipped = Sequence[tuple[str, str]]
-
 
 def link_recordings(
-    path: Path, recordings: Sequence[XlaRecording], step: str, skipped: Skipped = ()
+    path: Path,
+    recordings: Sequence[XlaRecording],
+    step: str,
+    skipped: Sequence[tuple[str, str]] = (),
 ) -> Loaded:
     """Make a workload of one step of recordings that have been read.
 
@@ -90,7 +91,7 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
     graphs: Sequence[RankGraph],
     matching: Matching,
     offset: dict[int, float],
-    skipped: Skipped,
+    skipped: Sequence[tuple[str, str]],
     job_ranks: int,
 ) -> Coverage:
     calls = matching.calls

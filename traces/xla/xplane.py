@@ -154,7 +154,7 @@ class _PlaneReader:
             if metadata is None:
                 raise TraceError(
                     f"{self._file}: an event of {_text(self._plane.name)!r} names metadata "
-                    f"{number}, which the plane has not: the file is damaged"
+                    f"{number}, which does not exist in the plane: the file is damaged"
                 )
             name, shown = _text(metadata.name), _text(metadata.display_name)
             text = name if " = " in name else ""

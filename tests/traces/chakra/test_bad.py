@@ -192,15 +192,15 @@ def test_numbers_that_are_none_are_refused(tmp_path, fields):
     assert of(tmp_path, data, "x.0.json") is not None
 
 
-def test_circles_are_named(tmp_path):
+def test_cycles_are_named(tmp_path):
     ring = [node(n, name=f"op {n}", after=[(n + 1) % 3]) for n in range(3)]
     said = of(tmp_path, body(*ring, node(9)))
-    assert "make a circle" in said
+    assert "make a cycle" in said
     assert all(f"'op {n}'" in said for n in range(3))
-    assert "make a circle" in of(tmp_path, body(node(4, after=[4])))
+    assert "make a cycle" in of(tmp_path, body(node(4, after=[4])))
 
 
-def test_a_long_circle_and_a_long_chain_take_no_time(tmp_path):
+def test_a_long_cycle_and_a_long_chain_take_no_time(tmp_path):
     long = [node(n, after=[n + 1]) for n in range(10_000)]
     assert of(tmp_path, body(*long[:-1], node(9_999))) is None
     assert "(10000 in all)" in of(tmp_path, body(*long[:-1], node(9_999, after=[0])))

@@ -103,7 +103,7 @@ def test_a_lane_runs_one_op_at_a_time_what_is_ready_first(tmp_path):
     assert found[0, "node 1"] == pytest.approx(21e-6)
 
 
-def test_a_lanes_order_makes_no_circle_through_messages(tmp_path):
+def test_a_lanes_order_makes_no_cycle_through_messages(tmp_path):
     """In file order rank 0 would compute what waits for rank 1 first, and rank 1 waits for it."""
     first = [
         receive(1, 1, 0, tag=1),

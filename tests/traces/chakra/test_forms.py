@@ -113,8 +113,8 @@ def test_a_lane_that_is_busy_is_waited_for(tmp_path):
     assert (edges.source.tolist(), edges.target.tolist()) == ([0], [1])
 
 
-def test_a_node_that_waits_for_itself_is_a_circle(tmp_path):
-    with pytest.raises(TraceError, match=r"job\.0\.et: the data dependencies make a circle: node"):
+def test_a_node_that_waits_for_itself_is_a_cycle(tmp_path):
+    with pytest.raises(TraceError, match=r"job\.0\.et: the data dependencies make a cycle: node"):
         load_chakra(write(tmp_path, [node(0), node(1, after=[1])]))
 
 

@@ -121,7 +121,7 @@ def test_columns_are_what_nodes_are(tmp_path_factory, ranks):
         [node(1, name="record_param_comms", inputs="[]")],
         [node(1, inputs="größer")],
     ],
-    ids=["twice", "missing", "later", "circle", "start", "metadata", "comms", "not ASCII"],
+    ids=["twice", "missing", "later", "cycle", "start", "metadata", "comms", "not ASCII"],
 )
 def test_what_is_not_plain_is_read_node_by_node(tmp_path, nodes):
     files, _ = same(write(tmp_path, [nodes]))

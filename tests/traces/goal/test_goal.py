@@ -298,7 +298,7 @@ def test_a_ring_written_out_takes_its_closed_form(tmp_path):
 
 def test_what_goal_has_no_form_for_is_refused(tmp_path):
     path = tmp_path / "x.goal"
-    with pytest.raises(OutputError, match=r"all_reduce #0 .* is a collective, which GOAL has not"):
+    with pytest.raises(OutputError, match=r"all_reduce #0 .* does not exist in GOAL"):
         write_goal(job(), path)
     with pytest.raises(OutputError, match="has no size"):
         write_goal(job("unknown", float("nan")), path)

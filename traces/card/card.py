@@ -79,12 +79,12 @@ class Section(BaseModel):
 
     def strangers(self, prefix: str = "") -> list[str]:
         """Paths of the keys that the template does not have."""
-        found = [f"{prefix}{key}" for key in self.model_extra or ()]
+        paths = [f"{prefix}{key}" for key in self.model_extra or ()]
         for name, field in type(self).model_fields.items():
             own = getattr(self, name)
             if isinstance(own, Section):
-                found += own.strangers(f"{prefix}{field.alias or name}.")
-        return found
+                paths += own.strangers(f"{prefix}{field.alias or name}.")
+        return paths
 
 
 TEMPLATE_VERSION = 1
@@ -204,8 +204,8 @@ class ParallelismSection(Section):
 
         Expert parallelism reuses ranks of the others. What is not told counts as 1.
         """
-        told = [self.dp, self.tp, self.pp, self.cp]
-        return None if set(told) == {None} else math.prod(one or 1 for one in told)
+        degrees = [self.dp, self.tp, self.pp, self.cp]
+        return None if set(degrees) == {None} else math.prod(degree or 1 for degree in degrees)
 
 
 class LibrarySection(Section):
@@ -235,7 +235,17 @@ class SourcesSection(Section):
 
 
 class WorkloadCard(Section):
-    """A workload card."""
+    """A workload card: what a trace does not say of its job.
+
+    Every field may be blank (None, or ()). ``workload`` has model, data and hardware, ``executor``
+    framework, parallelism and communication library, ``metric_source`` the traces there are.
+
+    Examples
+    --------
+    >>> card = parse_card("workload: {hardware: {xpu_spec: {type: GPU, total_count: 8}}}", "c.yaml")
+    >>> card.xpu.total_count, card.parallelism.tp
+    (8, None)
+    """
 
     version: Natural = None
     description: Text = None
@@ -263,15 +273,15 @@ class WorkloadCard(Section):
 
     def notes(self) -> list[str]:
         """Say what of the card is out of the ordinary, and not used."""
-        found = []
+        notes = []
         if self.version != TEMPLATE_VERSION:
-            told = "no version" if self.version is None else f"version {self.version}"
-            found.append(f"card: {told}; read as template version {TEMPLATE_VERSION}")
+            version = "no version" if self.version is None else f"version {self.version}"
+            notes.append(f"card: {version}; read as template version {TEMPLATE_VERSION}")
         strangers = self.strangers()
         if strangers:
             more = f" and {len(strangers) - 8} more" if len(strangers) > 8 else ""
-            found.append(f"card: keys not used: {', '.join(strangers[:8])}{more}")
-        return found + list(self.bandwidths().notes)
+            notes.append(f"card: keys not used: {', '.join(strangers[:8])}{more}")
+        return notes + list(self.bandwidths().notes)
 
 
 def looks_like_card(text: str) -> bool:
@@ -280,7 +290,17 @@ def looks_like_card(text: str) -> bool:
 
 
 def read_card(path: Path) -> WorkloadCard | None:
-    """Read a card; None if the file is something else.
+    """Read a card.
+
+    Parameters
+    ----------
+    path
+        A YAML file.
+
+    Returns
+    -------
+    WorkloadCard or None
+        None if the file is something else: it has none of a card's sections at its top level.
 
     Raises
     ------
@@ -302,7 +322,24 @@ def read_card(path: Path) -> WorkloadCard | None:
 
 
 def parse_card(text: str, source: Path | str) -> WorkloadCard:
-    """Turn YAML text into a card; errors as :func:`read_card`.
+    """Turn YAML text into a card.
+
+    Parameters
+    ----------
+    text
+        The YAML.
+    source
+        What errors call it.
+
+    Returns
+    -------
+    WorkloadCard
+        The card; bandwidths are in Gb/s, as in the file.
+
+    Raises
+    ------
+    TraceError
+        If something is wrong with it: names file and key.
 
     Examples
     --------
@@ -316,8 +353,8 @@ def parse_card(text: str, source: Path | str) -> WorkloadCard:
     try:
         return WorkloadCard.model_validate(data)
     except ValidationError as error:
-        told = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
-        raise TraceError(f"{source}: {told}") from error
+        complaints = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
+        raise TraceError(f"{source}: {complaints}") from error
 
 
 def write_card(card: WorkloadCard) -> str:
@@ -342,8 +379,8 @@ def _bandwidths(card: WorkloadCard) -> Bandwidths:
     """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
     given = [
-        None if one is None else one * _GIGABIT
-        for one in card.workload.hardware.network_topo.bandwidth_gbps
+        None if gigabits is None else gigabits * _GIGABIT
+        for gigabits in card.workload.hardware.network_topo.bandwidth_gbps
     ]
     if len(given) > 2:
         return Bandwidths(
@@ -365,12 +402,12 @@ def _bandwidths(card: WorkloadCard) -> Bandwidths:
 
 def _complaint(detail: ErrorDetails) -> str:
     key = ".".join(str(part) for part in detail["loc"] if not _internal(part))
-    found = repr(detail["input"])
-    found = found if len(found) <= 60 else f"{found[:57]}..."
+    given = repr(detail["input"])
+    given = given if len(given) <= 60 else f"{given[:57]}..."
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "write a table"
-    return f"{key}: {found}: {message[0].lower()}{message[1:]}"
+    return f"{key}: {given}: {message[0].lower()}{message[1:]}"
 
 
 def _internal(part: int | str) -> bool:

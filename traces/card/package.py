@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A card, the file it is from, and where the traces are."""
+    """A workload card, the file it is from, and where the traces are."""
 
     card: "WorkloadCard"
     file: Path
@@ -31,17 +31,47 @@ class Package:
 
 
 def load_package(path: Path | str, step: str = MEDIAN) -> Loaded:
-    """Read a step of a package or of a bare trace; errors as :func:`open_package`."""
+    """Read a step of a package or of a bare trace.
+
+    Parameters
+    ----------
+    path
+        The directory of a package, or a trace as :func:`traces.load.load` takes it.
+    step
+        The number of a step, ``median`` or ``all``.
+
+    Returns
+    -------
+    Loaded
+        As :func:`traces.load.load` returns it. Groups without a name have that of the card's
+        parallelism; what the card has that is not used is said in the coverage's notes.
+
+    Raises
+    ------
+    TraceError
+        As :func:`find_package` and :func:`traces.load.load`.
+    """
     return open_package(path)(step)
 
 
 def open_package(
     path: Path | str, options: Options | None = None, name: str | None = None
 ) -> OpenTrace:
-    """Read a package or a bare trace for several of its steps; ``name`` is its format, if told.
+    """Read a package or a bare trace once, for several of its steps.
 
-    Groups without a name get that of the card's parallelism (:mod:`traces.card.package`). What the
-    card has that is not used is said in the coverage's notes.
+    Parameters
+    ----------
+    path
+        As for :func:`load_package`.
+    options
+        How profiler traces are read.
+    name
+        The format of the trace; None to tell it from the content.
+
+    Returns
+    -------
+    OpenTrace
+        A function from a step to what :func:`load_package` returns for it.
 
     Raises
     ------
@@ -60,7 +90,7 @@ def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
     loaded = read(step)
     coverage = loaded.coverage
     workload, named = labelled(loaded.workload, package.card.parallelism)
-    skipped = tuple(one for one in coverage.skipped if Path(one[0]) != package.file)
+    skipped = tuple(skip for skip in coverage.skipped if Path(skip[0]) != package.file)
     notes = (*coverage.notes, *package.card.notes(), *named)
     return replace(
         loaded,
@@ -71,12 +101,27 @@ def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
 
 
 def find_package(path: Path | str) -> Package | None:
-    """Find the card and the traces of a package; None if the path is a bare trace.
+    """Find the card and the traces of a package.
+
+    Parameters
+    ----------
+    path
+        A directory with one workload card, and traces beside it or in one sub-directory.
+
+    Returns
+    -------
+    Package or None
+        None if the path is a bare trace.
 
     Raises
     ------
     TraceError
         If there are several cards, a card is wrong, or its traces are missing or ambiguous.
+
+    Examples
+    --------
+    >>> find_package("traces/samples/gloo-ddp-4") is None  # a bare trace
+    True
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -86,8 +131,8 @@ def find_package(path: Path | str) -> Package | None:
     if not cards:
         return None
     if len(cards) > 1:
-        one, other = cards[0][0], cards[1][0]
-        raise TraceError(f"{other}: a second workload card beside {one.name}: leave one of them")
+        first, second = cards[0][0], cards[1][0]
+        raise TraceError(f"{second}: a second workload card beside {first.name}: leave one of them")
     file, card = cards[0]
     return Package(card, file, _traces(folder))
 
@@ -110,12 +155,12 @@ def _traces(folder: Path) -> Path:
     """Find a package's traces: beside the card, else in the one sub-directory that has some."""
     if trace_files(folder):
         return folder
-    inner = sorted(one for one in folder.iterdir() if one.is_dir() and not _hidden(one))
-    having = [one for one in inner if trace_files(one)]
+    inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not _hidden(entry))
+    having = [folder_inside for folder_inside in inner if trace_files(folder_inside)]
     if not having:
         raise TraceError(f"{folder}: a workload card, but no trace beside it or in a sub-directory")
     if len(having) > 1:
-        names = ", ".join(one.name for one in having[:4])
+        names = ", ".join(folder_inside.name for folder_inside in having[:4])
         raise TraceError(f"{folder}: traces in several sub-directories ({names}): name one of them")
     return having[0]
 
@@ -160,8 +205,8 @@ def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, 
     if not changed:
         return workload, ()
     kinds = dict.fromkeys(f"{new} (was {old})" for old, new in changed)
-    told = f"card: groups named by its parallelism: {', '.join(kinds)}"
-    return replace(workload, groups=groups), (told,)
+    note = f"card: groups named by its parallelism: {', '.join(kinds)}"
+    return replace(workload, groups=groups), (note,)
 
 
 def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:

@@ -27,11 +27,11 @@ def parse_yaml(text: str, source: Path | str) -> object:
     if len(text) > LONGEST:
         raise TraceError(f"{source}: {len(text)} characters; a workload card has at most {LONGEST}")
     try:
-        found: object = yaml.load(text, Loader=_Loader)
+        parsed: object = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        told = " ".join(str(error).split())
-        raise TraceError(f"{source}: not YAML that a card may have: {told[:300]}") from error
-    return found
+        reason = " ".join(str(error).split())
+        raise TraceError(f"{source}: not YAML that a card may have: {reason[:300]}") from error
+    return parsed
 
 
 class _Loader(yaml.SafeLoader):

@@ -144,13 +144,13 @@ def _collective(
 def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
     """Kind by ``comm_type``; by the name of a node that has a size; else unknown."""
     form, values = ranked.of(place), ranked.of(place).values
-    told = values.get("comm_type")
-    if isinstance(told, str):
-        told = _SPELLED.get(told.upper(), told)
-    if isinstance(told, int) and told in KIND_OF_TYPE:
-        return KIND_OF_TYPE[told]
-    if told is not None:
-        notes[f"collectives of comm_type {told!r}, which Chakra does not have"] += 1
+    written = values.get("comm_type")
+    if isinstance(written, str):
+        written = _SPELLED.get(written.upper(), written)
+    if isinstance(written, int) and written in KIND_OF_TYPE:
+        return KIND_OF_TYPE[written]
+    if written is not None:
+        notes[f"collectives of comm_type {written!r}, which Chakra does not have"] += 1
         return UNKNOWN
     named = kind_of(form.name)
     if values.get("comm_size") is None or named in (None, "send_receive"):
@@ -251,10 +251,10 @@ def _size(ranked: RankNodes, place: int) -> float:
 
 def _dtype(node: ChakraNode) -> str:
     """Tell the dtype of the inputs, where they are of one that is known."""
-    found = set(_TENSOR.findall(node.inputs.types[:4096]))
-    if len(found) != 1:
+    dtypes = set(_TENSOR.findall(node.inputs.types[:4096]))
+    if len(dtypes) != 1:
         return ""
-    dtype = str(found.pop())
+    dtype = str(dtypes.pop())
     try:
         bytes_per_element(dtype)
     except WorkloadError:

@@ -50,7 +50,7 @@ def of_nodes(nodes: RankNodes) -> RankColumns:
     return RankColumns(
         nodes,
         np.array(nodes.form, dtype=np.int64),
-        np.array([one for own in nodes.waits for one in own], dtype=np.int64),
+        np.array([source for own in nodes.waits for source in own], dtype=np.int64),
         np.repeat(np.arange(len(counts)), counts),
     )
 
@@ -101,10 +101,10 @@ def _forms(plain: Plain) -> tuple[Index, list[NodeForm]]:
     both = plain.columns.form.astype(np.int64) * len(micros) + duration
     number, first = by_appearance(both)
     forms = []
-    for one in both[first].tolist():
-        kind, told = divmod(one, len(micros))
+    for pair in both[first].tolist():
+        kind, which_duration = divmod(pair, len(micros))
         node = plain.kinds[kind]
-        forms.append(form_of(node.type, node.name, int(micros[told]), plain.values[kind]))
+        forms.append(form_of(node.type, node.name, int(micros[which_duration]), plain.values[kind]))
     return number, forms
 
 
@@ -155,17 +155,19 @@ def workload_of_columns(
     ranked: Sequence[RankColumns], calls: MatchedColumns, job_ranks: int, transfers: Floats
 ) -> Workload:
     """Make a workload in which lanes run one op at a time: not calls without a stream."""
-    counts = [len(one) for one in ranked]
+    counts = [len(rank_columns) for rank_columns in ranked]
     first = np.cumsum([0, *counts])
     forms, of = forms_of(ranked)
     lanes, names = ValueIndex[str](), ValueIndex[str]()
-    lane = lanes.column(lane for one in ranked for lane in lanes_of(one.nodes))
+    lane = lanes.column(lane for rank_columns in ranked for lane in lanes_of(rank_columns.nodes))
     name = names.column(form.name for form in forms)
     call = np.full(len(of), -1, dtype=np.int32)
     call[first[calls.place] + calls.op] = calls.call
     groups, rows = _calls(calls, transfers)
     duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
-    rank = np.repeat(np.array([one.nodes.rank for one in ranked], dtype=np.int64), counts)
+    rank = np.repeat(
+        np.array([rank_columns.nodes.rank for rank_columns in ranked], dtype=np.int64), counts
+    )
     edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
     communicates = lanes.index.get(COMMUNICATION, -1)
     given = Given(
@@ -202,9 +204,11 @@ def workload_of_columns(
 
 def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[NodeForm], NDArray[np.int64]]:
     """Forms of all ranks, and which every node is of, one rank after the other."""
-    base = np.cumsum([0, *(len(one.nodes.forms) for one in ranked)])
-    of = [one.form + begin for one, begin in zip(ranked, base, strict=False)]
-    return [form for one in ranked for form in one.nodes.forms], np.concatenate(of)
+    base = np.cumsum([0, *(len(rank_columns.nodes.forms) for rank_columns in ranked)])
+    of = [rank_columns.form + begin for rank_columns, begin in zip(ranked, base, strict=False)]
+    return [form for rank_columns in ranked for form in rank_columns.nodes.forms], np.concatenate(
+        of
+    )
 
 
 def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
@@ -224,7 +228,13 @@ def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...],
 
 
 def _edges(ranked: Sequence[RankColumns], first: NDArray[np.int64]) -> Edges:
-    sources = [one.source + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
-    targets = [one.target + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
+    sources = [
+        rank_columns.source + begin
+        for rank_columns, begin in zip(ranked, first.tolist(), strict=False)
+    ]
+    targets = [
+        rank_columns.target + begin
+        for rank_columns, begin in zip(ranked, first.tolist(), strict=False)
+    ]
     source = np.concatenate(sources)
     return Edges.of(int(first[-1]), source, np.concatenate(targets), np.zeros(len(source)))

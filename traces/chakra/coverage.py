@@ -30,14 +30,14 @@ class ChakraJob:
 
 
 def chakra_coverage(
-    files: ChakraFiles, job: ChakraJob, told: Sequence[str] = (), last: Sequence[str] = ()
+    files: ChakraFiles, job: ChakraJob, on_times: Sequence[str] = (), last: Sequence[str] = ()
 ) -> Coverage:
     """Say what was read; ``told`` are notes on times, ``last`` those that come last."""
-    kernels = [_of(one, _is_kernel) for one in job.ranked]
+    kernels = [_of(ranked, _is_kernel) for ranked in job.ranked]
     return Coverage(
         step="all",
         steps=(),
-        ranks=tuple(one.nodes.rank for one in job.ranked),
+        ranks=tuple(ranked.nodes.rank for ranked in job.ranked),
         ranks_in_job=job.job_ranks,
         kernels=sum(int(own.sum()) for own in kernels),
         launches_paired=sum(map(_launched, job.ranked, kernels)),
@@ -46,9 +46,9 @@ def chakra_coverage(
         sizes_known=_sized(job),
         starts={},
         clock_offset={},
-        unused=dict(sum((one.nodes.unused for one in job.ranked), Counter[str]())),
+        unused=dict(sum((ranked.nodes.unused for ranked in job.ranked), Counter[str]())),
         skipped=files.skipped,
-        notes=(*files.notes, *_notes(files, job, told), *last),
+        notes=(*files.notes, *_notes(files, job, on_times), *last),
     )
 
 
@@ -57,12 +57,12 @@ def member_durations(job: ChakraJob) -> Floats:
     return np.array([form.duration for form in forms_of(job.ranked)[0]])[_forms_of_members(job)]
 
 
-def waited(job: ChakraJob, told: Floats) -> Iterator[str]:
+def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
     """Say how long ranks waited in a collective, which durations need not explain."""
     if not len(job.calls):
         return
     begin = job.calls.offset[:-1]
-    least, most = np.minimum.reduceat(told, begin), np.maximum.reduceat(told, begin)
+    least, most = np.minimum.reduceat(durations, begin), np.maximum.reduceat(durations, begin)
     longest = float(np.where(least > 0, most - least, 0.0).max())
     if longest > 0:
         yield (
@@ -73,7 +73,7 @@ def waited(job: ChakraJob, told: Floats) -> Iterator[str]:
 
 def _forms_of_members(job: ChakraJob) -> NDArray[np.int64]:
     """Which form, of those of all ranks, each member of a call has."""
-    first = np.cumsum([0, *(len(one) for one in job.ranked)])
+    first = np.cumsum([0, *(len(ranked) for ranked in job.ranked)])
     return forms_of(job.ranked)[1][first[job.calls.place] + job.calls.op]
 
 
@@ -86,22 +86,22 @@ def _is_host(form: NodeForm) -> bool:
     return form.what == What.HOST
 
 
-def _of(one: RankColumns, is_so: Callable[[NodeForm], bool]) -> Mask:
+def _of(ranked: RankColumns, is_so: Callable[[NodeForm], bool]) -> Mask:
     """Mark the nodes of a rank whose forms are so."""
-    return np.array([is_so(form) for form in one.nodes.forms], dtype=np.bool_)[one.form]
+    return np.array([is_so(form) for form in ranked.nodes.forms], dtype=np.bool_)[ranked.form]
 
 
-def _launched(one: RankColumns, kernel: Mask) -> int:
+def _launched(ranked: RankColumns, kernel: Mask) -> int:
     """Count the kernels that wait for the host."""
-    host = _of(one, _is_host)
-    waits = np.zeros(len(one), dtype=np.bool_)
-    waits[one.target[host[one.source]]] = True
+    host = _of(ranked, _is_host)
+    waits = np.zeros(len(ranked), dtype=np.bool_)
+    waits[ranked.target[host[ranked.source]]] = True
     return int((waits & kernel).sum())
 
 
 def _complete(job: ChakraJob) -> int:
     """Count the calls of a known group of which all ranks that are there take part."""
-    there = {one.nodes.rank for one in job.ranked}
+    there = {ranked.nodes.rank for ranked in job.ranked}
     expected = [
         -1 if label == UNKNOWN_GROUP else len(there.intersection(ranks))
         for ranks, label in job.calls.groups
@@ -116,13 +116,13 @@ def _sized(job: ChakraJob) -> int:
         return 0
     forms, _ = forms_of(job.ranked)
     tells = np.array([form.values.get("comm_size") is not None for form in forms])
-    told = np.logical_or.reduceat(tells[_forms_of_members(job)], job.calls.offset[:-1])
+    tells_size = np.logical_or.reduceat(tells[_forms_of_members(job)], job.calls.offset[:-1])
     of_kind = np.array([kind != UNKNOWN for kind in job.calls.kind])
-    return int((of_kind & (told | ~np.isnan(job.calls.size))).sum())
+    return int((of_kind & (tells_size | ~np.isnan(job.calls.size))).sum())
 
 
-def _notes(files: ChakraFiles, job: ChakraJob, told: Sequence[str]) -> list[str]:
-    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *told]
+def _notes(files: ChakraFiles, job: ChakraJob, on_times: Sequence[str]) -> list[str]:
+    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
     if job.calls.assumed_groups:
         notes.append(
             f"{job.calls.assumed_groups} calls without a group, or of one that nothing "

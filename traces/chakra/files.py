@@ -101,8 +101,8 @@ def read_files(path: Path) -> ChakraFiles:
         raise TraceError(f"{path}: no Chakra trace in this directory")
     tables, skipped = _tables(files, chosen)
     if len(tables) > 1:
-        one, other, *_ = tables
-        raise TraceError(f"{path / other}: tells groups, as {one} does: leave one of them")
+        first, second, *_ = tables
+        raise TraceError(f"{path / second}: tells groups, as {first} does: leave one of them")
     ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
     _check_ranks(path, ranks)
     return _with_groups(tuple(ranks), tables, skipped)
@@ -139,23 +139,23 @@ def _tables(
         if file in chosen or not file.is_file():
             continue
         try:
-            found = comm_groups(unpack(file)) if _TABLE.match(beginning(file, _GLANCE)) else None
+            groups = comm_groups(unpack(file)) if _TABLE.match(beginning(file, _GLANCE)) else None
         except TraceError as error:
             skipped.append((str(file), str(error).removeprefix(f"{file}: ")))
             continue
-        if found is None:
+        if groups is None:
             skipped.append((str(file), "no Chakra trace"))
         else:
-            tables[file.name] = found
+            tables[file.name] = groups
     return tables, tuple(skipped)
 
 
 def _rank_file(path: Path, *, alone: bool) -> RankFile:
     trace = read_messages(path)
     own = {
-        one.name.removeprefix(OWN): attribute_value(one)
-        for one in trace.metadata.attr
-        if one.name.startswith(OWN)
+        attribute.name.removeprefix(OWN): attribute_value(attribute)
+        for attribute in trace.metadata.attr
+        if attribute.name.startswith(OWN)
     }
     told = Told() if trace.plain is not None else told_by(trace.nodes)
     told.groups.update(own_groups(own.get("groups")))
@@ -182,11 +182,11 @@ def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> 
 
 def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
     """Refuse two files of one rank, and a rank that is missing where most are there."""
-    for one, other in pairwise(ranks):
-        if one.rank == other.rank:
+    for earlier, later in pairwise(ranks):
+        if earlier.rank == later.rank:
             raise TraceError(
-                f"{other.trace.file}: rank {one.rank} again, as {one.trace.file} (from "
-                f"{one.rank_source}, from {other.rank_source}): leave one of them"
+                f"{later.trace.file}: rank {earlier.rank} again, as {earlier.trace.file} (from "
+                f"{earlier.rank_source}, from {later.rank_source}): leave one of them"
             )
     present = [file.rank for file in ranks]
     if all(file.own.get("ranks") == present for file in ranks):

@@ -107,17 +107,17 @@ def _in_range(ranks: Sequence[int]) -> bool:
 
 
 def _read_param_comms(values: str, told: Told) -> None:
-    found = _PARAM_COMMS.search(values[-_TAIL:])
-    if found is None:
+    params = _PARAM_COMMS.search(values[-_TAIL:])
+    if params is None:
         return
-    first, stride, size = (int(found[name]) for name in ("first", "stride", "size"))
+    first, stride, size = (int(params[name]) for name in ("first", "stride", "size"))
     if size < 1 or (stride < 1 and size > 1) or first + stride * (size - 1) >= MOST_RANKS:
         return
     ranks = tuple(range(first, first + max(stride, 1) * size, max(stride, 1)))
-    label = "" if found["label"] == "undefined" else found["label"]
-    told.groups.setdefault(found["name"], NamedGroup(ranks, label))
-    own = int(found["rank"])
-    is_message = found["message"] == "True" or kind_of(found["call"]) == "send_receive"
+    label = "" if params["label"] == "undefined" else params["label"]
+    told.groups.setdefault(params["name"], NamedGroup(ranks, label))
+    own = int(params["rank"])
+    is_message = params["message"] == "True" or kind_of(params["call"]) == "send_receive"
     if not is_message and own < size:
         told.ranks.add(ranks[own])
 

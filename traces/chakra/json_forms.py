@@ -115,12 +115,12 @@ def _messages(path: Path, text: str) -> ChakraTrace:
     objects = _objects(text)
     metadata = ParseDict(next(objects, {}), MetadataMessage())
     nodes: list[ChakraNode] = []
-    for one in objects:
-        if not isinstance(one, dict):
+    for written in objects:
+        if not isinstance(written, dict):
             raise TraceError(f"{path}: node {len(nodes)}: is no JSON object")
         try:
-            told = {key: one[key] for key in one if key not in _PASSED_OVER}
-            nodes.append(ParseDict(told, NodeMessage()))
+            fields = {key: written[key] for key in written if key not in _PASSED_OVER}
+            nodes.append(ParseDict(fields, NodeMessage()))
         except ParseError as error:
             raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
     return packed(path, metadata, nodes)
@@ -135,14 +135,14 @@ def _objects(text: str) -> Iterator[Any]:
     read = json.JSONDecoder().raw_decode
     at = _skip(text, 0)
     while at < len(text):
-        one, at = read(text, at)
+        value, at = read(text, at)
         at = _skip(text, at)
-        yield one
+        yield value
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def _graph_node(node: _GraphNode) -> ChakraNode:
@@ -161,5 +161,5 @@ def _graph_node(node: _GraphNode) -> ChakraNode:
             message.attr.add(name=name, int64_val=value)
     if node.pg_name is not None:
         message.attr.add(name="pg_name", string_val=node.pg_name)
-    found: ChakraNode = message
-    return found
+    made: ChakraNode = message
+    return made

@@ -107,28 +107,31 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
     control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
     start, epoch = _starts(trace.nodes)
-    waits = [[*one, *other] if other else one for one, other in zip(data, control, strict=True)]
+    waits = [
+        [*by_data, *by_control] if by_control else by_data
+        for by_data, by_control in zip(data, control, strict=True)
+    ]
     order = _order(waits)
     if len(order) < len(waits):
-        dropped = sum(len(one) for one in control)
+        dropped = sum(len(node_waits) for node_waits in control)
         unused["control dependencies, which contradict the data dependencies"] = dropped
         waits, order = data, _order(data)
     if len(order) < len(waits):
         raise TraceError(f"{trace.file}: {_cycle(trace.nodes, waits, order)}")
     forms, form = _forms(trace)
     unused.update(count_other(forms, form))
-    waits = [_distinct(one) if len(one) > 1 else one for one in waits]
+    waits = [_distinct(node_waits) if len(node_waits) > 1 else node_waits for node_waits in waits]
     nodes = trace.nodes
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
 
 def count_other(forms: Sequence[NodeForm], form: Sequence[int]) -> Counter[str]:
     """Count the nodes of types that are not modelled, given which of the forms each node is of."""
-    found: Counter[str] = Counter()
-    for one, count in zip(forms, often(forms, form), strict=True):
-        if one.type not in _MODELLED:
-            found[f"nodes of type {_type_name(one.type)}: kept as host ops"] += count
-    return found
+    others: Counter[str] = Counter()
+    for kind_of_node, count in zip(forms, often(forms, form), strict=True):
+        if kind_of_node.type not in _MODELLED:
+            others[f"nodes of type {_type_name(kind_of_node.type)}: kept as host ops"] += count
+    return others
 
 
 def often(forms: Sequence[NodeForm], form: Sequence[int]) -> list[int]:
@@ -171,8 +174,8 @@ def _forms(trace: ChakraTrace) -> tuple[list[NodeForm], list[int]]:
 def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeForm:
     """Say what nodes of a type, with a name, a duration (us) and attributes, are."""
     what = _what_of(kind, name, values)
-    told = values.get("is_cpu_op")
-    on_host = bool(told) if told is not None else what == What.HOST
+    says_host = values.get("is_cpu_op")
+    on_host = bool(says_host) if says_host is not None else what == What.HOST
     exact = values.get(f"{OWN}duration")
     duration = micros * _MICRO
     if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
@@ -218,9 +221,11 @@ def _waits(
         return waits
     dangling = 0
     for number, own in enumerate(waits):
-        found = [place_of[one] for one in own if one in place_of] if own else []
-        dangling += len(own) - len(found)
-        waits[number] = found
+        known = (
+            [place_of[waited_for] for waited_for in own if waited_for in place_of] if own else []
+        )
+        dangling += len(own) - len(known)
+        waits[number] = known
     if dangling:
         unused[f"{which} dependencies on nodes that are not in the file"] += dangling
     return waits
@@ -239,12 +244,12 @@ def _starts(nodes: Sequence[ChakraNode]) -> tuple[list[float | None], int]:
     A start of 0 is also what a file holds that tells none: it is one only where the other starts
     are as near to it as to each other.
     """
-    told = [node.start_time_micros for node in nodes if node.start_time_micros]
-    if not told:
+    recorded = [node.start_time_micros for node in nodes if node.start_time_micros]
+    if not recorded:
         return [None] * len(nodes), 0
-    least, most = min(told), max(told)
-    zero_told = least <= most - least or len(told) == 1
-    epoch = 0 if zero_told and len(told) < len(nodes) else least
+    least, most = min(recorded), max(recorded)
+    zero_told = least <= most - least or len(recorded) == 1
+    epoch = 0 if zero_told and len(recorded) < len(nodes) else least
     zero = 0.0 if zero_told else None
     starts = [node.start_time_micros for node in nodes]
     return [(start - epoch) * 1e-6 if start else zero for start in starts], epoch
@@ -259,8 +264,8 @@ def _order(waits: Dependencies) -> list[int]:
         return list(range(len(waits)))
     followers: Dependencies = [[] for _ in waits]
     for place, own in enumerate(waits):
-        for one in own:
-            followers[one].append(place)
+        for waited_for in own:
+            followers[waited_for].append(place)
     missing = [len(own) for own in waits]
     free = [place for place, count in enumerate(missing) if count == 0]
     order = []
@@ -283,8 +288,10 @@ def _cycle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int
     while place not in seen:
         seen[place] = len(path)
         path.append(place)
-        place = next(one for one in waits[place] if one not in free)
-    names = [f"{nodes[one].id} {nodes[one].name[:60]!r}" for one in path[seen[place] :]]
+        place = next(waited_for for waited_for in waits[place] if waited_for not in free)
+    names = [
+        f"{nodes[on_cycle].id} {nodes[on_cycle].name[:60]!r}" for on_cycle in path[seen[place] :]
+    ]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
     return f"the data dependencies make a cycle: node {shown}"
 

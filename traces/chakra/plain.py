@@ -80,10 +80,10 @@ def plain(data: bytes, at: int) -> Plain | None:
         digest=np.zeros(nodes, dtype=np.uint64),
         slot=np.full(1 << (2 * nodes).bit_length(), -1, dtype=np.int32),
     )
-    found = read(content, at, columns, deps, control, forms)
-    if found < 0 or columns.start.any():
+    kinds_found = read(content, at, columns, deps, control, forms)
+    if kinds_found < 0 or columns.start.any():
         return None
-    kinds = _decoded(forms, found)
+    kinds = _decoded(forms, kinds_found)
     return kinds and Plain(data, columns, *kinds, *_waits((deps, control)))
 
 
@@ -97,10 +97,10 @@ def _zeros(length: int) -> Index:
 
 
 def _decoded(
-    forms: Forms, found: int
+    forms: Forms, count: int
 ) -> tuple[tuple[ChakraNode, ...], tuple[AttributeValues, ...]] | None:
     """Decode the kinds of nodes; None if one cannot be, or tells of groups."""
-    ends = forms.offset[: found + 1].tolist()
+    ends = forms.offset[: count + 1].tolist()
     content = forms.content[: ends[-1]].tobytes()
     values_of = Attributes().values
     try:
@@ -114,6 +114,9 @@ def _decoded(
 
 def _waits(lists: Sequence[Lists]) -> tuple[Index, Index]:
     """Who waits for which id, of all lists."""
-    waiting = [np.repeat(np.arange(len(one.offset) - 1), np.diff(one.offset)) for one in lists]
-    ids = [one.item[: one.offset[-1]] for one in lists]
+    waiting = [
+        np.repeat(np.arange(len(dependencies.offset) - 1), np.diff(dependencies.offset))
+        for dependencies in lists
+    ]
+    ids = [dependencies.item[: dependencies.offset[-1]] for dependencies in lists]
     return np.concatenate(waiting), np.concatenate(ids)

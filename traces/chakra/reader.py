@@ -76,22 +76,22 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
         return _unmeasured(path, files, job)
     ranked = [rank_nodes(file.trace, file.rank) for file in files.ranks]
     notes: Counter[str] = Counter()
-    timed = all(one.timed for one in ranked)
+    timed = all(nodes.timed for nodes in ranked)
     job_ranks = _job_ranks(files, ranked)
     graphs, calls = [], []
-    for file, one in zip(files.ranks, ranked, strict=True):
-        graphs.append(_graph(one, notes, timed=timed))
+    for file, nodes in zip(files.ranks, ranked, strict=True):
+        graphs.append(_graph(nodes, notes, timed=timed))
         tables = (file.told.groups, files.groups)
-        calls.append(local_calls(one, tables, job_ranks, notes))
+        calls.append(local_calls(nodes, tables, job_ranks, notes))
     matching = _matching(ranked, graphs, calls, job_ranks)
     if not timed:
         places = [[*own] for own in calls]
         for call in matching.calls:
             call.ops = {at: places[at][op] for at, op in call.ops.items()}
-    job = ChakraJob([of_nodes(one) for one in ranked], as_columns(matching), job_ranks, notes)
+    job = ChakraJob([of_nodes(nodes) for nodes in ranked], as_columns(matching), job_ranks, notes)
     if not timed:
         return _unmeasured(path, files, job)
-    epochs = [one.epoch * 1000 for one in ranked]
+    epochs = [nodes.epoch * 1000 for nodes in ranked]
     return _measured(path, files, job, _MeasuredRanks(graphs, epochs, matching))
 
 
@@ -100,20 +100,22 @@ def _plain(files: ChakraFiles) -> ChakraJob | None:
     ranked, calls = [], []
     notes: Counter[str] = Counter()
     for file in files.ranks:
-        one = of_plain(file.trace, file.rank)
-        if one is None:
+        rank_columns = of_plain(file.trace, file.rank)
+        if rank_columns is None:
             return None
-        ranked.append(one)
+        ranked.append(rank_columns)
     try:
-        job_ranks = _job_ranks(files, [one.nodes for one in ranked])
+        job_ranks = _job_ranks(files, [rank_columns.nodes for rank_columns in ranked])
         everyone = tuple(range(job_ranks))
-        for file, one in zip(files.ranks, ranked, strict=True):
-            _count_lacking(one.nodes, notes)
-            calls.append(rank_calls(one, ((file.told.groups, files.groups), everyone), notes))
-        found = match_alike(calls, job_ranks)
+        for file, rank_columns in zip(files.ranks, ranked, strict=True):
+            _count_lacking(rank_columns.nodes, notes)
+            calls.append(
+                rank_calls(rank_columns, ((file.told.groups, files.groups), everyone), notes)
+            )
+        calls_matched = match_alike(calls, job_ranks)
     except TraceError:
         return None
-    return None if found is None else ChakraJob(ranked, found, job_ranks, notes)
+    return None if calls_matched is None else ChakraJob(ranked, calls_matched, job_ranks, notes)
 
 
 def _matching(
@@ -135,7 +137,7 @@ def _match(
     calls: Sequence[dict[int, LocalCall]],
     job_ranks: int,
 ) -> Matching:
-    timed = all(one.timed for one in ranked)
+    timed = all(nodes.timed for nodes in ranked)
     for graph, own in zip(graphs, calls, strict=True):
         graph.collectives = own if timed else dict(enumerate(own.values()))
     return match(graphs, job_ranks)
@@ -143,12 +145,12 @@ def _match(
 
 def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
     """Count the ranks of the job: the highest that a file, a group or a message names."""
-    highest = max(one.rank for one in ranked)
+    highest = max(nodes.rank for nodes in ranked)
     tables = [files.groups, *(file.told.groups for file in files.ranks)]
     for table in tables:
         for group in table.values():
             highest = max(highest, *(group.ranks or (0,)))
-    return 1 + max(highest, *(highest_rank(one) for one in ranked))
+    return 1 + max(highest, *(highest_rank(nodes) for nodes in ranked))
 
 
 def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
@@ -214,13 +216,13 @@ def _measured(path: Path, files: ChakraFiles, job: ChakraJob, measured: _Measure
 
 def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     """Order what only has durations, as an execution would; no step was measured."""
-    told = member_durations(job)
-    workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, told))
+    durations = member_durations(job)
+    workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, durations))
     nothing = dict.fromkeys(workload.ranks, math.nan)
     notes = (
         "the files tell durations and no starts: no step was measured, ranks are taken to "
         "begin together, and each lane runs what becomes ready first",
-        *waited(job, told),
+        *waited(job, durations),
         *_some_timed(job),
     )
     return Loaded(
@@ -233,14 +235,14 @@ def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     )
 
 
-def _transfers(job: ChakraJob, told: Floats) -> Floats:
+def _transfers(job: ChakraJob, durations: Floats) -> Floats:
     """Take the least duration of any member (s): the last to arrive did not wait.
 
     NaN where none is told; a call that has no size either then costs nothing, which is noted.
     """
     if not len(job.calls):
         return np.zeros(0)
-    least = np.minimum.reduceat(np.where(told > 0, told, np.inf), job.calls.offset[:-1])
+    least = np.minimum.reduceat(np.where(durations > 0, durations, np.inf), job.calls.offset[:-1])
     least[np.isinf(least)] = np.nan
     nothing = np.isnan(least) & np.isnan(job.calls.size)
     if nothing.any():
@@ -249,6 +251,6 @@ def _transfers(job: ChakraJob, told: Floats) -> Floats:
 
 
 def _some_timed(job: ChakraJob) -> Iterator[str]:
-    some = sum(one.nodes.timed for one in job.ranked)
+    some = sum(rank_columns.nodes.timed for rank_columns in job.ranked)
     if some:
         yield f"starts that {some} of {len(job.ranked)} files tell are not used"

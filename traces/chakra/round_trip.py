@@ -88,7 +88,7 @@ def _workload(files: ChakraFiles) -> Workload:
     return Workload(
         what=what,
         rank=np.array(rows.rank, dtype=np.int32),
-        lane=_in_table([one[f"{OWN}lane"] for one in rows.values], lanes),
+        lane=_in_table([attributes[f"{OWN}lane"] for attributes in rows.values], lanes),
         name=names.column(node.name for node in rows.nodes),
         call=_column(rows, "call", np.int32, -1),
         duration=_column(rows, "duration", np.float64),
@@ -148,18 +148,18 @@ def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) ->
     """Collect an attribute of every op; one that has no usual value must be there."""
     key = f"{OWN}{name}"
     if usual is _NOT_GIVEN:
-        return np.array([one[key] for one in rows.values], dtype=dtype)
-    return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
+        return np.array([attributes[key] for attributes in rows.values], dtype=dtype)
+    return np.array([attributes.get(key, usual) for attributes in rows.values], dtype=dtype)
 
 
 def _known(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     """Collect an attribute that is known of some ops; None if of none."""
-    found = _column(rows, name, np.float64, math.nan)
-    return None if np.isnan(found).all() else found
+    column = _column(rows, name, np.float64, math.nan)
+    return None if np.isnan(column).all() else column
 
 
 def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
-    index = {text: place for place, text in enumerate(table)}
+    index = {text: number for number, text in enumerate(table)}
     return np.array([index[text] for text in texts], dtype=np.int32)
 
 
@@ -212,15 +212,15 @@ def _number(value: object) -> int:
 def _texts(value: object) -> list[str]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
-    return [str(one) for one in value]
+    return [str(text) for text in value]
 
 
 def _by_rank(workload: Workload, column: Any, most: Any) -> dict[int, float]:
-    found = {}
+    extremes = {}
     for rank in workload.ranks:
         own = column[(workload.rank == rank) & ~np.isnan(column)]
-        found[rank] = float(most(own)) if len(own) else math.nan
-    return found
+        extremes[rank] = float(most(own)) if len(own) else math.nan
+    return extremes
 
 
 def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:

@@ -232,20 +232,20 @@ class Attributes:
             If one is not of Chakra's schema.
         """
         key = tuple(attributes)
-        found = self._all.get(key)
-        if found is None:
-            found = self._all[key] = {}
+        known = self._all.get(key)
+        if known is None:
+            known = self._all[key] = {}
             for name, value in map(self._decoded, key):
                 if name in _READ or name.startswith(OWN):
-                    found.setdefault(name, value)
-        return found
+                    known.setdefault(name, value)
+        return known
 
     def _decoded(self, attribute: bytes) -> tuple[str, Any]:
-        found = self._one.get(attribute)
-        if found is None:
+        known = self._one.get(attribute)
+        if known is None:
             message = AttributeMessage.FromString(attribute)
-            found = self._one[attribute] = (message.name, attribute_value(message))
-        return found
+            known = self._one[attribute] = (message.name, attribute_value(message))
+        return known
 
 
 def attribute_value(attribute: Any) -> Any:

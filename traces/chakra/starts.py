@@ -15,13 +15,13 @@ from traces.core.rank_graph import LocalOp, RankGraph
 
 def spans(ranked: RankNodes, durations: list[float]) -> list[tuple[float, float]]:
     """Start and end of each node (s); one that is not told starts when what it waits for ends."""
-    found = [(0.0, 0.0)] * len(ranked.nodes)
+    times = [(0.0, 0.0)] * len(ranked.nodes)
     for place in ranked.order:
         start = ranked.start[place]
         if start is None:
-            start = max((found[one][1] for one in ranked.waits[place]), default=0.0)
-        found[place] = (start, start + durations[place])
-    return found
+            start = max((times[source][1] for source in ranked.waits[place]), default=0.0)
+        times[place] = (start, start + durations[place])
+    return times
 
 
 def connect(graph: RankGraph, ranked: RankNodes) -> None:
@@ -31,9 +31,9 @@ def connect(graph: RankGraph, ranked: RankNodes) -> None:
     for place, op in enumerate(graph.ops):
         waits = {*ranked.waits[place], *before.get(place, ())}
         allowed = {
-            one: graph.ops[one].end
-            for one in waits
-            if graph.ops[one].end <= op.start + CONTRADICTED
+            source: graph.ops[source].end
+            for source in waits
+            if graph.ops[source].end <= op.start + CONTRADICTED
         }
         contradicted += len(set(ranked.waits[place]) - set(allowed))
         _explain(graph, place, allowed)
@@ -45,7 +45,7 @@ def connect(graph: RankGraph, ranked: RankNodes) -> None:
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
     """Find the op before each on its lane, where the one had ended when the other started."""
     lanes: dict[str, list[int]] = {}
-    for place in sorted(range(len(graph.ops)), key=lambda one: (graph.ops[one].start, one)):
+    for place in sorted(range(len(graph.ops)), key=lambda op: (graph.ops[op].start, op)):
         if graph.ops[place].lane != COMMUNICATION:
             lanes.setdefault(graph.ops[place].lane, []).append(place)
     return {
@@ -61,12 +61,12 @@ _DEVICE = (What.COMPUTE, What.COPY, What.COLLECTIVE, What.SEND, What.RECEIVE)
 
 def _explain(graph: RankGraph, place: int, allowed: dict[int, float]) -> None:
     op = graph.ops[place]
-    last = max(allowed, key=lambda one: (allowed[one], one), default=None)
+    last = max(allowed, key=lambda source: (allowed[source], source), default=None)
     if last is None:
         op.ready = op.start
-    for one, end in allowed.items():
-        lag = max(0.0, op.start - end) if one == last else 0.0
-        graph.edges.append((one, place, lag))
+    for source, end in allowed.items():
+        lag = max(0.0, op.start - end) if source == last else 0.0
+        graph.edges.append((source, place, lag))
     if op.what in _DEVICE:
         reason = _reason(op, graph.ops[last] if last is not None else None)
         graph.explained[reason] = graph.explained.get(reason, 0) + 1

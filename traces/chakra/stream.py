@@ -75,10 +75,12 @@ def decode_stream(path: Path, data: bytes) -> ChakraTrace:
     """
     begun = _length(data, 0)
     first = begun and _metadata(data[begun[1] : sum(begun)])
-    if begun and first and not any(one.name.startswith(OWN) for one in first.attr):
-        found = plain(data, sum(begun))
-        if found is not None:
-            return ChakraTrace(path, first, {}, lambda: _decoded(path, _pieces(path, data)), found)
+    if begun and first and not any(attribute.name.startswith(OWN) for attribute in first.attr):
+        columns = plain(data, sum(begun))
+        if columns is not None:
+            return ChakraTrace(
+                path, first, {}, lambda: _decoded(path, _pieces(path, data)), columns
+            )
     pieces = _pieces(path, data)
     if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
@@ -137,10 +139,10 @@ def _no_node(path: Path, place: int, size: int, error: DecodeError) -> TraceErro
 
 def packed(path: Path, metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> ChakraTrace:
     """Make what :func:`decode_stream` does of whole messages."""
-    found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
+    packed_nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
     values_of = Attributes().values
-    values = [values_of(node.attr) for node in found]
-    return ChakraTrace(path, metadata, {}, lambda: (found, values))
+    values = [values_of(node.attr) for node in packed_nodes]
+    return ChakraTrace(path, metadata, {}, lambda: (packed_nodes, values))
 
 
 def encode_stream(metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> bytes:
@@ -165,12 +167,16 @@ def is_stream(head: bytes) -> bool:
     metadata = _metadata(head[at : at + size])
     if metadata is None or len(UnknownFieldSet(cast("Message", metadata))):
         return False
-    told = bool(metadata.version or metadata.attr)
+    says_something = bool(metadata.version or metadata.attr)
     following = _length(head, at + size)
     if following is None:
-        return told
+        return says_something
     size, at = following
-    return told if at + size > len(head) else _is_node(head[at : at + size], lenient=told)
+    return (
+        says_something
+        if at + size > len(head)
+        else _is_node(head[at : at + size], lenient=says_something)
+    )
 
 
 def _pieces(path: Path, data: bytes) -> list[bytes]:
@@ -181,13 +187,13 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
         size = data[at]
         begin = at + 1
         if size >= _MORE:
-            found = _length(data, at)
-            if found is None:
+            length = _length(data, at)
+            if length is None:
                 raise TraceError(
                     f"{path}: message {len(pieces)} at byte {at}: its length is no varint: "
                     "the file is damaged, or cut short, or no Chakra trace"
                 )
-            size, begin = found
+            size, begin = length
         if begin + size > end:
             raise TraceError(
                 f"{path}: message {len(pieces)} at byte {at} says it has {size} bytes, and "
@@ -199,17 +205,17 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
 
 
 def _body(piece: bytes) -> bytes:
-    found = _length(piece, 0)
-    return piece if found is None else piece[found[1] :]
+    length = _length(piece, 0)
+    return piece if length is None else piece[length[1] :]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:
     """Read the varint at a place: its value and where it ends; None if there is none."""
     size = 0
-    for place, byte in enumerate(data[at : at + _MOST_VARINT]):
-        size |= (byte & 0x7F) << (7 * place)
+    for digit, byte in enumerate(data[at : at + _MOST_VARINT]):
+        size |= (byte & 0x7F) << (7 * digit)
         if byte < 0x80:
-            return size, at + place + 1
+            return size, at + digit + 1
     return None
 
 
@@ -241,16 +247,16 @@ def _metadata(piece: bytes) -> ChakraMetadata | None:
     metadata = MetadataMessage()
     metadata.attr.extend(
         MetadataMessage.FromString(
-            b"\x12" + _varint(one.ByteSize()) + one.SerializeToString()
+            b"\x12" + _varint(attribute.ByteSize()) + attribute.SerializeToString()
         ).attr[0]
-        for one in old.attr
+        for attribute in old.attr
     )
     return metadata
 
 
 def _is_newer(node: ChakraNode) -> bool:
     unknown = UnknownFieldSet(cast("Message", node))
-    return any(unknown[place].field_number not in _NEWER for place in range(len(unknown)))
+    return any(unknown[index].field_number not in _NEWER for index in range(len(unknown)))
 
 
 def _is_node(piece: bytes, *, lenient: bool) -> bool:
@@ -263,8 +269,8 @@ def _is_node(piece: bytes, *, lenient: bool) -> bool:
 
 def _begins_metadata(piece: bytes) -> bool:
     """Whether a message that is longer than what was read begins with an attribute or a version."""
-    found = _length(piece, 1)
-    if piece[:1] not in (b"\x0a", b"\x12") or found is None:
+    length = _length(piece, 1)
+    if piece[:1] not in (b"\x0a", b"\x12") or length is None:
         return False
-    size, begin = found
+    size, begin = length
     return begin + size <= len(piece) and _metadata(piece[: begin + size]) is not None

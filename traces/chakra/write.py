@@ -45,7 +45,21 @@ _SHARDS = ("all_gather", "gather")
 
 
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
+    """Write a workload as Chakra files.
+
+    Parameters
+    ----------
+    workload
+        What is written; reading the files gives it back.
+    directory
+        Made if need be.
+    prefix
+        What the files' names begin with.
+
+    Returns
+    -------
+    tuple of Path
+        ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
 
     Raises
     ------
@@ -61,7 +75,9 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
             "calls only as nodes"
         )
     files = {f"{prefix}.{rank}.et": body for rank, body in _bodies(workload)}
-    groups = {_group_name(number): list(one.ranks) for number, one in enumerate(workload.groups)}
+    groups = {
+        _group_name(number): list(group.ranks) for number, group in enumerate(workload.groups)
+    }
     files[COMM_GROUPS] = json.dumps(groups, indent=1).encode()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -138,8 +154,8 @@ def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
     _set(message, "lanes", "string", list(workload.lanes))
     groups = [[group.label, list(group.ranks)] for group in workload.groups]
     _set(message, "groups", "string", json.dumps(groups))
-    found: ChakraMetadata = message
-    return found
+    metadata: ChakraMetadata = message
+    return metadata
 
 
 def _set(message: Any, name: str, scalar: str, value: object, *, own: bool = True) -> None:
@@ -169,8 +185,8 @@ def _node(context: _Context, op: int) -> ChakraNode:
     _add_times(workload, message, op)
     _add_work(workload, message, op)
     _add_waits(context, message, op)
-    found: ChakraNode = message
-    return found
+    node: ChakraNode = message
+    return node
 
 
 def _spent(workload: Workload, op: int, call: Call, kind: int) -> float:
@@ -212,13 +228,13 @@ def _add_work(workload: Workload, message: Any, op: int) -> None:
 
 def _add_waits(context: _Context, message: Any, op: int) -> None:
     rank = context.workload.rank
-    near = [(one, lag) for one, lag in context.before[op] if rank[one] == rank[op]]
-    far = [(one, lag) for one, lag in context.before[op] if rank[one] != rank[op]]
-    message.data_deps.extend(one for one, _ in near)
+    near = [(source, lag) for source, lag in context.before[op] if rank[source] == rank[op]]
+    far = [(source, lag) for source, lag in context.before[op] if rank[source] != rank[op]]
+    message.data_deps.extend(source for source, _ in near)
     if any(lag for _, lag in near):
         _set(message, "lags", "double", [lag for _, lag in near])
     if far:
-        _set(message, "far_deps", "int64", [one for one, _ in far])
+        _set(message, "far_deps", "int64", [source for source, _ in far])
         _set(message, "far_lags", "double", [lag for _, lag in far])
 
 

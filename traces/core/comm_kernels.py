@@ -178,9 +178,10 @@ class KernelRules:
 
         Examples
         --------
-        >>> Rules().rule("void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)").kind
+        >>> kernel = "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)"
+        >>> KERNELS.rule(kernel).kind
         'all_reduce'
-        >>> Rules().rule("triton_poi_fused_add_all_reduce_4") is None
+        >>> KERNELS.rule("triton_poi_fused_add_all_reduce_4") is None
         True
         """
         kernel = kernel[:_LONGEST_NAME]
@@ -240,7 +241,7 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
         where = ".".join(str(part) for part in first["loc"])
         wanted = "want a list of pattern, kind, library, note"
         raise TraceError(f"{path}: {where or 'the file'}: {first['msg']}; {wanted}") from error
-    rules = [KernelRule(one.pattern, one.kind, one.library, one.note) for one in entries]
+    rules = [KernelRule(entry.pattern, entry.kind, entry.library, entry.note) for entry in entries]
     try:
         return KERNELS.before(rules)
     except TraceError as error:

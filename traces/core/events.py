@@ -145,7 +145,31 @@ class ProfilerStep:
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """One rank's file. ``unused`` counts events by category that carry nothing a replay needs."""
+    """What one rank's file says.
+
+    Attributes
+    ----------
+    file, rank, rank_source
+        The file, the rank it is of, and how that is known.
+    world_size, backend, accelerator
+        Ranks of the job, None where the file does not tell; the backend of ``torch.distributed``
+        and the device, "" where it does not.
+    epoch
+        When the times of the events begin (ns since 1970, or on a clock that all ranks share).
+    host, device
+        Events of host threads, columns ``(host events,)``, and of streams, ``(device events,)``;
+        times in s since ``epoch``.
+    syncs, steps
+        What waited for what as CUPTI recorded it, and the annotated steps; sorted by start.
+    comms
+        What the file says about communication calls; ``comm`` of an event is an index into these.
+    groups
+        Communicators by the name that calls give them.
+    names, threads, streams
+        What the indices in the columns stand for.
+    unused
+        Events by category that carry nothing a replay needs.
+    """
 
     file: Path
     rank: int
@@ -180,9 +204,18 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The ranks that were recorded, sorted, of a job of ``job_ranks`` ranks.
+    """The ranks that were recorded of a job.
 
-    ``job_ranks_source`` says how their number is known, ``notes`` what else one should know.
+    Attributes
+    ----------
+    ranks
+        What the ranks recorded, sorted by rank.
+    job_ranks, job_ranks_source
+        How many ranks the job has, and how that is known.
+    skipped
+        Files that were not used, each with the reason.
+    notes
+        What else one should know, as sentences.
     """
 
     ranks: tuple[RankTrace, ...]

@@ -187,7 +187,7 @@ def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Sta
         mailbox.put(sent)
     receives = _statements(goal, "recv")
     pairs = []
-    for receive in sorted(receives, key=lambda one: ANY in (one[1].peer, one[1].tag)):
+    for receive in sorted(receives, key=lambda receive: ANY in (receive[1].peer, receive[1].tag)):
         (rank, _), op = receive
         if ANY in (op.peer, op.tag):
             notes["receives from any source or tag: matched in the order of the file"] += 1
@@ -236,4 +236,6 @@ class _Mailbox:
         return None
 
     def left(self) -> list[Statement]:
-        return [one for queue in self.queues.values() for one in queue if one[0] not in self.taken]
+        return [
+            send for queue in self.queues.values() for send in queue if send[0] not in self.taken
+        ]

@@ -25,7 +25,17 @@ _MOST_CPUS = 255
 
 
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:
-    """Write a workload; ``schedule_of`` tells how a collective is carried out.
+    """Write a workload as a GOAL schedule.
+
+    Parameters
+    ----------
+    workload
+        What is written; its dependencies must lie within ranks.
+    path
+        The file.
+    schedule_of
+        How a collective is carried out: from a call to its schedule of transfers. None where there
+        are no collectives.
 
     Raises
     ------
@@ -108,7 +118,7 @@ class _RankWriter:
             joint = [self._calc(0.0, "")]
             self._need(joint, before)
             before = joint
-        self.result.needs.extend(Need(one, other) for one in after for other in before)
+        self.result.needs.extend(Need(later, other) for later in after for other in before)
 
     def _calc(self, duration: float, lane: str) -> int:
         cpu = self.cpus.setdefault(lane, len(self.cpus))

@@ -152,7 +152,7 @@ def _from_custom(name: str, args: CommArgs) -> CommRecord:
     library, _, word = name.partition("::")
     dims, types, values = _arguments(args)
     tensors = (_elements(dims, types, position) for position in range(len(types)))
-    elements, dtype = next((one for one in tensors if one[0] is not None), (None, ""))
+    elements, dtype = next((tensor for tensor in tensors if tensor[0] is not None), (None, ""))
     named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
     known = library == "symm_mem" and named < len(values)
     return CommRecord(
@@ -164,8 +164,8 @@ def _from_custom(name: str, args: CommArgs) -> CommRecord:
 
 
 def _from_annotation(name: str, args: CommArgs) -> CommRecord:
-    found = ANNOTATION.match(name)
-    word, peer = (found[1], found[3]) if found else (name, None)
+    parsed = ANNOTATION.match(name)
+    word, peer = (parsed[1], parsed[3]) if parsed else (name, None)
     dims, types, _ = _arguments(args)
     parts = [_elements(dims, types, position) for position in range(len(types))]
     known = [elements for elements, dtype in parts if elements is not None]
@@ -255,10 +255,10 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
     ranks = integers(piece)
     if ranks is not None:
         return ranks or None, False
-    found = _DOTS.match(_text(unwrapped(piece)))
-    if found is None:
+    dotted = _DOTS.match(_text(unwrapped(piece)))
+    if dotted is None:
         return None, False
-    first, last = (tuple(map(int, re.findall(r"-?\d+", found[part]))) for part in (1, 3))
+    first, last = (tuple(map(int, re.findall(r"-?\d+", dotted[part]))) for part in (1, 3))
     completed = None if size is None else _completed(first, last, size)
     return completed, completed is None
 
@@ -266,7 +266,7 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
 def _text(value: object) -> str:
     """Write a list with dots as text, if it is not one already."""
     if isinstance(value, list):
-        return f"[{', '.join(str(one) for one in value)}]"
+        return f"[{', '.join(str(rank) for rank in value)}]"
     return value.strip() if isinstance(value, str) else ""
 
 

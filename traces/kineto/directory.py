@@ -50,11 +50,11 @@ def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
     ranks: list[RankTrace] = []
     skipped: list[Skipped] = []
     for file in files:
-        found = _read(file)
-        if isinstance(found, Skipped):
-            skipped.append(found)
+        read = _read(file)
+        if isinstance(read, Skipped):
+            skipped.append(read)
             continue
-        ranks.append(found)
+        ranks.append(read)
         guessed = [trace.file for trace in ranks if trace.rank_source == ASSUMED]
         if guessed and len(ranks) > 1:
             raise unknown_rank(guessed[0])
@@ -86,21 +86,21 @@ def _reasons(skipped: Sequence[Skipped]) -> str:
 
 
 def _check_one_run(ranks: Sequence[RankTrace]) -> None:
-    for one, other in pairwise(ranks):
-        if one.rank == other.rank:
+    for earlier, later in pairwise(ranks):
+        if earlier.rank == later.rank:
             raise TraceError(
-                f"{other.file}: rank {one.rank} again, as {one.file} "
-                f"(from {one.rank_source}, from {other.rank_source}): leave one of them"
+                f"{later.file}: rank {earlier.rank} again, as {earlier.file} "
+                f"(from {earlier.rank_source}, from {later.rank_source}): leave one of them"
             )
     for what, said in (
         ("distributedInfo.world_size", [(trace, trace.world_size) for trace in ranks]),
         ("distributedInfo.backend", [(trace, trace.backend or None) for trace in ranks]),
     ):
-        told = [(trace, value) for trace, value in said if value is not None]
-        for trace, value in told[1:]:
-            if value != told[0][1]:
+        known = [(trace, value) for trace, value in said if value is not None]
+        for trace, value in known[1:]:
+            if value != known[0][1]:
                 raise TraceError(
-                    f"{trace.file}: {what} is {value}, but {told[0][1]} in {told[0][0].file}: "
+                    f"{trace.file}: {what} is {value}, but {known[0][1]} in {known[0][0].file}: "
                     "the files are not of one job"
                 )
 
@@ -148,8 +148,8 @@ def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
                 f"{_listed(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
             )
     if len({frozenset(numbers) for numbers in steps.values()}) > 1:
-        told = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
-        yield f"the ranks recorded different steps ({'; '.join(told)})"
+        each = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
+        yield f"the ranks recorded different steps ({'; '.join(each)})"
 
 
 def _clocks(ranks: Sequence[RankTrace]) -> Iterator[str]:

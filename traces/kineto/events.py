@@ -154,10 +154,10 @@ class EventReading:
 
     def _add_host(self, picked: PickedEvents) -> None:
         special = self._special
-        told = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
+        special_rows = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
         comms = [-1] * len(picked)
         steps = []
-        for row in told:
+        for row in special_rows:
             event, raw, use = picked[row]
             step = _STEP.match(event.name)
             if use == HostKind.RUNTIME:
@@ -192,9 +192,12 @@ class EventReading:
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
-        told = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        recorded = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
         self.device.extend(
-            blocks=[one if isinstance(one, (int, float)) and one >= 0 else nan for one in told]
+            blocks=[
+                blocks if isinstance(blocks, (int, float)) and blocks >= 0 else nan
+                for blocks in recorded
+            ]
         )
 
     def _add_rows(
@@ -203,14 +206,16 @@ class EventReading:
         events, raws, uses = zip(*picked, strict=True) if picked else ((), (), ())
         args = [event.args or _NO_ARGS for event in events]
         start = stamps([event.ts for event in events], raws, "ts")
-        external = [one.external_old if one.external is None else one.external for one in args]
+        external = [
+            fields.external_old if fields.external is None else fields.external for fields in args
+        ]
         rows.extend(
             code=[use == _COPY for use in uses] if rows is self.device else uses,
             lane=lanes,
             name=self.names.many([event.name for event in events]),
             start=start,
             end=start + durations_ns([event.dur for event in events], raws),
-            correlation=identifiers([one.correlation for one in args], "correlation"),
+            correlation=identifiers([fields.correlation for fields in args], "correlation"),
             external=identifiers(external, "External id"),
             comm=comms,
         )

@@ -40,8 +40,8 @@ def correlate(
     A launch without one gets its kernel's. An arrow that points to nothing is passed over.
     """
     (calls, threads), (kernels, streams) = host, device
-    told = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
-    if told:
+    all_known = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
+    if all_known:
         return
     ends: dict[str, dict[int, tuple[int | None, int]]] = {_FROM: {}, _TO: {}}
     lanes = {_FROM: threads, _TO: streams}
@@ -81,13 +81,13 @@ class _Finder:
         self._lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, lane in enumerate(rows.lane):
             self._lanes[lane].append((rows.start[row], row))
-        for one in self._lanes.values():
-            one.sort()
+        for rows_of_lane in self._lanes.values():
+            rows_of_lane.sort()
 
     def at(self, lane: int | None, time: int) -> int | None:
         """Return the row that began last on a lane by a time, if it still goes on."""
         rows = [] if lane is None else self._lanes[lane]
-        place = bisect_right(rows, (time, len(self._rows))) - 1
-        if place < 0 or self._rows.end[rows[place][1]] < time:
+        last = bisect_right(rows, (time, len(self._rows))) - 1
+        if last < 0 or self._rows.end[rows[last][1]] < time:
             return None
-        return rows[place][1]
+        return rows[last][1]

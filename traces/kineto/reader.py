@@ -99,12 +99,16 @@ def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, Proces
         groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
         if dotted:
             elided.add(key)
-    told = {one.group_key: one for one in reading.comms if one.group_key and one.group_ranks}
-    for key, record in told.items():
+    recorded = {
+        record.group_key: record
+        for record in reading.comms
+        if record.group_key and record.group_ranks
+    }
+    for key, record in recorded.items():
         if key not in groups or groups[key].ranks is None:
             ranks = record.group_ranks or ()
             groups[key] = ProcessGroup(key, record.group_label, len(ranks), ranks)
-    elided |= {one.group_key for one in reading.comms if one.elided}
+    elided |= {record.group_key for record in reading.comms if record.elided}
     unknown = [key for key in elided if key not in groups or groups[key].ranks is None]
     if unknown:
         reading.unused[_ELIDED] += len(unknown)

@@ -200,11 +200,11 @@ def _in_range(values: list[Any]) -> Longs | None:
 
 def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
     """Many ``dur`` in whole nanoseconds; ``ValueError`` where one is negative."""
-    found = stamps(values, events, "dur")
-    wrong = np.flatnonzero(found < 0)
+    lengths = stamps(values, events, "dur")
+    wrong = np.flatnonzero(lengths < 0)
     if len(wrong):
         raise ValueError(f"field 'dur': {shown(values[wrong[0]])} is negative")
-    return found
+    return lengths
 
 
 def _decimal_nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:

@@ -32,10 +32,24 @@ _NAME = "rank{}.json.gz"
 def write_kineto(
     timelines: Sequence[Timeline], directory: Path | str, *, accelerator: str = "", first: int = 1
 ) -> tuple[Path, ...]:
-    """Write simulated steps of one job, in order, as ``ProfilerStep#first`` and on.
+    """Write simulated steps of one job, in order, as files of PyTorch's profiler.
 
-    The directory is made if need be; files of these ranks are replaced, and all are complete
-    before the first is. Returns the files.
+    Parameters
+    ----------
+    timelines
+        The steps: ``ProfilerStep#first`` and on.
+    directory
+        Made if need be; files of these ranks are replaced, and all are complete before the first
+        is.
+    accelerator
+        What ``deviceProperties`` says the ranks ran on.
+    first
+        The number of the first step.
+
+    Returns
+    -------
+    tuple of Path
+        ``rank<N>.json.gz`` of every rank, in order.
 
     Raises
     ------
@@ -125,9 +139,9 @@ def _comms(
     return described
 
 
-def _header(place: tuple[int, int], groups: dict[Group, int], accelerator: str) -> JsonObject:
+def _header(rank_of_job: tuple[int, int], groups: dict[Group, int], accelerator: str) -> JsonObject:
     """Everything but the events; PyTorch lists the groups that the rank is a member of."""
-    rank, world = place
+    rank, world = rank_of_job
     configs = [
         {
             "pg_name": str(number),

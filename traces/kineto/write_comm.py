@@ -100,14 +100,18 @@ def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall, ..
     WorkloadError
         As :func:`written_call` does.
     """
-    one = written_call(call, group, sequence)
+    call_written = written_call(call, group, sequence)
     if call.kind != "send_receive":
-        return (one,) * len(call.group.ranks)
+        return (call_written,) * len(call.group.ranks)
     sender, receiver = call.group.ranks
     to, by = {"Rank": 1, "Dst Rank": receiver}, {"Rank": 0, "Src Rank": sender}
     return (
-        WrittenCall(_SEND, one.kernel, one.args | {"Collective name": _SEND.collective} | to),
-        WrittenCall(_RECEIVE, one.kernel, one.args | by),
+        WrittenCall(
+            _SEND,
+            call_written.kernel,
+            call_written.args | {"Collective name": _SEND.collective} | to,
+        ),
+        WrittenCall(_RECEIVE, call_written.kernel, call_written.args | by),
     )
 
 

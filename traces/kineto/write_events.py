@@ -175,8 +175,8 @@ class RankEvents:
         args = {"cuda_sync_kind": kind, **more, **_on_device(stream), "correlation": correlation}
         self._add("cuda_sync", kind, (0, stream), span, args)
 
-    def _flow(self, phase: str, correlation: int, place: tuple[int, int], time: int) -> None:
-        event: JsonObject = {"ph": phase, "id": correlation, "pid": place[0], "tid": place[1]}
+    def _flow(self, phase: str, correlation: int, pid_tid: tuple[int, int], time: int) -> None:
+        event: JsonObject = {"ph": phase, "id": correlation, "pid": pid_tid[0], "tid": pid_tid[1]}
         event |= {"ts": _microseconds(time), "cat": "ac2g", "name": "ac2g"}
         self.events.append(event | ({"bp": "e"} if phase == "f" else {}))
 
@@ -191,10 +191,10 @@ class RankEvents:
         self.events.append(event)
 
     def _add(
-        self, category: str, name: str, place: tuple[int, int], span: SpanNs, args: JsonMapping
+        self, category: str, name: str, pid_tid: tuple[int, int], span: SpanNs, args: JsonMapping
     ) -> None:
         event: JsonObject = {"ph": "X", "cat": category, "name": name}
-        event |= {"pid": place[0], "tid": place[1], "ts": _microseconds(span[0])}
+        event |= {"pid": pid_tid[0], "tid": pid_tid[1], "ts": _microseconds(span[0])}
         self.events.append(event | {"dur": _microseconds(span[1] - span[0]), "args": args})
 
 

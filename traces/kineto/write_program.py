@@ -156,9 +156,9 @@ def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> ThreadProgra
     if len(threads) != 1:
         raise _refused(f"rank {rank} has {len(threads)} host threads")
     _check_one_at_a_time(timeline, host)
-    place = {op: number for number, op in enumerate(host)}
-    _check_streams(timeline, links, [op for op in mine if op not in place], place)
-    walk = _Walk(workload, links, place)
+    number_of = {op: number for number, op in enumerate(host)}
+    _check_streams(timeline, links, [op for op in mine if op not in number_of], number_of)
+    walk = _Walk(workload, links, number_of)
     steps = tuple(walk.step(op) for op in host)
     return ThreadProgram(rank, threads.pop(), steps, frozenset(walk.recorded))
 
@@ -168,14 +168,14 @@ def _in_time(timeline: Timeline, ops: Iterable[int]) -> list[int]:
 
 
 def _check_one_at_a_time(timeline: Timeline, ops: Sequence[int]) -> None:
-    for one, other in pairwise(ops):
-        if timeline.end[one] > timeline.start[other]:
+    for earlier, later in pairwise(ops):
+        if timeline.end[earlier] > timeline.start[later]:
             op = timeline.workload.op
-            raise _refused(f"{op(other)} starts before {op(one)} has ended on the same lane")
+            raise _refused(f"{op(later)} starts before {op(earlier)} has ended on the same lane")
 
 
 def _check_streams(
-    timeline: Timeline, links: _EdgesByKind, device: Sequence[int], place: Mapping[int, int]
+    timeline: Timeline, links: _EdgesByKind, device: Sequence[int], number_of: Mapping[int, int]
 ) -> None:
     """Every op on a stream was launched, and a stream runs what it was launched, in that order."""
     workload = timeline.workload
@@ -185,15 +185,17 @@ def _check_streams(
             raise _refused(f"{workload.op(op)} has no launch (an edge from a host op)")
         streams.setdefault(lane_number(workload, op), []).append(op)
     for ops in streams.values():
-        ops.sort(key=lambda op: place[links.launcher[op]])
+        ops.sort(key=lambda op: number_of[links.launcher[op]])
         _check_one_at_a_time(timeline, ops)
 
 
 class _Walk:
     """Goes along a thread and knows what was launched to each stream last."""
 
-    def __init__(self, workload: Workload, links: _EdgesByKind, place: Mapping[int, int]) -> None:
-        self._workload, self._links, self._place = workload, links, place
+    def __init__(
+        self, workload: Workload, links: _EdgesByKind, number_of: Mapping[int, int]
+    ) -> None:
+        self._workload, self._links, self._place = workload, links, number_of
         self._last: dict[int, int] = {}
         self.recorded: set[int] = set()
 
@@ -213,7 +215,7 @@ class _Walk:
 
     def _launch(self, host: int, launched: int) -> tuple[int, ...]:
         waits = tuple(self._latest(launched, host).values())
-        behind = {one for one in waits if one not in self._last.values()}
+        behind = {source for source in waits if source not in self._last.values()}
         if self._workload.what[launched] >= What.COLLECTIVE:
             behind.add(launched)
         self.recorded |= behind
@@ -230,7 +232,9 @@ class _Walk:
                 raise _refused(f"{view(waiter)} waits for {view(source)}, launched after it")
             stream = lane_number(self._workload, source)
             best = latest.get(stream, source)
-            latest[stream] = max(best, source, key=lambda one: self._place[launched[one]])
+            latest[stream] = max(
+                best, source, key=lambda waited_for: self._place[launched[waited_for]]
+            )
         return latest
 
     def _not_last(self, op: int, source: int) -> WorkloadError:

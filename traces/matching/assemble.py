@@ -37,8 +37,8 @@ def align(
     ends = []
     for call in calls:
         row = np.full(len(graphs), np.nan)
-        for place, op in call.ops.items():
-            row[place] = graphs[place].ops[op].end + shift[place]
+        for rank_index, op in call.ops.items():
+            row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
     ahead = offsets(ends, _messages(graphs, shift, calls), len(graphs))
@@ -51,17 +51,17 @@ def _messages(
     graphs: Sequence[RankGraph], shift: NDArray[np.float64], calls: Sequence[MatchedCall]
 ) -> list[MessageEnds]:
     """Messages of which both ends were recorded."""
-    found = []
+    messages = []
     for call in calls:
-        own = {graphs[place].ops[op].what: place for place, op in call.ops.items()}
+        own = {graphs[rank_index].ops[op].what: rank_index for rank_index, op in call.ops.items()}
         if own.keys() == {What.SEND, What.RECEIVE}:
             sender, receiver = own[What.SEND], own[What.RECEIVE]
             sent, received = (
-                graphs[place].ops[call.ops[place]].end + float(shift[place])
-                for place in (sender, receiver)
+                graphs[rank_index].ops[call.ops[rank_index]].end + float(shift[rank_index])
+                for rank_index in (sender, receiver)
             )
-            found.append(MessageEnds(sender, receiver, sent, received))
-    return found
+            messages.append(MessageEnds(sender, receiver, sent, received))
+    return messages
 
 
 @uncollected()
@@ -131,7 +131,7 @@ class _Ops:
         It is over when the first member ends; what the others need after that is their own
         (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
         """
-        members = [int(self.first[place]) + op for place, op in call.ops.items()]
+        members = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
         arrived = float(self.start[members].max())
         transfer = max(0.0, float(self.end[members].min()) - arrived)
         self.over[members] = arrived + transfer

@@ -64,23 +64,23 @@ class MatchedColumns:
         return np.repeat(np.arange(len(self)), np.diff(self.offset))
 
 
-def as_columns(found: Matching) -> MatchedColumns:
+def as_columns(matching: Matching) -> MatchedColumns:
     """Put matched calls into columns."""
     groups: dict[Key, int] = {}
-    group = [groups.setdefault((call.ranks, call.label), len(groups)) for call in found.calls]
-    ends = np.cumsum([0, *(len(call.ops) for call in found.calls)])
+    group = [groups.setdefault((call.ranks, call.label), len(groups)) for call in matching.calls]
+    ends = np.cumsum([0, *(len(call.ops) for call in matching.calls)])
     return MatchedColumns(
-        kind=tuple(call.kind for call in found.calls),
+        kind=tuple(call.kind for call in matching.calls),
         group=np.array(group, dtype=np.int64),
-        sequence=np.array([call.sequence for call in found.calls], dtype=np.int64),
-        size=np.array([call.size for call in found.calls], dtype=np.float64),
-        dtype=tuple(call.dtype for call in found.calls),
+        sequence=np.array([call.sequence for call in matching.calls], dtype=np.int64),
+        size=np.array([call.size for call in matching.calls], dtype=np.float64),
+        dtype=tuple(call.dtype for call in matching.calls),
         groups=tuple(groups),
         offset=ends.astype(np.int64),
-        place=np.array([at for call in found.calls for at in call.ops], dtype=np.int64),
-        op=np.array([op for call in found.calls for op in call.ops.values()], dtype=np.int64),
-        assumed_groups=found.assumed_groups,
-        notes=tuple(found.notes),
+        place=np.array([at for call in matching.calls for at in call.ops], dtype=np.int64),
+        op=np.array([op for call in matching.calls for op in call.ops.values()], dtype=np.int64),
+        assumed_groups=matching.assumed_groups,
+        notes=tuple(matching.notes),
     )
 
 
@@ -147,30 +147,30 @@ class _DifferentCalls:
     @staticmethod
     def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls | None":
         """Collect them; None if any has a sequence number."""
-        calls = tuple(call for one in ranks for call in one.different)
+        calls = tuple(call for rank_calls in ranks for call in rank_calls.different)
         if any(call.sequence is not None for call in calls):
             return None
         groups: dict[Key, int] = {}
         used: dict[int, dict[int, dict[str, list[int]]]] = {}
         group = np.zeros(len(calls), dtype=np.int64)
         assumed, row = 0, 0
-        for place, one in enumerate(ranks):
+        for rank_index, rank_calls in enumerate(ranks):
             own = Matching([])
-            often = np.bincount(one.which, minlength=len(one.different)).tolist()
-            for at in _by_first_use(one):
-                call, own.assumed_groups = one.different[at], 0
-                key = group_of(call, one.rank, job_ranks, own)
+            often = np.bincount(rank_calls.which, minlength=len(rank_calls.different)).tolist()
+            for at in _by_first_use(rank_calls):
+                call, own.assumed_groups = rank_calls.different[at], 0
+                key = group_of(call, rank_calls.rank, job_ranks, own)
                 number = group[row + at] = groups.setdefault(key, len(groups))
-                by_name = used.setdefault(int(number), {}).setdefault(place, {})
+                by_name = used.setdefault(int(number), {}).setdefault(rank_index, {})
                 by_name.setdefault(call.key, []).append(row + at)
                 assumed += own.assumed_groups * often[at]
-            row += len(one.different)
+            row += len(rank_calls.different)
         communicator, of_group = _communicators(used, len(calls))
-        here = [one.rank for one in ranks]
+        here = [rank_calls.rank for rank_calls in ranks]
         keys = tuple(groups)
         present = np.array([np.isin(here, keys[number][0]) for number in of_group])
         return _DifferentCalls(
-            first=np.cumsum([0, *(len(one.different) for one in ranks)]),
+            first=np.cumsum([0, *(len(rank_calls.different) for rank_calls in ranks)]),
             calls=calls,
             group=group,
             groups=keys,
@@ -181,8 +181,8 @@ class _DifferentCalls:
         )
 
 
-def _by_first_use(one: RankCalls) -> list[int]:
-    used: list[int] = one.which[by_appearance(one.which)[1]].tolist()
+def _by_first_use(rank_calls: RankCalls) -> list[int]:
+    used: list[int] = rank_calls.which[by_appearance(rank_calls.which)[1]].tolist()
     return used
 
 
@@ -209,12 +209,12 @@ def _communicators(
 
 
 def _concatenated(ranks: Sequence[RankCalls]) -> _EveryCall:
-    lengths = [len(one.which) for one in ranks]
+    lengths = [len(rank_calls.which) for rank_calls in ranks]
     return _EveryCall(
         place=np.repeat(np.arange(len(ranks)), lengths),
-        which=np.concatenate([one.which for one in ranks]),
-        op=np.concatenate([one.op for one in ranks]),
-        start=np.concatenate([one.start for one in ranks]),
+        which=np.concatenate([rank_calls.which for rank_calls in ranks]),
+        op=np.concatenate([rank_calls.op for rank_calls in ranks]),
+        start=np.concatenate([rank_calls.start for rank_calls in ranks]),
     )
 
 

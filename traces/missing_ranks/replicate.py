@@ -57,9 +57,13 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
     known = _known(workload, listed)
     roles = Roles(workload.job_ranks, known)
     messages = np.unique(_groups_of_messages(workload)).tolist()
-    pipelines = [roles.pipeline(ends) for ends in (workload.groups[one] for one in messages)]
+    pipelines = [roles.pipeline(ends) for ends in (workload.groups[number] for number in messages)]
     groups = {
-        rank: [one for one in known if rank in one.ranks and len(one.ranks) < workload.job_ranks]
+        rank: [
+            group
+            for group in known
+            if rank in group.ranks and len(group.ranks) < workload.job_ranks
+        ]
         for rank in workload.ranks
     }
     missing = sorted(set(range(workload.job_ranks)) - set(workload.ranks))
@@ -69,9 +73,9 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
 def _known(workload: Workload, listed: Sequence[Group]) -> tuple[Group, ...]:
     """Collect the groups of several ranks that the traces tell: those listed, those of calls."""
     messages = set(np.unique(_groups_of_messages(workload)).tolist())
-    called = (one for index, one in enumerate(workload.groups) if index not in messages)
+    called = (group for index, group in enumerate(workload.groups) if index not in messages)
     every = dict.fromkeys((*listed, *called))
-    return tuple(one for one in every if len(one.ranks) > 1)
+    return tuple(group for group in every if len(group.ranks) > 1)
 
 
 def _groups_of_messages(workload: Workload) -> Ints:
@@ -221,7 +225,7 @@ def _assembled(
         measured_end=np.concatenate([workload.measured_end, unmeasured]),
         flops=None if workload.flops is None else workload.flops[rows],
         traffic=None if workload.traffic is None else workload.traffic[rows],
-        edges=Edges.of(len(rows), *(np.concatenate(one) for one in (sources, targets, lags))),
+        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (sources, targets, lags))),
         calls=calls,
         groups=groups,
         notes=(*workload.notes, *_notes({rank: part.rank for part, rank in copies})),

@@ -123,17 +123,17 @@ class Database:
             If one of them is missing.
         """
         left = set(np.unique(wanted).tolist())
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for number, text in self.values("StringIds", ("id", "value")):
             if number in left:
-                found[number] = str(text)
-        missing = left - found.keys()
+                texts[number] = str(text)
+        missing = left - texts.keys()
         if missing:
             raise TraceError(
                 f"{self.path}: table StringIds lacks id {min(missing)}, which an event names: "
                 "the export is not complete; export again"
             )
-        return found
+        return texts
 
     def _require(self, table: str, required: Sequence[str]) -> None:
         missing = [name for name in required if name not in self._columns[table]]

@@ -49,17 +49,17 @@ def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuP
     if source == IN_ORDER and len(units) > 1:
         notes.append(f"ranks are numbered in the {source}: the export does not tell them")
     communicators = communicators_of(units, numbers, members)
-    sizes = [one.size or 0 for one in communicators.values()]
+    sizes = [communicator.size or 0 for communicator in communicators.values()]
     world = max(len(units), *(number + 1 for number in numbers), *sizes)
-    in_order = sorted(zip(numbers, units, strict=True), key=lambda one: one[0])
+    in_order = sorted(zip(numbers, units, strict=True), key=lambda numbered: numbered[0])
     traces = [
         replace(_rank_trace(unit, number, communicators), rank_source=source, world_size=world)
         for number, unit in in_order
     ]
     for file in files:  # what a file holds besides is counted once
-        place = next((i for i, one in enumerate(traces) if one.file == file.path), 0)
-        unused = Counter(traces[place].unused) + file.export.unused
-        traces[place] = replace(traces[place], unused=dict(unused))
+        first = next((i for i, trace in enumerate(traces) if trace.file == file.path), 0)
+        unused = Counter(traces[first].unused) + file.export.unused
+        traces[first] = replace(traces[first], unused=dict(unused))
     return traces, [unit for _, unit in in_order], notes
 
 
@@ -77,7 +77,7 @@ def _rank_trace(
     comm_of_name = _host_comms(export, comms)
     threads, thread = np.unique(host["thread"], return_inverse=True)
     streams, stream = np.unique(device["streamId"], return_inverse=True)
-    labels = tuple(f"stream {one}" for one in streams.tolist())
+    labels = tuple(f"stream {stream_id}" for stream_id in streams.tolist())
     syncs, unread = sync_events(export, unit.process, set(streams.tolist()), first)
     return RankTrace(
         file=unit.file.path,
@@ -113,12 +113,14 @@ def _rank_trace(
         comms=tuple(comms),
         steps=(),
         groups={
-            one.key: ProcessGroup(one.key, "", one.size or 0, one.ranks)
-            for one in communicators.values()
-            if one.ranks is not None and number in one.ranks
+            communicator.key: ProcessGroup(
+                communicator.key, "", communicator.size or 0, communicator.ranks
+            )
+            for communicator in communicators.values()
+            if communicator.ranks is not None and number in communicator.ranks
         },
         names=export.names,
-        threads=tuple(f"thread {one & 0xFFFFFF}" for one in threads.tolist()),
+        threads=tuple(f"thread {thread_id & 0xFFFFFF}" for thread_id in threads.tolist()),
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
@@ -151,13 +153,13 @@ def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
 
     A call of NCCL has its record on its kernel; here it only marks that it is one.
     """
-    found = np.full(max(1, len(export.names)), -1, dtype=np.int64)
+    comm_of_name = np.full(max(1, len(export.names)), -1, dtype=np.int64)
     for index, name in enumerate(export.names):
         if is_comm(name) or name.startswith(("nccl", "pnccl")):
             word = name.rpartition(":")[2].partition(" ")[0] if ":" in name else ""
-            found[index] = len(comms)
+            comm_of_name[index] = len(comms)
             comms.append(CommRecord(collective=word))
-    return found
+    return comm_of_name
 
 
 def _device_comms(
@@ -168,22 +170,22 @@ def _device_comms(
     communicators: Mapping[int, Communicator],
 ) -> NDArray[np.int32]:
     """Give each kernel of NCCL the record of the calls that it carries out."""
-    found = np.full(len(device), -1, dtype=np.int32)
+    comm_of_row = np.full(len(device), -1, dtype=np.int32)
     by_thread = _launched_by(unit, device, host)
     for call, together in launching_calls(
-        [one for one in unit.file.calls if one.process == unit.process]
+        [call for call in unit.file.calls if call.process == unit.process]
     ):
-        place, count = unit.place
-        carried = together if len(together) % count else together[place::count]
+        index, count = unit.place
+        carried = together if len(together) % count else together[index::count]
         times, rows = by_thread.get(call.thread, _NOTHING)
         kernels = rows[np.searchsorted(times, call.start) : np.searchsorted(times, call.end)]
         several = len(kernels) > 1 and len(kernels) == len(carried)
         for number, row in enumerate(kernels.tolist()):
             # Of several calls in several kernels only equal numbers tell which is in which.
             part = carried if len(kernels) == 1 else (carried[number],) if several else ()
-            found[row] = len(comms)
+            comm_of_row[row] = len(comms)
             comms.append(_with_group(part, carried, communicators))
-    return found
+    return comm_of_row
 
 
 _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -201,8 +203,8 @@ def _launched_by(
     rows, launch = rows[order], launch[order]
     thread = host["thread"][launch]
     return {
-        one: (host["start"][launch[thread == one]], rows[thread == one])
-        for one in np.unique(thread).tolist()
+        thread_id: (host["start"][launch[thread == thread_id]], rows[thread == thread_id])
+        for thread_id in np.unique(thread).tolist()
     }
 
 
@@ -227,8 +229,8 @@ def _launches(host: IntColumns, correlation: Longs) -> Longs:
     order = np.argsort(ids, kind="stable")
     if not len(order):
         return np.full(len(correlation), -1, dtype=np.int64)
-    place = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
-    row = order[place]
+    at = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
+    row = order[at]
     return np.where((ids[row] == correlation) & (correlation >= 0), row, -1)
 
 
@@ -246,7 +248,7 @@ def sync_events(
     """
     syncs = export.syncs.only(export.syncs["globalPid"] >> 24 == process)
     records = _Records(export, process)
-    found, unread = [], 0
+    events, unread = [], 0
     columns = ("start", "end", "syncType", "streamId", "correlationId", "eventId", "eventSyncId")
     for row in zip(*(syncs[column].tolist() for column in columns), strict=True):
         start, end, kind, stream, correlation, event, again = row
@@ -255,7 +257,7 @@ def sync_events(
         if kind not in _KINDS or (source is None and (waiting is None or kind == 2)):
             unread += 1
             continue
-        found.append(
+        events.append(
             SyncEvent(
                 kind=_KINDS[kind],
                 start=(start - first) / 1e9,
@@ -266,8 +268,8 @@ def sync_events(
                 record_correlation=None if source is None else source[1],
             )
         )
-    found.sort(key=lambda sync: sync.start)
-    return tuple(found), {_UNREAD: unread} if unread else {}
+    events.sort(key=lambda sync: sync.start)
+    return tuple(events), {_UNREAD: unread} if unread else {}
 
 
 _NO_ID = (-1, 0)
@@ -298,8 +300,8 @@ class _Records:
         if again not in _NO_ID and again in self._numbered:
             return self._numbered[again]
         known = self._in_order.get(event, [])
-        place = bisect_right(known, time, key=lambda one: one[0])
-        return known[place - 1][1] if place else None
+        after = bisect_right(known, time, key=lambda record: record[0])
+        return known[after - 1][1] if after else None
 
 
 def _called_at(runtime: IntColumns, process: int) -> dict[int, int]:

@@ -54,13 +54,13 @@ def _files(path: Path) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{path}: cannot be read: {reason}") from error
     files, skipped = [], []
-    for one in inside:
-        if not one.is_file():
-            skipped.append(Skipped(one, "not a file; sub-directories are not searched"))
-        elif _is_export(one):
-            files.append(_file(one))
+    for file in inside:
+        if not file.is_file():
+            skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
+        elif _is_export(file):
+            files.append(_file(file))
         else:
-            skipped.append(Skipped(one, "not a SQLite database"))
+            skipped.append(Skipped(file, "not a SQLite database"))
     if not files:
         raise TraceError(f"{path}: no Nsight Systems export (.sqlite) in this directory")
     return files, tuple(skipped)

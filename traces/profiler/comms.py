@@ -74,15 +74,15 @@ def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
     if named is not None:
         return named
     size = record.group_size
-    fitting = [one for one in trace.groups.values() if size in (None, one.size)]
+    fitting = [group for group in trace.groups.values() if size in (None, group.size)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _direction(words: Sequence[str]) -> str:
     """Tell ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
     first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
-    found = next((match[1] for match in first if match), "")
-    return found if found in ("", "send") else "receive"
+    direction = next((match[1] for match in first if match), "")
+    return direction if direction in ("", "send") else "receive"
 
 
 def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int | None:
@@ -146,7 +146,7 @@ class CommSpan:
     def holding(self, time: float) -> list[int]:
         """Return the places of the events that go on at a time, in their ``order``."""
         starts, ends = self.starts, self.ends
-        return [place for place in self.order if starts[place] <= time <= ends[place]]
+        return [event for event in self.order if starts[event] <= time <= ends[event]]
 
     def outermost(self, time: float) -> int | None:
         """Return the row of the longest event that goes on at a time."""
@@ -154,7 +154,7 @@ class CommSpan:
             return self.rows[0]
         longest = max(
             sorted(self.holding(time)),
-            key=lambda place: self.ends[place] - self.starts[place],
+            key=lambda event: self.ends[event] - self.starts[event],
             default=None,
         )
         return None if longest is None else self.rows[longest]
@@ -173,17 +173,17 @@ class Enclosing:
     @staticmethod
     def of(trace: RankTrace, window: Window) -> "Enclosing":
         """Collect them."""
-        found = Enclosing(trace)
-        found._collect_spans(window)
-        found._collect_operators(window)
-        return found
+        enclosing = Enclosing(trace)
+        enclosing._collect_spans(window)
+        enclosing._collect_operators(window)
+        return enclosing
 
     def span(self, thread: int, time: float) -> CommSpan | None:
         """Find the communication span of a thread at a time."""
-        place = bisect_right(self._span_starts.get(thread, []), time)
-        if not place:
+        after = bisect_right(self._span_starts.get(thread, []), time)
+        if not after:
             return None
-        span = self._spans[thread][place - 1]
+        span = self._spans[thread][after - 1]
         return span if time <= span.end else None
 
     def outermost(self, thread: int, time: float) -> int | None:
@@ -200,7 +200,7 @@ class Enclosing:
         host = self.trace.host
         carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
         if carrier is not None:
-            self._carried |= {one: carrier for span in spans for one in span.rows}
+            self._carried |= {held_row: carrier for span in spans for held_row in span.rows}
 
     def waits_for(self, row: int) -> int | None:
         """Tell the number of the collective that the communication call around a row waits for.
@@ -208,7 +208,9 @@ class Enclosing:
         ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
         a launch writes the same number, but there is no launch inside this one.
         """
-        return next((one.sequence for one in self.records(row) if one.sequence is not None), None)
+        return next(
+            (record.sequence for record in self.records(row) if record.sequence is not None), None
+        )
 
     def records(self, row: int) -> list[CommRecord]:
         """Collect records around a host event: ``record_param_comms``, then inner to outer."""
@@ -217,7 +219,7 @@ class Enclosing:
         span = self.span(int(host.thread[row]), time)
         if span is None:
             return []
-        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
+        return [self.trace.comms[span.comms[event]] for event in span.holding(time)]
 
     def calls_between(self, thread: int, after: float, before: float) -> list[CommSpan]:
         """Find the communication calls of a thread that begin and end between two times (s)."""
@@ -227,13 +229,13 @@ class Enclosing:
 
     def records_of(self, span: CommSpan) -> list[CommRecord]:
         """Collect the records of a call: ``record_param_comms``, then inner to outer."""
-        return [self.trace.comms[span.comms[place]] for place in span.order]
+        return [self.trace.comms[span.comms[event]] for event in span.order]
 
     def operator(self, thread: int, time: float) -> str | None:
         """Name the outermost operator of a thread at a time."""
         starts, ends, names = self._operators.get(thread, ([], [], []))
-        place = bisect_right(starts, time) - 1
-        return names[place] if place >= 0 and time <= ends[place] else None
+        last = bisect_right(starts, time) - 1
+        return names[last] if last >= 0 and time <= ends[last] else None
 
     def _collect_spans(self, window: Window) -> None:
         host = self.trace.host
@@ -250,11 +252,11 @@ class Enclosing:
                 ends.tolist(),
                 host.comm[mine].tolist(),
             )
-            for one, other in pairwise(bounds):
-                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
-                inner = range(other - one - 1, -1, -1)
-                order = [place for place in inner if library[one + place]]
-                order += [place for place in inner if not library[one + place]]
+            for first, end in pairwise(bounds):
+                events, begins, until, comms = (tuple(column[first:end]) for column in whole)
+                inner = range(end - first - 1, -1, -1)
+                order = [event for event in inner if library[first + event]]
+                order += [event for event in inner if not library[first + event]]
                 span = CommSpan(begins[0], max(until), events, begins, until, comms, tuple(order))
                 self._spans.setdefault(thread, []).append(span)
                 self._span_starts.setdefault(thread, []).append(span.start)

@@ -59,13 +59,13 @@ class DeviceOps:
         """Measured end (s)."""
         return self.ends[op]
 
-    def launched_before(self, one: int, other: int) -> bool:
+    def launched_before(self, op: int, later: int) -> bool:
         """Whether both launches are known and the first came first."""
-        if one in self.before:
+        if op in self.before:
             return True
-        if self.launch[one] is not None and self.launch[one] == self.launch[other]:
-            return one < other  # nodes of a graph: in the order in which they ran
-        first, second = self.launched[one], self.launched[other]
+        if self.launch[op] is not None and self.launch[op] == self.launch[later]:
+            return op < later  # nodes of a graph: in the order in which they ran
+        first, second = self.launched[op], self.launched[later]
         return first is not None and second is not None and first < second
 
     def previous(self, op: int) -> int | None:
@@ -78,20 +78,20 @@ class DeviceOps:
     def next(self, op: int) -> int | None:
         """Find the op after this one on its stream."""
         order = self.on_stream[self.stream[op]]
-        place = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
-        return order[place] if place < len(order) else None
+        after = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        return order[after] if after < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
         """Find the last op of a stream whose launch began before ``time``."""
         times, ops = self._launch_order(stream)
-        place = bisect_left(times, time)
-        return ops[place - 1] if place else None
+        after = bisect_left(times, time)
+        return ops[after - 1] if after else None
 
     def first_launched(self, stream: int, time: float) -> int | None:
         """Find the first op of a stream whose launch began after ``time``."""
         times, ops = self._launch_order(stream)
-        place = bisect_right(times, time)
-        return ops[place] if place < len(ops) else None
+        first = bisect_right(times, time)
+        return ops[first] if first < len(ops) else None
 
     def _launch_order(self, stream: int) -> tuple[list[float], list[int]]:
         if stream not in self._by_launch:
@@ -127,8 +127,8 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            found = _records(trace, row, launch, enclosing, parts)
-            calls = [local_call(trace, records, name, where, rules[number]) for records in found]
+            said = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in said]
             graph.collectives[op], *others = joint_calls(calls)
             graph.ops[op].what = graph.collectives[op].what
             if others:
@@ -188,20 +188,20 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
 
 def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
     """Find the launches that carry out calls made before them."""
-    found: dict[int, list[list[CommRecord]]] = {}
+    parts: dict[int, list[list[CommRecord]]] = {}
     before: dict[int, float] = defaultdict(lambda: -math.inf)
     for row in dict.fromkeys(launches.host.tolist()):
         thread, start = int(trace.host.thread[row]), float(trace.host.start[row])
         own = enclosing.records(row)
-        if own and not any(kind_of(one.collective) for one in own):
+        if own and not any(kind_of(record.collective) for record in own):
             spans = enclosing.calls_between(thread, before[thread], start)
             calls = [(span, enclosing.records_of(span)) for span in spans]
-            held = [one for one in calls if any(kind_of(part.collective) for part in one[1])]
+            held = [call for call in calls if any(kind_of(part.collective) for part in call[1])]
             if held:
                 enclosing.carry([span for span, _ in held], row)
-                found[row] = [records for _, records in held]
+                parts[row] = [records for _, records in held]
         before[thread] = start
-    return found
+    return parts
 
 
 def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
@@ -239,10 +239,10 @@ def split_messages(graph: RankGraph) -> None:
             graph.collectives[twin] = call
             twins.setdefault(op, []).append(twin)
     graph.edges += [
-        (one, other, lag)
+        (from_op, to_op, lag)
         for source, target, lag in graph.edges
         if source in twins or target in twins
-        for one in (source, *twins.get(source, ()))
-        for other in (target, *twins.get(target, ()))
-        if (one, other) != (source, target)
+        for from_op in (source, *twins.get(source, ()))
+        for to_op in (target, *twins.get(target, ()))
+        if (from_op, to_op) != (source, target)
     ]

@@ -63,10 +63,10 @@ def add_host_ops(
     thread has got as far.
     """
     lanes = HostLanes()
-    graph.left_out = [trace.threads[one] for one in cuts if one != main and not cuts[one]]
-    for thread in sorted(one for one in cuts if one != main and cuts[one]):
+    graph.left_out = [trace.threads[known] for known in cuts if known != main and not cuts[known]]
+    for thread in sorted(known for known in cuts if known != main and cuts[known]):
         _begin_with_main(trace, window, thread, main, cuts)
-    for thread in sorted(one for one in cuts if one == main or cuts[one]):
+    for thread in sorted(known for known in cuts if known == main or cuts[known]):
         rows = window.host[trace.host.thread[window.host] == thread]
         begin = float(trace.host.start[rows].min(initial=window.end))
         end = float(trace.host.end[rows].max(initial=window.start))
@@ -173,13 +173,13 @@ def queue_cuts(
     trace: RankTrace, works: Iterable[HostCollective], cuts: dict[int, list[Cut]]
 ) -> None:
     """Cut each thread where it queues a host collective."""
-    _cut_at_start(trace, [one.call for one in works if one.call is not None], cuts)
+    _cut_at_start(trace, [work.call for work in works if work.call is not None], cuts)
 
 
 def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
     host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
     columns = (called, host.thread[called], host.name[called], host.start[called])
-    for row, thread, number, start in zip(*(one.tolist() for one in columns), strict=True):
+    for row, thread, number, start in zip(*(column.tolist() for column in columns), strict=True):
         cut = Cut(start, start, trace.names[number], launch=row)
         cuts.setdefault(thread, []).append(cut)
 
@@ -194,13 +194,15 @@ def wait_cuts(trace: RankTrace, waits: Iterable[HostWait], cuts: dict[int, list[
 def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> None:
     """Cut both threads of each handover."""
     seen: set[tuple[int, float]] = set()
-    for one in handovers:
-        cuts.setdefault(one.thread, []).append(Cut(one.asleep, one.awake, "", wakes=one))
-        key = (one.source_thread, one.source_time)
+    for handover in handovers:
+        cuts.setdefault(handover.thread, []).append(
+            Cut(handover.asleep, handover.awake, "", wakes=handover)
+        )
+        key = (handover.source_thread, handover.source_time)
         if key not in seen:
             seen.add(key)
-            cut = Cut(one.source_time, one.source_time, "", hands_over=True)
-            cuts.setdefault(one.source_thread, []).append(cut)
+            cut = Cut(handover.source_time, handover.source_time, "", hands_over=True)
+            cuts.setdefault(handover.source_thread, []).append(cut)
 
 
 def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:

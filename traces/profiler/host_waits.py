@@ -50,7 +50,9 @@ def device_waits(
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
     rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], may_wait)]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
-    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+    for row, thread, number, start, end in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         name = trace.names[number]
         if row in launched:
             last[thread] = ops.op_of[launched[row]]
@@ -121,7 +123,7 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
     launched before it was recorded.
     """
     called_at = calls_by_correlation(trace)
-    found = {}
+    waited_for = {}
     for sync in trace.syncs:
         label = sync.source_stream or sync.stream
         if "Wait" in sync.kind or label is None or label not in trace.streams:
@@ -132,8 +134,8 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
         until = min(called, called_at.get(sync.record_correlation, called))
         op = ops.last_launched(trace.streams.index(label), until)
         if op is not None:
-            found[sync.correlation] = op
-    return found
+            waited_for[sync.correlation] = op
+    return waited_for
 
 
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
@@ -232,33 +234,35 @@ Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch i
 
 def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
     """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
-    quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
-    begins = [one.start for one in quiet]
+    quiet = sorted(silences(trace, window), key=lambda silence: (silence.start, silence.thread))
+    begins = [silence.start for silence in quiet]
     active = _active(quiet, window)
     turns = {
-        (one, other): _take_turns(active[one], active[other]) for one in active for other in active
+        (thread, other): _take_turns(active[thread], active[other])
+        for thread in active
+        for other in active
     }
     for slept in quiet:
         if slept.thread == main and slept.start == -np.inf:
             continue
-        place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
-        while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
-            other = quiet[place]
+        candidate = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
+        while candidate >= 0 and begins[candidate] >= max(slept.end - _WAKE_UP, slept.start):
+            other = quiet[candidate]
             woke = other.start > slept.start and other.end > slept.end
             if woke and other.thread != slept.thread and turns[slept.thread, other.thread]:
                 yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
                 break
-            place -= 1
+            candidate -= 1
 
 
 def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
     """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
-    found: dict[int, Floats] = {}
-    for thread in {one.thread for one in quiet}:
-        mine = [(one.start, one.end) for one in quiet if one.thread == thread]
+    stretches: dict[int, Floats] = {}
+    for thread in {silence.thread for silence in quiet}:
+        mine = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
         edges = np.clip([window.start, *np.ravel(mine), window.end], window.start, window.end)
-        found[thread] = edges.reshape(-1, 2)
-    return found
+        stretches[thread] = edges.reshape(-1, 2)
+    return stretches
 
 
 _TOGETHER = 0.2
@@ -269,15 +273,15 @@ share of time in which the other is busy.
 """
 
 
-def _take_turns(one: Floats, other: Floats) -> bool:
+def _take_turns(first: Floats, second: Floats) -> bool:
     """Whether two threads hardly ever work at the same time, as those do that wait for each other.
 
     Threads that go about their own business fall silent and awake at the same time by chance.
     """
-    gone = np.zeros(other.size)
-    gone[1::2] = np.diff(other)[:, 0]
-    both = float(np.diff(np.interp(one, other.ravel(), np.cumsum(gone))).sum())
-    least = min(float(np.diff(part).sum()) for part in (one, other))
+    gone = np.zeros(second.size)
+    gone[1::2] = np.diff(second)[:, 0]
+    both = float(np.diff(np.interp(first, second.ravel(), np.cumsum(gone))).sum())
+    least = min(float(np.diff(part).sum()) for part in (first, second))
     return both <= _TOGETHER * least
 
 
@@ -298,7 +302,7 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
         calls = mine[host.kind[mine] == HostKind.RUNTIME]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
-        for place in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
-            if (edges[place], edges[place + 1]) in inside_call:
+        for gap in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
+            if (edges[gap], edges[gap + 1]) in inside_call:
                 continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
-            yield Silence(float(edges[place]), float(edges[place + 1]), thread)
+            yield Silence(float(edges[gap]), float(edges[gap + 1]), thread)

@@ -36,7 +36,9 @@ def pair(trace: RankTrace, window: Window) -> Launches:
         )
         if correlation in row_of
     ]
-    pairs.sort(key=lambda one: (trace.host.start[one[0]], trace.device.start[one[1]]))
+    pairs.sort(
+        key=lambda launched: (trace.host.start[launched[0]], trace.device.start[launched[1]])
+    )
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
 

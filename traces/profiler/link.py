@@ -26,7 +26,21 @@ def link_job(
 ) -> Loaded:
     """Make a workload of one step of a job that has been read.
 
-    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
+    Parameters
+    ----------
+    path
+        What ``Loaded.trace`` says the job is of.
+    job
+        What its ranks recorded.
+    step
+        The number of a ``ProfilerStep``, ``median`` or ``all``.
+    options
+        Rules for kernels, and whether missing ranks get copies.
+
+    Returns
+    -------
+    Loaded
+        The step, on one clock.
 
     Raises
     ------
@@ -70,10 +84,10 @@ def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
     busy = covered = 0.0
     for rank, window in zip(job.ranks, windows, strict=True):
         device, rows = rank.device, window.device
-        told = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
-        time = device.end[told] - device.start[told]
+        known = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+        time = device.end[known] - device.start[known]
         busy += float(time.sum())
-        covered += float((time * np.minimum(1.0, device.blocks[told])).sum())
+        covered += float((time * np.minimum(1.0, device.blocks[known])).sum())
     return covered / busy if busy else float("nan")
 
 
@@ -90,7 +104,7 @@ def _coverage(
 ) -> Coverage:
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
-    steps = sorted({one.number for rank in job.ranks for one in rank.steps})
+    steps = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     return Coverage(
         step=windows[0].step,
         steps=tuple(steps),
@@ -106,7 +120,7 @@ def _coverage(
             g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
         },
         unused=dict(unused),
-        skipped=tuple((str(one.file), one.reason) for one in job.skipped),
+        skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
         notes=(*job.notes, *_notes(graphs, matching, job)),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )

@@ -49,7 +49,9 @@ def stream_calls(
     rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], known)]
     rows = rows[np.lexsort((rows, host.end[rows], host.start[rows]))]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
-    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+    for row, thread, number, start, end in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         name = trace.names[number]
         around = _around(enclosing, thread, (start, end), name)
         sequence = None if around is None else enclosing.waits_for(row)

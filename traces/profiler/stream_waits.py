@@ -137,11 +137,15 @@ class Votes:
         A wait that follows no collective is for none of them in particular, unless times say so.
         """
 
-        def rank(one: int) -> tuple[int, bool, bool, int]:
-            refuted = self.refuted[site, one] > 0
-            return -self._fitting(site, one), refuted, one != site[0], one
+        def rank(stream: int) -> tuple[int, bool, bool, int]:
+            refuted = self.refuted[site, stream] > 0
+            return -self._fitting(site, stream), refuted, stream != site[0], stream
 
-        known = [one for one in streams if site[0] is not None or self._fitting(site, one)]
+        known = [
+            candidate
+            for candidate in streams
+            if site[0] is not None or self._fitting(site, candidate)
+        ]
         return min(known, key=rank, default=None)
 
     def takes_newest(self, site: Site, stream: int) -> bool:
@@ -305,8 +309,8 @@ class _Scan:
             stream = self._ops.stream[ended]
             newest = wait.newest.get(stream) == ended
             self._votes.explained[site, stream, newest] += 1
-        for stream, one in wait.newest.items():
-            self._votes.refuted[site, stream] += _contradicted(self._ops, one, op)
+        for stream, newest_there in wait.newest.items():
+            self._votes.refuted[site, stream] += _contradicted(self._ops, newest_there, op)
 
     def _site(self, op: int, wait: _StreamWait) -> Site:
         stream = self._ops.stream
@@ -355,13 +359,17 @@ class _Scan:
     def _done(self, collective: int) -> int:
         """Strike a collective and those before it on its stream; returns how many others."""
         stream = self._ops.stream
-        place = self._pending.index(collective)
-        older = {one for one in self._pending[:place] if stream[one] == stream[collective]}
-        self._pending = [one for one in self._pending if one not in older and one != collective]
+        position = self._pending.index(collective)
+        older = {
+            pending for pending in self._pending[:position] if stream[pending] == stream[collective]
+        }
+        self._pending = [
+            pending for pending in self._pending if pending not in older and pending != collective
+        ]
         return len(older)
 
     def _source(self, op: int, wait: _StreamWait, *, first: bool) -> int | None:
-        named = [one for one in self._pending if self._sequence(one) == wait.sequence]
+        named = [pending for pending in self._pending if self._sequence(pending) == wait.sequence]
         if wait.sequence is not None and named:
             return self._oldest(op, named)
         other = self._last_compute
@@ -382,9 +390,11 @@ class _Scan:
     def _like_others(self, op: int, wait: _StreamWait) -> int | None:
         """Take what like waits are for, unless the op's own times contradict it."""
         site, stream = self._site(op, wait), self._ops.stream
-        chosen = self._votes.stream(site, {stream[one] for one in self._pending} - {stream[op]})
+        chosen = self._votes.stream(
+            site, {stream[pending] for pending in self._pending} - {stream[op]}
+        )
         if chosen is not None:
-            there = [one for one in self._pending if stream[one] == chosen]
+            there = [pending for pending in self._pending if stream[pending] == chosen]
             newest = wait.newest.get(chosen)
             if newest in there and self._votes.takes_newest(site, chosen):
                 there = [newest]
@@ -395,21 +405,23 @@ class _Scan:
 
     def _oldest(self, op: int, pending: list[int]) -> int | None:
         """Take the oldest that did not end too late, if there is one; else the oldest."""
-        fits = (one for one in pending if not _contradicted(self._ops, one, op))
+        fits = (
+            collective for collective in pending if not _contradicted(self._ops, collective, op)
+        )
         return next(fits, next(iter(pending), None))
 
     def _explaining(self, op: int) -> int | None:
         """Find the collective that ended just before the op started, and after its launch."""
-        ended = [one for one in self._pending if self._explains(one, op)]
+        ended = [pending for pending in self._pending if self._explains(pending, op)]
         return max(ended, key=self._ops.end, default=None)
 
-    def _explains(self, one: int, op: int) -> bool:
+    def _explains(self, source: int, op: int) -> bool:
         """Whether an op, launched and with its stream free before, started as another ended."""
         ops = self._ops
         begun, due = ops.start(op), self._due(op)
-        if _contradicted(ops, one, op) or begun - ops.end(one) > EXPLAINED:
+        if _contradicted(ops, source, op) or begun - ops.end(source) > EXPLAINED:
             return False
-        return ops.end(one) > due and begun > due + STAMPS
+        return ops.end(source) > due and begun > due + STAMPS
 
     def _due(self, op: int) -> float:
         """When an op would have started without any wait (s)."""

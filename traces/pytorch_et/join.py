@@ -191,7 +191,7 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
     ranks of which only some name a group would not be matched.
     """
     execution, rank = joined.execution, joined.rank
-    record_of = {one.row: one.record for one in execution.comms}
+    record_of = {comm.row: comm.record for comm in execution.comms}
     comms = list(rank.comms)
     comm = rank.host.comm.copy()
     for row in np.flatnonzero(joined.host_node >= 0).tolist():
@@ -234,7 +234,7 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
     """Find the node of each host event: same name, and ids apart as most are."""
     host = rank.host
     rows = np.flatnonzero((host.kind != HostKind.RUNTIME) & (host.external >= 0))
-    found = np.full(len(host), -1, dtype=np.int64)
+    node_of = np.full(len(host), -1, dtype=np.int64)
     nodes = np.flatnonzero(execution.record > 0)
     index = {name: number for number, name in enumerate(execution.names)}
     names = np.array([index.get(name, -1) for name in rank.names] or [-1], dtype=np.int64)
@@ -246,13 +246,13 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
         if not free.any() or not len(rows):
             break
         wanted = execution.record[nodes] + distance
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        row = rows[place]
-        fits = free & (ids[place] == wanted) & (names[host.name[row]] == execution.name[nodes])
-        fits &= found[row] < 0
-        found[row[fits]] = nodes[fits]
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        row = rows[at]
+        fits = free & (ids[at] == wanted) & (names[host.name[row]] == execution.name[nodes])
+        fits &= node_of[row] < 0
+        node_of[row[fits]] = nodes[fits]
         free &= ~fits
-    return found
+    return node_of
 
 
 _DISTANCES = 64
@@ -286,18 +286,18 @@ def _device_nodes(rank: RankTrace, host_node: Longs) -> Longs:
     host, device = rank.host, rank.device
     launch = launch_rows(rank)
     around = _innermost(rank, host_node)
-    found = np.where(launch >= 0, around[launch], -1)
+    node_of = np.where(launch >= 0, around[launch], -1)
     known = np.flatnonzero(host_node >= 0)
     by_id = dict(zip(host.external[known].tolist(), host_node[known].tolist(), strict=True))
     for row in np.flatnonzero((launch < 0) & (device.external >= 0)).tolist():
-        found[row] = by_id.get(int(device.external[row]), -1)
-    return found
+        node_of[row] = by_id.get(int(device.external[row]), -1)
+    return node_of
 
 
 def _innermost(rank: RankTrace, host_node: Longs) -> Longs:
     """Find, for each host event, the node of the innermost linked event around its start."""
     host = rank.host
-    found = np.full(len(host), -1, dtype=np.int64)
+    node_of = np.full(len(host), -1, dtype=np.int64)
     open_events: dict[int, list[tuple[float, int]]] = {}
     columns = (host.thread.tolist(), host.start.tolist(), host.end.tolist(), host_node.tolist())
     for row, (thread, start, end, node) in enumerate(zip(*columns, strict=True)):
@@ -306,8 +306,8 @@ def _innermost(rank: RankTrace, host_node: Longs) -> Longs:
             stack.pop()
         if node >= 0:
             stack.append((end, node))
-        found[row] = stack[-1][1] if stack else -1
-    return found
+        node_of[row] = stack[-1][1] if stack else -1
+    return node_of
 
 
 def _comm_links(
@@ -323,13 +323,13 @@ def _comm_links(
             above = int(execution.parent[above])
     linked = set(host_node.tolist())
     with_kernel, host_only, unlinked = 0, Counter[str](), Counter[str]()
-    for one in execution.comms:
-        word = one.record.collective or "(no word)"
-        if one.row not in linked:
+    for comm in execution.comms:
+        word = comm.record.collective or "(no word)"
+        if comm.row not in linked:
             unlinked[word] += 1
-        elif one.row in carrying:
+        elif comm.row in carrying:
             with_kernel += 1
         else:
-            alone = one.record.group_size == 1
+            alone = comm.record.group_size == 1
             host_only[f"{word} of a rank with itself" if alone else word] += 1
     return CommLinks(len(execution.comms), with_kernel, dict(host_only), dict(unlinked))

@@ -67,10 +67,10 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     TraceError
         If the file cannot be read, is damaged, is none, or holds several.
     """
-    found = read_execution_traces(path)
-    if len(found) != 1:
-        raise TraceError(f"{path}: holds {len(found)} execution traces: unpack it")
-    return found[0]
+    traces = read_execution_traces(path)
+    if len(traces) != 1:
+        raise TraceError(f"{path}: holds {len(traces)} execution traces: unpack it")
+    return traces[0]
 
 
 def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
@@ -94,8 +94,8 @@ def refuse_to_replay(path: Path, step: str) -> Loaded:
     TraceError
         Always.
     """
-    found = read_execution_traces(path)
-    nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
+    traces = read_execution_traces(path)
+    nodes, records = sum(len(trace) for trace in traces), sum(len(trace.comms) for trace in traces)
     raise TraceError(
         f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
         f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
@@ -109,19 +109,19 @@ _LIMIT = 1 << 31
 
 def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
     """Read an archive's JSON files, not what macOS puts beside them (``._name``)."""
-    found = []
+    members = []
     try:
         with tarfile.open(fileobj=BytesIO(data), mode="r:") as archive:
             for member in archive:
                 named = Path(member.name).name
                 if member.isfile() and named.endswith(".json") and not named.startswith("._"):
                     piece = archive.extractfile(member)
-                    found.append((member.name, piece.read(_LIMIT) if piece else b""))
+                    members.append((member.name, piece.read(_LIMIT) if piece else b""))
     except (tarfile.TarError, ValueError, EOFError, OSError) as error:
         raise TraceError(f"{path}: the archive is damaged: {error}") from error
-    if not found:
+    if not members:
         raise TraceError(f"{path}: no JSON file in this archive")
-    return found
+    return members
 
 
 def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:
@@ -160,9 +160,9 @@ class _NodeReading:
             self._outputs.add(row, node.output_values())
             if is_init(node.name):
                 self._init(node)
-            found = communication(row, node)
-            if found is not None:
-                self._comms.append(found)
+            comm = communication(row, node)
+            if comm is not None:
+                self._comms.append(comm)
         except (ValueError, OverflowError, RecursionError) as error:
             raise TraceError(f"{self._path}: node {node.id} {node.name[:60]!r}: {error}") from error
 
@@ -177,7 +177,7 @@ class _NodeReading:
         try:
             ids = np.array([node.id for node in nodes], dtype=np.int64)
             parents = np.array([node.calls_from for node in nodes], dtype=np.int64)
-            told = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
+            fields = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
         except OverflowError as error:
             raise TraceError(f"{self._path}: a node's id or field is no 64-bit number") from error
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
@@ -189,15 +189,15 @@ class _NodeReading:
             process=header.pid,
             id=ids,
             parent=self._rows(ids, parents, "nodes whose caller is missing"),
-            forward_parent=self._rows(ids, told[0], "nodes whose forward is missing"),
-            record=told[1],
-            thread=told[2],
-            scope=told[3].astype(np.int32),
+            forward_parent=self._rows(ids, fields[0], "nodes whose forward is missing"),
+            record=fields[1],
+            thread=fields[2],
+            scope=fields[3].astype(np.int32),
             name=np.array(self._name, dtype=np.int32),
             names=tuple(self._names.index),
             inputs=self._inputs.columns(),
             outputs=self._outputs.columns(),
-            comms=tuple(one.with_key(self._keys) for one in self._comms),
+            comms=tuple(comm.with_key(self._keys) for comm in self._comms),
             groups=self._groups,
             unused=dict(self._unused),
         )
@@ -206,12 +206,12 @@ class _NodeReading:
         """Map ids to rows; what is missing, or began after the node itself, is counted."""
         if not len(ids):
             return ids
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        found = (ids[place] == wanted) & (wanted < ids)
-        broken = ~found & (wanted != 0) & (wanted != ids)
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        known = (ids[at] == wanted) & (wanted < ids)
+        broken = ~known & (wanted != 0) & (wanted != ids)
         if broken.any():
             self._unused[lost] += int(broken.sum())
-        return np.where(found, place, -1)
+        return np.where(known, at, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class EtSummary:
     @property
     def records(self) -> int:
         """Communication records in all."""
-        return sum(one.count for one in self.calls)
+        return sum(call.count for call in self.calls)
 
 
 def execution_summary(trace: ExecutionTrace) -> EtSummary:
@@ -270,9 +270,9 @@ def _call(trace: ExecutionTrace, index: int) -> tuple[str, str, int | None, floa
     """Key of a call; a size of -1 is unknown, because NaN equals nothing."""
     record = trace.comms[index].record
     elements = max(record.in_elements or 0, record.out_elements or 0)
-    told = record.in_elements is not None or record.out_elements is not None
+    sized = record.in_elements is not None or record.out_elements is not None
     try:
-        size = float(elements * bytes_per_element(record.dtype)) if told else -1.0
+        size = float(elements * bytes_per_element(record.dtype)) if sized else -1.0
     except WorkloadError:
         size = -1.0
     group = record.group_label or record.group_key

@@ -53,7 +53,7 @@ class EtNode(Struct):
 
     def attribute(self, name: str) -> Any:
         """Return a value of ``attrs``, None where there is none."""
-        return next((one.value for one in self.attrs if one.name == name), None)
+        return next((attribute.value for attribute in self.attrs if attribute.name == name), None)
 
     def field(self, name: str) -> int:
         """Return a whole number from the node or its attributes; 0 where it is missing."""

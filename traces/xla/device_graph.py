@@ -278,8 +278,8 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wai
         done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
         after = _after_done(rows, order[place + 1 :], op, done)
         if after is not None:
-            for one in made[row]:
-                _wait(ops, waits, made[after][0], one)
+            for transfer in made[row]:
+                _wait(ops, waits, made[after][0], transfer)
 
 
 def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
@@ -304,15 +304,15 @@ def _after_done(
 
 def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
     """Where in the schedule each asynchronous op is waited for, by its name and what it wraps."""
-    found: dict[str, tuple[int, int]] = {}
+    done_at: dict[str, tuple[int, int]] = {}
     for op in module.ops.values():
         if op.phase == "done" and op.operands and op.name in module.order:
             place = module.order[op.name]
-            found[op.operands[0]] = place
+            done_at[op.operands[0]] = place
             started = module.ops.get(op.operands[0])
             if started is not None and started.wrapped:
-                found[started.wrapped] = place
-    return found
+                done_at[started.wrapped] = place
+    return done_at
 
 
 def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
@@ -352,19 +352,19 @@ class Operands:
 
 def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
     """Find the ops with events of their own that a named op's operands come from."""
-    found: set[str] = set()
+    producers: set[str] = set()
     seen: set[str] = set()
     pending = list(module.ops[name].operands) if name in module.ops else []
     while pending:
-        one = pending.pop()
-        if one in seen:
+        source = pending.pop()
+        if source in seen:
             continue
-        seen.add(one)
-        if one in events:
-            found.add(one)
-        elif one in module.ops:
-            pending.extend(module.ops[one].operands)
-    return found
+        seen.add(source)
+        if source in events:
+            producers.add(source)
+        elif source in module.ops:
+            pending.extend(module.ops[source].operands)
+    return producers
 
 
 def _wait(ops: DeviceOps, waits: Waits, op: int, source: int) -> None:

@@ -45,35 +45,37 @@ def recording(
             events = sum(len(line.events) for line in plane.lines)
             if events:
                 unused[f"events of {plane.name}"] += events
-    found = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
-    found.one_clock = not chips
-    _renumber(found, global_numbers(planes))
-    return found
+    result = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
+    result.one_clock = not chips
+    _renumber(result, global_numbers(planes))
+    return result
 
 
 def number_ranks(recordings: Sequence[XlaRecording]) -> None:
     """Give the devices of several files ranks: each file's after those before, if they collide."""
     seen: set[int] = set()
-    for one in recordings:
-        own = {device.rank for device in one.devices}
+    for each in recordings:
+        own = {device.rank for device in each.devices}
         if own & seen:
             first = max(seen) + 1
-            for device in one.devices:
+            for device in each.devices:
                 device.rank += first
-            one.notes.append(f"{one.file.name}: its devices are ranks {first} and up, by file name")
-        seen |= {device.rank for device in one.devices}
+            each.notes.append(
+                f"{each.file.name}: its devices are ranks {first} and up, by file name"
+            )
+        seen |= {device.rank for device in each.devices}
 
 
-def _renumber(found: XlaRecording, numbers: Mapping[int, int]) -> None:
+def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
     """Take the numbers of the whole job, where the profile has but a part of it."""
-    own = {device.rank for device in found.devices}
-    if not own <= set(numbers) or _largest_group(found.devices) < len(own):
+    own = {device.rank for device in result.devices}
+    if not own <= set(numbers) or _largest_group(result.devices) < len(own):
         return
-    for device in found.devices:
+    for device in result.devices:
         device.rank = numbers[device.rank]
-    if {device.rank for device in found.devices} != own:
-        ranks = ", ".join(str(device.rank) for device in found.devices)
-        found.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
+    if {device.rank for device in result.devices} != own:
+        ranks = ", ".join(str(device.rank) for device in result.devices)
+        result.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
 
 
 def _largest_group(devices: Sequence[XlaDevice]) -> int:
@@ -101,10 +103,10 @@ def gpu_devices(
     """Make a device of each GPU's plane; lanes are streams."""
     devices: list[XlaDevice] = []
     for plane in planes:
-        found = GPU.match(plane.name)
-        if found is None:
+        gpu = GPU.match(plane.name)
+        if gpu is None:
             continue
-        device = XlaDevice(int(found[1]), plane.name, [])
+        device = XlaDevice(int(gpu[1]), plane.name, [])
         for line in plane.lines:
             if _STREAM.match(line.name) is None:
                 unused[f"{line.name} of GPUs"] += len(line.events)

@@ -26,7 +26,8 @@ def parse_instruction(text: str) -> HloOp | None:
 
     Examples
     --------
-    >>> op = parse("%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}")
+    >>> text = "%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}"
+    >>> op = parse_instruction(text)
     >>> op.opcode, op.inputs[0].size, op.groups, op.operands
     ('all-reduce', 32, ((0, 1), (2, 3)), ('p',))
     """
@@ -79,7 +80,9 @@ def _part(match: re.Match[str]) -> list[HloArray]:
     if not match[1]:
         return []
     bits = TYPE_BITS.get(match[1])
-    numbers = [one.strip().removeprefix("<=") for one in match[2].split(",") if one.strip()]
+    numbers = [
+        number.strip().removeprefix("<=") for number in match[2].split(",") if number.strip()
+    ]
     if bits is None or not all(number.isdigit() for number in numbers):
         return [HloArray(match[1], math.nan)]
     elements = math.prod(float(number) for number in numbers)
@@ -108,7 +111,7 @@ def _groups(attributes: str) -> Groups | None:
         if mesh := _MESH.search(attributes):
             axes = _AXIS.findall(mesh[1])
             names = [name for name, _ in axes]
-            used = [names.index(one.strip(" '")) for one in mesh[2].split(",")]
+            used = [names.index(axis.strip(" '")) for axis in mesh[2].split(",")]
             return mesh_groups([int(size) for _, size in axes], used)
     except ValueError:
         return None
@@ -116,8 +119,8 @@ def _groups(attributes: str) -> Groups | None:
 
 
 def _pairs(attributes: str) -> Groups:
-    found = _PAIRS.search(attributes)
-    return tuple(pair for pair in _braced(found[1]) if len(pair) == 2) if found else ()
+    listed = _PAIRS.search(attributes)
+    return tuple(pair for pair in _braced(listed[1]) if len(pair) == 2) if listed else ()
 
 
 def _braced(text: str) -> list[tuple[int, ...]]:
@@ -125,4 +128,4 @@ def _braced(text: str) -> list[tuple[int, ...]]:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(",") if one.strip())
+    return tuple(int(number) for number in text.split(",") if number.strip())

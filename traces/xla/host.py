@@ -43,8 +43,8 @@ class _HostLane:
         return op
 
     def ended_by(self, time: float) -> tuple[float, int] | None:
-        place = bisect_right(self.ended, (time, 1 << 62))
-        return self.ended[place - 1] if place else None
+        after = bisect_right(self.ended, (time, 1 << 62))
+        return self.ended[after - 1] if after else None
 
 
 def add_host(
@@ -70,16 +70,16 @@ def add_host(
     delays: list[float] = []
     for number, ((start, end), op, row) in enumerate(rows):
         source = part.ops[row]
-        found = host.ended_by(start)
-        if found is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
+        ended = host.ended_by(start)
+        if ended is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
             delays.append(ops.start(op) - start)
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
         new_run, run = source.run != run, source.run
         lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
         ops.returned[op] = end
-        for one in [*made[row], *follow.pop(source.run, [])]:
-            insort(host.ended, (ops.end(one), one))
+        for made_op in [*made[row], *follow.pop(source.run, [])]:
+            insort(host.ended, (ops.end(made_op), made_op))
         insort(host.begun, ops.start(op))
     guessed = _gaps(ops, part, made)
     known = [delay for delay in delays if delay >= 0]
@@ -89,10 +89,10 @@ def add_host(
 def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
     """Add the host's time up to a launch; a ``fresh`` run may have waited for the device."""
     start, end = span
-    if full and (found := host.ended_by(end)) is not None:
+    if full and (freed := host.ended_by(end)) is not None:
         if start > host.at:
             host.add("host", host.at, start, [])
-        return host.add(source.name, max(start, found[0]), end, [found[1]])
+        return host.add(source.name, max(start, freed[0]), end, [freed[1]])
     begun, sources = host.at, list[int]()
     if fresh and host.ended and host.ended[-1][0] <= start:
         begun, sources = max(host.at, host.ended[-1][0]), [host.ended[-1][1]]
@@ -104,7 +104,7 @@ def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int
 
     It counts as not explained: that the gap was the host's is all that is known.
     """
-    found: dict[int, int] = {}
+    guessed: dict[int, int] = {}
     graph, last, run, ended = ops.graph, None, None, -math.inf
     for row, op in enumerate(part.ops):
         if row not in made:
@@ -114,11 +114,11 @@ def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int
         if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
             begun = graph.ops[last].end
             idle = LocalOp(What.HOST, _LANE, f"gap before {op.program}", begun, ops.start(first))
-            found[first] = graph.add(idle)
-            graph.wait_for(found[first], [last])
+            guessed[first] = graph.add(idle)
+            graph.wait_for(guessed[first], [last])
             ops.launched[first] = ops.start(first)
         run = op.run
-        for one in made[row]:
-            if ops.end(one) >= ended:
-                last, ended = one, ops.end(one)
-    return found
+        for made_op in made[row]:
+            if ops.end(made_op) >= ended:
+                last, ended = made_op, ops.end(made_op)
+    return guessed

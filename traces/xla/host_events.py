@@ -41,22 +41,22 @@ class XlaHostEvents:
 
 def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
     """Sort out the events of all threads of the host."""
-    found = XlaHostEvents()
+    events = XlaHostEvents()
     annotations: dict[str, dict[int, Span]] = defaultdict(dict)
     for plane in planes:
         if HOST.match(plane.name) is None:
             continue
         for line in plane.lines:
-            ops = [event for event in line.events if _sort(found, annotations, event, unused)]
+            ops = [event for event in line.events if _sort(events, annotations, event, unused)]
             if ops:
-                found.ops.append(PlaneLine(line.name, ops))
+                events.ops.append(PlaneLine(line.name, ops))
     if annotations:
-        found.steps = max(annotations.values(), key=len)
-    return found
+        events.steps = max(annotations.values(), key=len)
+    return events
 
 
 def _sort(
-    found: XlaHostEvents,
+    sorted_out: XlaHostEvents,
     annotations: dict[str, dict[int, Span]],
     event: PlaneEvent,
     unused: Counter[str],
@@ -74,16 +74,16 @@ def _sort(
     used = False
     flow = event.flow("_p")
     if flow is not None and "run_id" in stats:
-        found.produced[flow], used = event, True
+        sorted_out.produced[flow], used = event, True
     flow = event.flow("_c")
     if flow is not None and event.name.startswith(_END):
-        insort(found.ended[flow], event.end)
+        insort(sorted_out.ended[flow], event.end)
         used = True
     correlation = event.number("correlation_id")
     if correlation is not None:
-        found.correlated[correlation], used = (event.start, event.end), True
+        sorted_out.correlated[correlation], used = (event.start, event.end), True
     if _EXECUTE.match(event.name):
-        found.executed.append(event)
+        sorted_out.executed.append(event)
         used = True
     if not used:
         unused["events of the host"] += 1

@@ -55,7 +55,9 @@ def link_recordings(
             g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
         },
         measured_end=ends,
-        accelerator=next((one.accelerator for one in recordings if one.accelerator), ""),
+        accelerator=next(
+            (recording.accelerator for recording in recordings if recording.accelerator), ""
+        ),
     )
 
 

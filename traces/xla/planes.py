@@ -49,7 +49,7 @@ class PlaneEvent:
 
         Examples
         --------
-        >>> Event("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
+        >>> PlaneEvent("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
         True
         """
         number = self.number(stat)
@@ -115,7 +115,7 @@ def leaves(events: Iterable[PlaneEvent]) -> Iterator[PlaneEvent]:
 
     Examples
     --------
-    >>> inner, outer = Event("dot", 1.0, 2.0), Event("while", 0.0, 3.0)
+    >>> inner, outer = PlaneEvent("dot", 1.0, 2.0), PlaneEvent("while", 0.0, 3.0)
     >>> [(one.name, one.start, one.end) for one in leaves([inner, outer])]
     [('while', 0.0, 1.0), ('dot', 1.0, 2.0), ('while', 2.0, 3.0)]
     """

@@ -91,7 +91,7 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
                 talks.add(op.program)
     if not any(time):
         return False
-    main = max((one for one in time if one), key=lambda one: time[one])
+    main = max((program for program in time if program), key=lambda program: time[program])
     for device in devices:
         _number(device, main)
     _line_up(devices, main, notes)
@@ -150,7 +150,7 @@ def _common(devices: Sequence[XlaDevice], where: str) -> list[int]:
     own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
     common = sorted(set.intersection(*own)) if own else []
     if not common and any(own):
-        counts = ", ".join(str(len(one)) for one in own[:8])
+        counts = ", ".join(str(len(steps)) for steps in own[:8])
         raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
     return common
 

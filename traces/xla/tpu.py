@@ -44,10 +44,10 @@ def tpu_devices(
     """Make a device of each chip's planes, numbered as the host counts them."""
     devices: dict[int, XlaDevice] = {}
     for plane in planes:
-        found = PLANE.match(plane.name)
-        if found is None:
+        chip = PLANE.match(plane.name)
+        if chip is None:
             continue
-        ordinal, core = int(found[1]), found[2] or ""
+        ordinal, core = int(chip[1]), chip[2] or ""
         device = devices.setdefault(ordinal, XlaDevice(ordinal, plane.name, []))
         device.ops += _ops(plane, core, host, programs, unused)
     for device in devices.values():
@@ -62,14 +62,14 @@ def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
     chips, cores = dict[int, int](), dict[int, int]()
     details = message_class(_CORE, "CoreDetails")
     for plane in planes:
-        found = PLANE.match(plane.name)
-        if found is None or found[2] or not isinstance(plane.stats.get("core_details"), bytes):
+        chip = PLANE.match(plane.name)
+        if chip is None or chip[2] or not isinstance(plane.stats.get("core_details"), bytes):
             continue
         try:
             core = details.FromString(plane.stats["core_details"])
         except DecodeError:
             return {}
-        chips[int(found[1])], cores[int(found[1])] = core.global_chip, core.global_core
+        chips[int(chip[1])], cores[int(chip[1])] = core.global_chip, core.global_core
     for numbers in (chips, cores):
         if len(set(numbers.values())) == len(numbers):
             return numbers
@@ -81,7 +81,9 @@ def _ops(
 ) -> list[XlaOp]:
     lines: dict[str, PlaneLine] = {}
     for line in plane.lines:
-        role = next((one[0] for one in (_OPS, _MODULES, _STEPS) if line.name in one), line.name)
+        role = next(
+            (names[0] for names in (_OPS, _MODULES, _STEPS) if line.name in names), line.name
+        )
         lines[role] = line
         if role not in (_OPS[0], _MODULES[0], _STEPS[0], "XLA TraceMe") and line.events:
             unused[f"{line.name} of TPUs"] += len(line.events)

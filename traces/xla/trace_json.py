@@ -67,13 +67,13 @@ def _read(file: Path) -> XlaRecording:
             f"{file}: a table of HLO statistics, not a trace: it sums each op over all its runs, "
             "so that neither order nor overlap is known; give the .xplane.pb it was made of"
         )
-    found = recording(file, _planes(document.rows or [], file), {}, 0)
-    if any(op.kind and op.hlo is None for device in found.devices for op in device.ops):
-        found.notes.append(
+    result = recording(file, _planes(document.rows or [], file), {}, 0)
+    if any(op.kind and op.hlo is None for device in result.devices for op in device.ops):
+        result.notes.append(
             f"{file.name}: the JSON does not tell what collectives move; the .xplane.pb that JAX "
             "writes beside it does"
         )
-    return found
+    return result
 
 
 def _planes(rows: Sequence[_JsonEvent], file: Path) -> list[Plane]:

@@ -86,9 +86,9 @@ def _read(file: Path) -> XlaRecording:
     except DecodeError as error:
         raise TraceError(f"{file}: not a whole XSpace message: {error}: copy it again") from error
     planes, modules, epoch = [], dict[str, HloModule](), 0
-    for found in space.planes:
-        reader = _PlaneReader(found, file)
-        plane = Plane(_text(found.name), reader.lines(), reader.stats(found.stats))
+    for message in space.planes:
+        reader = _PlaneReader(message, file)
+        plane = Plane(_text(message.name), reader.lines(), reader.stats(message.stats))
         if plane.name == "/host:metadata":
             modules |= reader.modules()
         started = plane.stats.get("profile_start_time")
@@ -113,25 +113,25 @@ class _PlaneReader:
         ]
 
     def stats(self, stats: Iterable[Any]) -> dict[str, Any]:
-        found = {}
+        used = {}
         for stat in stats:
             name = self._stat_names.get(stat.metadata, "")
             if name in USED_STATS:
-                found[name] = self._value(stat)
-        return found
+                used[name] = self._value(stat)
+        return used
 
     def modules(self) -> dict[str, HloModule]:
         """Read the programs, by name and number: ``jit_step(20)``."""
-        found: dict[str, HloModule] = {}
+        by_name: dict[str, HloModule] = {}
         for metadata in self._metadata.values():
             for stat in metadata.stats:
                 if self._stat_names.get(stat.metadata) == _PROTO and stat.data:
                     name = _text(metadata.name)
                     module = parse_module(stat.data, f"{self._file}: {_PROTO} of {name}")
-                    found[name] = module
-                    found.setdefault(module.name, module)
-                    found["(" + name.rpartition("(")[2]] = module
-        return found
+                    by_name[name] = module
+                    by_name.setdefault(module.name, module)
+                    by_name["(" + name.rpartition("(")[2]] = module
+        return by_name
 
     def _events(self, line: Any) -> Iterable[PlaneEvent]:
         base = line.timestamp_ns * 1e-9

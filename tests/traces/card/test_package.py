@@ -12,7 +12,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
 from traces.card.card import ParallelismSection
 from traces.card.package import find_package, labelled, load_package, trace_files
-from traces.load import load_package as load_trace
+from traces.load import load
 from traces.profiler.window import phase_of
 
 CARD = "version: 1\nworkload: {model: {phase: training}}\n"
@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["card.yaml", "workload.YML", "llama-8b-tp4.yaml"])
 def test_a_card_beside_the_traces_makes_a_package(job, name):
-    bare = load_trace(job)
+    bare = load(job)
     (job / name).write_text(CARD)
     found = find_package(job)
     assert (found.file, found.traces) == (job / name, job)
@@ -42,7 +42,7 @@ def test_traces_may_lie_in_a_sub_directory(job, tmp_path):
     shutil.move(job, pack / "some traces")
     found = load_package(pack)
     assert found.trace == str(pack)
-    assert same(found, load_trace(pack / "some traces"))
+    assert same(found, load(pack / "some traces"))
 
 
 def test_what_the_card_has_besides_is_told(job):
@@ -83,7 +83,7 @@ def test_kinds_are_told_by_the_distance_of_their_ranks():
 def test_bare_traces_are_no_packages(job):
     assert find_package(job) is None
     assert find_package(job / "rank0.json") is None
-    assert same(load_package(SAMPLE), load_trace(SAMPLE))
+    assert same(load_package(SAMPLE), load(SAMPLE))
 
 
 @pytest.mark.parametrize(

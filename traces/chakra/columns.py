@@ -84,15 +84,15 @@ def of_plain(trace: ChakraTrace, rank: int) -> RankColumns | None:
 
 def _places(ids: Index, asked: Index) -> Index | None:
     """Where the nodes with some ids stand; None if one is not there, or any id stands twice."""
-    place = asked - ids[0]
+    position = asked - ids[0]
     if (ids == ids[0] + np.arange(len(ids))).all():
-        return place if ((place >= 0) & (place < len(ids))).all() else None
+        return position if ((position >= 0) & (position < len(ids))).all() else None
     order = np.argsort(ids)
     ordered = ids[order]
     if (ordered[1:] == ordered[:-1]).any():
         return None
-    place = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
-    return place if (ids[place] == asked).all() else None
+    position = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
+    return position if (ids[position] == asked).all() else None
 
 
 def _forms(plain: Plain) -> tuple[Index, list[NodeForm]]:
@@ -121,8 +121,8 @@ def rank_calls(ranked: RankColumns, job: JobGroups, notes: Counter[str]) -> Rank
     which, first = _alike(ranked, places)
     often = np.bincount(which, minlength=len(first)).tolist()
     different = []
-    for place, times in zip(first, often, strict=True):
-        call, missing = call_of(ranked.nodes, place, job)
+    for position, times in zip(first, often, strict=True):
+        call, missing = call_of(ranked.nodes, position, job)
         different.append(call)
         notes.update({what: times * count for what, count in missing.items()})
     return RankCalls(ranked.nodes.rank, different, which, places, places.astype(np.float64))
@@ -147,7 +147,7 @@ def _alike(ranked: RankColumns, places: Index) -> tuple[Index, list[int]]:
 def _inputs(ranked: RankColumns, places: Index) -> list[bytes]:
     nodes = ranked.nodes.nodes
     if not isinstance(nodes, PlainNodes):
-        return [nodes[place].inputs.types.encode() for place in places.tolist()]
+        return [nodes[position].inputs.types.encode() for position in places.tolist()]
     return nodes.inputs(places)
 
 
@@ -162,7 +162,7 @@ def workload_of_columns(
     lane = lanes.column(lane for rank_columns in ranked for lane in lanes_of(rank_columns.nodes))
     name = names.column(form.name for form in forms)
     call = np.full(len(of), -1, dtype=np.int32)
-    call[first[calls.place] + calls.op] = calls.call
+    call[first[calls.rank_index] + calls.op] = calls.call
     groups, rows = _calls(calls, transfers)
     duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
     rank = np.repeat(

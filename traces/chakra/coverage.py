@@ -74,7 +74,7 @@ def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
 def _forms_of_members(job: ChakraJob) -> NDArray[np.int64]:
     """Which form, of those of all ranks, each member of a call has."""
     first = np.cumsum([0, *(len(ranked) for ranked in job.ranked)])
-    return forms_of(job.ranked)[1][first[job.calls.place] + job.calls.op]
+    return forms_of(job.ranked)[1][first[job.calls.rank_index] + job.calls.op]
 
 
 def _is_kernel(form: NodeForm) -> bool:

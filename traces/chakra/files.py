@@ -7,7 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.chakra.groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
+from traces.chakra.groups import (
+    MOST_RANKS,
+    FileGroups,
+    GroupTable,
+    comm_groups,
+    own_groups,
+    told_by,
+)
 from traces.chakra.schema import OWN, attribute_value
 from traces.chakra.stream import ChakraTrace, decode_stream, is_stream
 from traces.core.files import HEAD, beginning, unpack
@@ -28,7 +35,7 @@ class RankFile:
     rank: int
     rank_source: str
     trace: ChakraTrace
-    told: Told
+    groups: FileGroups
     own: dict[str, object]
 
 
@@ -157,19 +164,21 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
         for attribute in trace.metadata.attr
         if attribute.name.startswith(OWN)
     }
-    told = Told() if trace.plain is not None else told_by(trace.nodes)
-    told.groups.update(own_groups(own.get("groups")))
-    rank, source = _rank_of(path, own, told, alone=alone)
-    return RankFile(rank, source, trace, told, own)
+    file_groups = FileGroups() if trace.plain is not None else told_by(trace.nodes)
+    file_groups.groups.update(own_groups(own.get("groups")))
+    rank, source = _rank_of(path, own, file_groups, alone=alone)
+    return RankFile(rank, source, trace, file_groups, own)
 
 
-def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> tuple[int, str]:
+def _rank_of(
+    path: Path, own: dict[str, object], file_groups: FileGroups, *, alone: bool
+) -> tuple[int, str]:
     """Which rank a file is of: what it says, else the last number of its name."""
     written = own.get("rank")
     if isinstance(written, int) and 0 <= written < MOST_RANKS:
         return written, "metadata"
-    if len(told.ranks) == 1:
-        return next(iter(told.ranks)), "record_param_comms"
+    if len(file_groups.ranks) == 1:
+        return next(iter(file_groups.ranks)), "record_param_comms"
     numbers = _NUMBER.findall(_SUFFIXES.sub("", path.name))
     if numbers and int(numbers[-1]) < MOST_RANKS:
         return int(numbers[-1]), "file name"

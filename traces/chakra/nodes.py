@@ -84,13 +84,13 @@ class RankNodes:
         """Whether the file tells when its nodes started."""
         return any(start is not None for start in self.start)
 
-    def of(self, place: int) -> NodeForm:
+    def of(self, position: int) -> NodeForm:
         """Return what a node is."""
-        return self.forms[self.form[place]]
+        return self.forms[self.form[position]]
 
-    def where(self, place: int) -> str:
+    def where(self, position: int) -> str:
         """Name file and node, as messages do."""
-        node = self.nodes[place]
+        node = self.nodes[position]
         return f"{self.file}: node {node.id} {node.name!r}"
 
 
@@ -198,12 +198,12 @@ def _what_of(kind: int, name: str, values: AttributeValues) -> What:
 
 
 def _places(trace: ChakraTrace) -> dict[int, int]:
-    places = {node.id: place for place, node in enumerate(trace.nodes)}
+    places = {node.id: position for position, node in enumerate(trace.nodes)}
     if len(places) == len(trace.nodes):
         return places
     places.clear()
-    for place, node in enumerate(trace.nodes):
-        if places.setdefault(node.id, place) != place:
+    for position, node in enumerate(trace.nodes):
+        if places.setdefault(node.id, position) != position:
             first = trace.nodes[places[node.id]].name
             raise TraceError(
                 f"{trace.file}: node id {node.id} stands twice ({first!r} and {node.name!r}): "
@@ -260,19 +260,19 @@ def _order(waits: Dependencies) -> list[int]:
 
     Shorter than ``waits`` if those make a cycle (Kahn 1962).
     """
-    if all(not own or max(own) < place for place, own in enumerate(waits)):
+    if all(not own or max(own) < position for position, own in enumerate(waits)):
         return list(range(len(waits)))
     followers: Dependencies = [[] for _ in waits]
-    for place, own in enumerate(waits):
+    for position, own in enumerate(waits):
         for waited_for in own:
-            followers[waited_for].append(place)
+            followers[waited_for].append(position)
     missing = [len(own) for own in waits]
-    free = [place for place, count in enumerate(missing) if count == 0]
+    free = [position for position, count in enumerate(missing) if count == 0]
     order = []
     while free:
-        place = heappop(free)
-        order.append(place)
-        for follower in followers[place]:
+        position = heappop(free)
+        order.append(position)
+        for follower in followers[position]:
             missing[follower] -= 1
             if missing[follower] == 0:
                 heappush(free, follower)
@@ -282,15 +282,15 @@ def _order(waits: Dependencies) -> list[int]:
 def _cycle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
     """Name a cycle: going back from a node that is never free, one comes round to it."""
     free = set(order)
-    place = next(place for place in range(len(waits)) if place not in free)
+    position = next(position for position in range(len(waits)) if position not in free)
     seen: dict[int, int] = {}
     path: list[int] = []
-    while place not in seen:
-        seen[place] = len(path)
-        path.append(place)
-        place = next(waited_for for waited_for in waits[place] if waited_for not in free)
+    while position not in seen:
+        seen[position] = len(path)
+        path.append(position)
+        position = next(waited_for for waited_for in waits[position] if waited_for not in free)
     names = [
-        f"{nodes[on_cycle].id} {nodes[on_cycle].name[:60]!r}" for on_cycle in path[seen[place] :]
+        f"{nodes[on_cycle].id} {nodes[on_cycle].name[:60]!r}" for on_cycle in path[seen[position] :]
     ]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
     return f"the data dependencies make a cycle: node {shown}"

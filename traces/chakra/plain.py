@@ -48,9 +48,9 @@ class PlainNodes(Sequence[ChakraNode]):
     def __len__(self) -> int:
         return len(self._plain)
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]
         columns = self._plain.columns
-        begin, end = int(columns.begin[place]), int(columns.end[place])
+        begin, end = int(columns.begin[position]), int(columns.end[position])
         return PackedMessage.FromString(self._plain.data[begin:end])
 
     def have_inputs(self, places: Index) -> bool:

@@ -81,7 +81,7 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     graphs, calls = [], []
     for file, nodes in zip(files.ranks, ranked, strict=True):
         graphs.append(_graph(nodes, notes, timed=timed))
-        tables = (file.told.groups, files.groups)
+        tables = (file.groups.groups, files.groups)
         calls.append(local_calls(nodes, tables, job_ranks, notes))
     matching = _matching(ranked, graphs, calls, job_ranks)
     if not timed:
@@ -110,7 +110,7 @@ def _plain(files: ChakraFiles) -> ChakraJob | None:
         for file, rank_columns in zip(files.ranks, ranked, strict=True):
             _count_lacking(rank_columns.nodes, notes)
             calls.append(
-                rank_calls(rank_columns, ((file.told.groups, files.groups), everyone), notes)
+                rank_calls(rank_columns, ((file.groups.groups, files.groups), everyone), notes)
             )
         calls_matched = match_alike(calls, job_ranks)
     except TraceError:
@@ -146,7 +146,7 @@ def _match(
 def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
     """Count the ranks of the job: the highest that a file, a group or a message names."""
     highest = max(nodes.rank for nodes in ranked)
-    tables = [files.groups, *(file.told.groups for file in files.ranks)]
+    tables = [files.groups, *(file.groups.groups for file in files.ranks)]
     for table in tables:
         for group in table.values():
             highest = max(highest, *(group.ranks or (0,)))
@@ -163,10 +163,10 @@ def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
     lanes = lanes_of(ranked)
     if not timed:
         number_of = np.argsort(np.array(ranked.order, dtype=np.int64)).tolist()
-        for place in calls_of(ranked):
-            form = ranked.of(place)
-            number = number_of[place]
-            lane = lanes[ranked.form[place]]
+        for position in calls_of(ranked):
+            form = ranked.of(position)
+            number = number_of[position]
+            lane = lanes[ranked.form[position]]
             graph.add(LocalOp(form.what, lane, form.name, number, number + form.duration))
         return graph
     times = spans(ranked, [ranked.forms[form].duration for form in ranked.form])

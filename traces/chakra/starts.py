@@ -16,11 +16,11 @@ from traces.core.rank_graph import LocalOp, RankGraph
 def spans(ranked: RankNodes, durations: list[float]) -> list[tuple[float, float]]:
     """Start and end of each node (s); one that is not told starts when what it waits for ends."""
     times = [(0.0, 0.0)] * len(ranked.nodes)
-    for place in ranked.order:
-        start = ranked.start[place]
+    for position in ranked.order:
+        start = ranked.start[position]
         if start is None:
-            start = max((times[source][1] for source in ranked.waits[place]), default=0.0)
-        times[place] = (start, start + durations[place])
+            start = max((times[source][1] for source in ranked.waits[position]), default=0.0)
+        times[position] = (start, start + durations[position])
     return times
 
 
@@ -28,15 +28,15 @@ def connect(graph: RankGraph, ranked: RankNodes) -> None:
     """Give the ops of a graph that was measured their edges, lags and earliest starts."""
     before = _lane_before(graph)
     contradicted = 0
-    for place, op in enumerate(graph.ops):
-        waits = {*ranked.waits[place], *before.get(place, ())}
+    for position, op in enumerate(graph.ops):
+        waits = {*ranked.waits[position], *before.get(position, ())}
         allowed = {
             source: graph.ops[source].end
             for source in waits
             if graph.ops[source].end <= op.start + CONTRADICTED
         }
-        contradicted += len(set(ranked.waits[place]) - set(allowed))
-        _explain(graph, place, allowed)
+        contradicted += len(set(ranked.waits[position]) - set(allowed))
+        _explain(graph, position, allowed)
     if contradicted:
         reason = "dependencies whose source ends after the start that waits for it"
         ranked.unused[reason] += contradicted
@@ -45,9 +45,9 @@ def connect(graph: RankGraph, ranked: RankNodes) -> None:
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
     """Find the op before each on its lane, where the one had ended when the other started."""
     lanes: dict[str, list[int]] = {}
-    for place in sorted(range(len(graph.ops)), key=lambda op: (graph.ops[op].start, op)):
-        if graph.ops[place].lane != COMMUNICATION:
-            lanes.setdefault(graph.ops[place].lane, []).append(place)
+    for position in sorted(range(len(graph.ops)), key=lambda op: (graph.ops[op].start, op)):
+        if graph.ops[position].lane != COMMUNICATION:
+            lanes.setdefault(graph.ops[position].lane, []).append(position)
     return {
         later: [earlier]
         for lane in lanes.values()
@@ -59,14 +59,14 @@ def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
 _DEVICE = (What.COMPUTE, What.COPY, What.COLLECTIVE, What.SEND, What.RECEIVE)
 
 
-def _explain(graph: RankGraph, place: int, allowed: dict[int, float]) -> None:
-    op = graph.ops[place]
+def _explain(graph: RankGraph, position: int, allowed: dict[int, float]) -> None:
+    op = graph.ops[position]
     last = max(allowed, key=lambda source: (allowed[source], source), default=None)
     if last is None:
         op.ready = op.start
     for source, end in allowed.items():
         lag = max(0.0, op.start - end) if source == last else 0.0
-        graph.edges.append((source, place, lag))
+        graph.edges.append((source, position, lag))
     if op.what in _DEVICE:
         reason = _reason(op, graph.ops[last] if last is not None else None)
         graph.explained[reason] = graph.explained.get(reason, 0) + 1

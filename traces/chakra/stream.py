@@ -133,8 +133,8 @@ def _values(path: Path, nodes: Sequence[ChakraNode]) -> list[AttributeValues]:
     return values
 
 
-def _no_node(path: Path, place: int, size: int, error: DecodeError) -> TraceError:
-    return TraceError(f"{path}: message {place + 1} ({size} bytes) is no Chakra node: {error}")
+def _no_node(path: Path, position: int, size: int, error: DecodeError) -> TraceError:
+    return TraceError(f"{path}: message {position + 1} ({size} bytes) is no Chakra node: {error}")
 
 
 def packed(path: Path, metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> ChakraTrace:

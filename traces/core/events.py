@@ -248,5 +248,5 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
         return np.full(len(trace.device), -1, dtype=np.int64)
     host = host[np.argsort(trace.host.correlation[host], kind="stable")]
     known = trace.host.correlation[host]
-    place = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
-    return np.where(known[place] == trace.device.correlation, host[place], -1)
+    at = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
+    return np.where(known[at] == trace.device.correlation, host[at], -1)

@@ -102,19 +102,19 @@ def _add_rank(build: _GoalBuild, own: GoalRank, notes: Counter[str]) -> None:
         notes["times an op requires an eager send: it waits for the send's start only"] += eager
     op_of: dict[int, int] = {}
     start_of: dict[int, int] = {}
-    for place, op in enumerate(own.ops):
+    for number, op in enumerate(own.ops):
         lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
-        op_of[place] = builder.op(
+        op_of[number] = builder.op(
             _WHAT[op.what],
             rank=own.rank,
             lane=lane,
             name=op.label or op.what,
             duration=op.amount * _NANO if op.what == "calc" else 0.0,
-            call=build.call_of.get((own.rank, place), -1),
+            call=build.call_of.get((own.rank, number), -1),
         )
         build.busy.append(op.what == "calc")
-        if place in starts:
-            start_of[place] = builder.op(
+        if number in starts:
+            start_of[number] = builder.op(
                 What.COMPUTE,
                 rank=own.rank,
                 lane=lane,
@@ -122,7 +122,7 @@ def _add_rank(build: _GoalBuild, own: GoalRank, notes: Counter[str]) -> None:
                 duration=0.0,
             )
             build.busy.append(False)
-            builder.edge(start_of[place], op_of[place])
+            builder.edge(start_of[number], op_of[number])
     for need in own.needs:
         waits = start_of if _start_only(build, own, need) else op_of
         builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
@@ -204,9 +204,9 @@ def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Sta
 
 def _statements(goal: Goal, what: str) -> list[Statement]:
     return [
-        ((rank, place), op)
+        ((rank, number), op)
         for rank, own in sorted(goal.ranks.items())
-        for place, op in enumerate(own.ops)
+        for number, op in enumerate(own.ops)
         if op.what == what
     ]
 

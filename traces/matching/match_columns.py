@@ -40,7 +40,7 @@ class MatchedColumns:
     """Calls in order of their first start; those of ``group[c]`` are of ``groups[group[c]]``.
 
     The members of call ``c`` are ops ``op[offset[c]:offset[c + 1]]`` of the ranks that stand at
-    ``place`` of the same rows, ascending.
+    ``rank_index`` of the same rows, ascending.
     """
 
     kind: tuple[str, ...]
@@ -50,7 +50,7 @@ class MatchedColumns:
     dtype: tuple[str, ...]
     groups: tuple[Key, ...]
     offset: Index
-    place: Index
+    rank_index: Index
     op: Index
     assumed_groups: int = 0
     notes: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ def as_columns(matching: Matching) -> MatchedColumns:
         dtype=tuple(call.dtype for call in matching.calls),
         groups=tuple(groups),
         offset=ends.astype(np.int64),
-        place=np.array([at for call in matching.calls for at in call.ops], dtype=np.int64),
+        rank_index=np.array([at for call in matching.calls for at in call.ops], dtype=np.int64),
         op=np.array([op for call in matching.calls for op in call.ops.values()], dtype=np.int64),
         assumed_groups=matching.assumed_groups,
         notes=tuple(matching.notes),
@@ -100,9 +100,9 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> MatchedColumns | 
     if not len(table.communicator):
         return as_columns(Matching([]))
     every = _concatenated(ranks)
-    of = table.first[every.place] + every.which
+    of = table.first[every.rank_index] + every.which
     communicator = table.communicator[of]
-    slot = communicator * len(ranks) + every.place
+    slot = communicator * len(ranks) + every.rank_index
     counts = np.bincount(slot, minlength=table.communicators * len(ranks))
     counts = counts.reshape(-1, len(ranks))
     if not _complete(counts, table.present):
@@ -121,7 +121,7 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> MatchedColumns | 
 class _EveryCall:
     """The calls of all ranks, one rank after the other."""
 
-    place: Index
+    rank_index: Index
     which: Index
     op: Index
     start: Floats
@@ -211,7 +211,7 @@ def _communicators(
 def _concatenated(ranks: Sequence[RankCalls]) -> _EveryCall:
     lengths = [len(rank_calls.which) for rank_calls in ranks]
     return _EveryCall(
-        place=np.repeat(np.arange(len(ranks)), lengths),
+        rank_index=np.repeat(np.arange(len(ranks)), lengths),
         which=np.concatenate([rank_calls.which for rank_calls in ranks]),
         op=np.concatenate([rank_calls.op for rank_calls in ranks]),
         start=np.concatenate([rank_calls.start for rank_calls in ranks]),
@@ -267,7 +267,7 @@ def _in_order(
         dtype=tuple(call.dtype for call in calls),
         groups=groups,
         offset=ends.astype(np.int64),
-        place=every.place[members],
+        rank_index=every.rank_index[members],
         op=every.op[members],
         assumed_groups=table.assumed_groups,
     )

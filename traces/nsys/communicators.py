@@ -49,7 +49,7 @@ class CollectiveLane:
     the kernels' names.
     """
 
-    place: int
+    rank_index: int
     key: str
     rows: NDArray[np.int64]
     end: NDArray[np.float64]
@@ -65,13 +65,13 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
     records: list[dict[int, CommRecord]] = [{} for _ in traces]
     lost = 0
     for number, lanes in enumerate(groups):
-        ranks = tuple(sorted(traces[lane.place].rank for lane in lanes))
+        ranks = tuple(sorted(traces[lane.rank_index].rank for lane in lanes))
         lost += sum(len(lane.rows) for lane in lanes) if len(lanes) == 1 else 0
         record = CommRecord(collective="", group_key=f"stream group {number}", group_ranks=ranks)
         if len(lanes) == 1:
             record = replace(record, group_label=UNKNOWN_GROUP, dtype="")
         for lane in lanes:
-            records[lane.place].update(dict.fromkeys(lane.rows.tolist(), record))
+            records[lane.rank_index].update(dict.fromkeys(lane.rows.tolist(), record))
     note = (
         f"the export does not tell communicators: {sum(len(g) > 1 for g in groups)} of them "
         "were found by collectives that end together"
@@ -96,7 +96,7 @@ def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
 def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
     lanes = []
     base = min(trace.epoch for trace in traces)
-    for place, trace in enumerate(traces):
+    for rank_index, trace in enumerate(traces):
         names = [i for i, name in enumerate(trace.names) if communicates(name)]
         rows = np.flatnonzero(np.isin(trace.device.name, names))
         keys = [_key(trace, row) for row in rows.tolist()]
@@ -105,7 +105,7 @@ def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
             own = own[np.argsort(trace.device.end[own], kind="stable")]
             kind = tuple(_kind(trace, row) for row in own.tolist())
             end = trace.device.end[own] + (trace.epoch - base) / 1e9
-            lanes.append(CollectiveLane(place, key, own, end, kind))
+            lanes.append(CollectiveLane(rank_index, key, own, end, kind))
     return lanes
 
 
@@ -127,7 +127,7 @@ def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
         fitting = [
             (agreement, number)
             for number, group in enumerate(clusters)
-            if all(member.place != lane.place for member in group)
+            if all(member.rank_index != lane.rank_index for member in group)
             and (agreement := min(_agreement(member, lane) for member in group)) >= _AGREE
         ]
         if fitting:
@@ -197,10 +197,10 @@ def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
         for lane, lead in zip(lanes, before, strict=True):
             late = lane.rows[lead + max(0, length) :]
             changed |= bool(lead or len(late))
-            start, end = bounds[lane.place]
-            called, _ = _called(traces[lane.place])
+            start, end = bounds[lane.rank_index]
+            called, _ = _called(traces[lane.rank_index])
             start = max([start, *(called[lane.rows[:lead]] + _TICK)])
-            bounds[lane.place] = start, min([end, *called[late]])
+            bounds[lane.rank_index] = start, min([end, *called[late]])
     return bounds if changed else None
 
 

@@ -229,10 +229,10 @@ class _Scan:
         self._just_recorded.discard(call.thread)
         if call.around not in self._launched_in:
             follows = self._follows.get(call.thread)
-            one = _StreamWait(
+            wait = _StreamWait(
                 call.start, call.around, call.sequence, recorded, follows, self._newest
             )
-            self._waiting.setdefault(call.thread, []).append(one)
+            self._waiting.setdefault(call.thread, []).append(wait)
 
     def _launch(self, call: RuntimeCall) -> Iterator[Pair]:
         op, thread = call.launched[0], call.thread

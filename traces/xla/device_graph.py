@@ -266,17 +266,17 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wai
     order = [row for row, op in enumerate(rows) if op.launch is not None and row in made]
     order.sort(key=lambda row: (rows[row].launch, row))
     done_at: dict[int, dict[str, tuple[int, int]]] = {}
-    for place, row in enumerate(order):
+    for index, row in enumerate(order):
         op = rows[row]
         if not op.transfer:
             continue
-        before = _nearest(rows, order[:place][::-1], op)
+        before = _nearest(rows, order[:index][::-1], op)
         if before is not None:
             _wait(ops, waits, made[row][0], made[before][-1])
         if op.module is None:
             continue
         done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
-        after = _after_done(rows, order[place + 1 :], op, done)
+        after = _after_done(rows, order[index + 1 :], op, done)
         if after is not None:
             for transfer in made[row]:
                 _wait(ops, waits, made[after][0], transfer)
@@ -296,8 +296,13 @@ def _after_done(
         other = rows[row]
         if other.run != op.run or other.name == op.name:
             return None
-        place = op.module.order.get(other.name)
-        if other.lane != op.lane and place is not None and place[0] == done[0] and place > done:
+        scheduled = op.module.order.get(other.name)
+        if (
+            other.lane != op.lane
+            and scheduled is not None
+            and scheduled[0] == done[0]
+            and scheduled > done
+        ):
             return row
     return None
 
@@ -307,11 +312,11 @@ def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
     done_at: dict[str, tuple[int, int]] = {}
     for op in module.ops.values():
         if op.phase == "done" and op.operands and op.name in module.order:
-            place = module.order[op.name]
-            done_at[op.operands[0]] = place
+            scheduled = module.order[op.name]
+            done_at[op.operands[0]] = scheduled
             started = module.ops.get(op.operands[0])
             if started is not None and started.wrapped:
-                done_at[started.wrapped] = place
+                done_at[started.wrapped] = scheduled
     return done_at
 
 

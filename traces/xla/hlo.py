@@ -246,9 +246,9 @@ def _result(op: HloOp) -> float:
     return sum(part.size for top in parts for part in top) if parts else math.nan
 
 
-def _larger(one: float, other: float) -> float:
+def _larger(first: float, second: float) -> float:
     """Take the larger of two sizes; the known one if the other is not."""
-    return float(np.fmax(one, other))
+    return float(np.fmax(first, second))
 
 
 def _device(devices: tuple[int, ...], number: int) -> int:

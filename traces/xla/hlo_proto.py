@@ -223,9 +223,9 @@ def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
 def _order(module: Any, names: dict[int, Any]) -> dict[str, tuple[int, int]]:
     """Find computation and place in it of every op of the schedule."""
     return {
-        names[number].name: (entry.computation, place)
+        names[number].name: (entry.computation, index)
         for entry in module.schedule.sequences
-        for place, number in enumerate(entry.sequence.ids)
+        for index, number in enumerate(entry.sequence.ids)
         if number in names
     }
 

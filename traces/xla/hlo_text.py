@@ -34,8 +34,8 @@ def parse_instruction(text: str) -> HloOp | None:
     name = _NAME.match(text)
     if name is None:
         return None
-    output, place = _shape(text, name.end())
-    opcode = _OPCODE.match(text, place)
+    output, at = _shape(text, name.end())
+    opcode = _OPCODE.match(text, at)
     if opcode is None:
         return None
     end = _closing(text, opcode.end())
@@ -56,11 +56,11 @@ def parse_instruction(text: str) -> HloOp | None:
     )
 
 
-def _shape(text: str, place: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:
+def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:
     """Read a shape: the arrays of each top-level element of a tuple, and where it ends."""
     depth, tops = 0, list[list[HloArray]]()
-    while (match := _TOKEN.match(text, place)) is not None:
-        token, place = match[0], match.end()
+    while (match := _TOKEN.match(text, at)) is not None:
+        token, at = match[0], match.end()
         if token == "(":
             depth += 1
         if token in ("(", ",") and depth == 1:
@@ -73,7 +73,7 @@ def _shape(text: str, place: int) -> tuple[tuple[tuple[HloArray, ...], ...], int
             tops[-1].extend(_part(match))
         if depth <= 0 and (match[1] or token == ")"):
             break
-    return tuple(tuple(top) for top in tops), place
+    return tuple(tuple(top) for top in tops), at
 
 
 def _part(match: re.Match[str]) -> list[HloArray]:
@@ -89,10 +89,10 @@ def _part(match: re.Match[str]) -> list[HloArray]:
     return [HloArray(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
 
 
-def _closing(text: str, place: int) -> int:
+def _closing(text: str, at: int) -> int:
     """Where the parenthesis that was opened before ``place`` is closed."""
     depth = 1
-    for match in re.compile(r"[()]").finditer(text, place):
+    for match in re.compile(r"[()]").finditer(text, at):
         depth += 1 if match[0] == "(" else -1
         if not depth:
             return match.start()

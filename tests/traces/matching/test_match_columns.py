@@ -15,7 +15,7 @@ from traces.matching.match import match
 from traces.matching.match_columns import MatchedColumns, RankCalls, as_columns, match_alike
 
 KINDS = ("all_reduce", "all_gather", "all_to_all")
-COLUMNS = ("group", "sequence", "size", "offset", "place", "op")
+COLUMNS = ("group", "sequence", "size", "offset", "rank_index", "op")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
-from traces.profiler.link import linked
+from traces.profiler.link import link_job
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]
@@ -107,14 +107,14 @@ def _reading() -> Iterator[Figure]:
 def _linking() -> Iterator[Figure]:
     path, _ = cases.job()
     job = read_job(path)
-    ops = len(linked(path, job).workload)
-    seconds = median(lambda: linked(path, job), 3)
+    ops = len(link_job(path, job).workload)
+    seconds = median(lambda: link_job(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
     with tempfile.TemporaryDirectory() as folder:
         large = cases.large_file(Path(folder))
         size = large.stat().st_size / 1e6
-        rate = size / median(lambda: linked(large, read_job(large)), 3)
+        rate = size / median(lambda: link_job(large, read_job(large)), 3)
         what = "from the file to the workload of a step"
         yield Figure("reading and linking", rate, "MB/s", 100, most=False, remark=what)
 

@@ -20,9 +20,9 @@ from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
-from traces.card.package import find_package, reader
+from traces.card.package import find_package, open_package
 from traces.core.loaded import Loaded, Options
-from traces.load import Reader
+from traces.load import OpenTrace
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -80,7 +80,7 @@ class Baseline:
     scenario: Scenario
     timeline: Timeline
     settings: Settings
-    read: Reader
+    read: OpenTrace
     recorded: Scenario
     replayed_step: float
     notes: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def baseline(
     if settings.slow_down not in ("", TRACE):
         given(settings.slow_down)
     _check_what_ifs(settings.what_ifs)
-    return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
+    return replayed(_noting(open_package(trace, settings.reading), notes), where, settings, watch)
 
 
 def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
@@ -171,7 +171,7 @@ def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, t
 
 
 def replayed(
-    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+    read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
@@ -199,7 +199,7 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
     return with_costs(scenario, settings.collective_cost)
 
 
-def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
+def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
     """Add to the notes of every step that is read."""
 
     def noting(step: str) -> Loaded:

@@ -8,10 +8,10 @@ import numpy as np
 
 from experiments.report import Report, Rows
 from simulator.workload import What
-from traces.card.package import find_package, reader
+from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, Loaded, Options
 from traces.load import format_of, recognised
-from traces.pytorch_et.reader import EtCalls, EtSummary, read, summary
+from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
     TraceError
         As :func:`traces.load.load` says.
     """
-    loaded = reader(trace, _thorough(trace))(step)
+    loaded = open_package(trace, _thorough(trace))(step)
     workload = loaded.workload
     present = [what for what in What if (workload.what == what).any()]
     return InspectReport(
@@ -139,7 +139,7 @@ def look(trace: Path | str, *, step: str = "median") -> "InspectReport | Program
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
     if path.is_file() and format_of(path) == "pytorch_et":
-        return ProgramReport(summary(read(path)))
+        return ProgramReport(execution_summary(read_execution_trace(path)))
     return inspect(trace, step=step)
 
 

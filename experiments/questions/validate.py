@@ -13,7 +13,7 @@ from experiments.report import Report, Rows
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
-from traces.card.package import reader
+from traces.card.package import open_package
 from traces.core.loaded import Coverage
 
 EVERY = "every"
@@ -112,7 +112,7 @@ def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str,
 
 def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:
     try:
-        read = reader(path)
+        read = open_package(path)
         first = read(settings.step if settings.step != EVERY else "median")
     except TwofoldError as error:
         yield _refused(path, cluster, settings.step, error)

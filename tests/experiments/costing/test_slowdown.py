@@ -28,7 +28,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline
 from simulator.workload import CallRow, What, Workload
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 
 NODES = 2
 GLOO = SAMPLES / "gloo-ddp-4"
@@ -37,7 +37,7 @@ APART = parse("overlap none")
 
 
 def trace_of(timeline: Timeline, folder: Path) -> Path:
-    write([timeline], folder)
+    write_kineto([timeline], folder)
     skew_clocks(folder, 3)
     return folder
 

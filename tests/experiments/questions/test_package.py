@@ -16,8 +16,8 @@ from experiments.questions.package import package
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.errors import ClusterError, OutputError, TraceError
-from traces.card.card import Card, parse_card, read_card, write_card
-from traces.card.package import load
+from traces.card.card import WorkloadCard, parse_card, read_card, write_card
+from traces.card.package import load_package
 
 GPU_SAMPLE = SAMPLE.with_name("gpu-dp2-tp4")
 SETTINGS = Settings(nodes=2)
@@ -32,7 +32,7 @@ ARCH = {
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load(GPU_SAMPLE)
+    return load_package(GPU_SAMPLE)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def side_by_side():
 
 def test_a_package_reads_back_as_what_it_was_made_of(packaged, loaded):
     folder, report = packaged
-    again = load(folder)
+    again = load_package(folder)
     assert again.trace == str(folder)
     assert same(replace(again, trace=loaded.trace), loaded)
     assert report.findings == ()
@@ -179,7 +179,7 @@ def test_mfu_is_flops_over_what_the_ranks_could_do(packaged, tmp_path):
     filled = read_card(file).model_dump(by_alias=True)
     filled["workload"]["model"] |= {"phase": "training", "precision": "bf16", "model_arch": ARCH}
     filled["workload"]["data"] |= {"batch_size": 10**6, "seq_len": 11}
-    file.write_text(write_card(Card.model_validate(filled)))
+    file.write_text(write_card(WorkloadCard.model_validate(filled)))
     one, every = metrics(copy), metrics(copy, settings=Settings(step="all"))
     flops = 1e6 * 11 * (6 * 900 + 12 * 3 * 5 * 7 * 11)
     value = {row.metric: row for row in one.metrics}["mfu"]

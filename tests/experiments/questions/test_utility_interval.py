@@ -13,8 +13,8 @@ from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, with_noise
 from topologies import load_cluster
-from traces.kineto.write import write
-from traces.load import reader
+from traces.kineto.write import write_kineto
+from traces.load import open_trace
 
 CLUSTER = load_cluster("dgx-a100")
 PROGRAM = Program(
@@ -47,9 +47,9 @@ def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int =
         workload = build(replace(PROGRAM, jitter=jitter, seed=number))
         noisy = Scenario(with_noise(workload, number, noise), CLUSTER, nodes=2).run()
         timelines.append(replace(noisy, workload=workload))
-    write(timelines, folder)
+    write_kineto(timelines, folder)
     settings = Settings(nodes=2, step=str(min(3, steps)))
-    return replayed(reader(folder), CLUSTER, settings)
+    return replayed(open_trace(folder), CLUSTER, settings)
 
 
 def test_steps_that_are_alike_leave_no_doubt(tmp_path):
@@ -90,7 +90,7 @@ def test_one_step_of_ranks_that_were_not_all_seen_tells_nothing(tmp_path):
     recorded(tmp_path / "job", steps=1)
     alone = tmp_path / "rank0.json.gz"
     alone.write_bytes((tmp_path / "job" / "rank0.json.gz").read_bytes())
-    base = replayed(reader(alone), CLUSTER, Settings(nodes=2))
+    base = replayed(open_trace(alone), CLUSTER, Settings(nodes=2))
     assert half_widths(base, CHANGES) == {}
 
 

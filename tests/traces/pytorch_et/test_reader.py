@@ -16,8 +16,7 @@ from helpers.pytorch_et_files import SCHEMAS, Program, tensor
 from simulator.errors import TraceError
 from traces.core.sniff import is_execution_trace
 from traces.load import load, recognised
-from traces.pytorch_et import reader as pytorch_et
-from traces.pytorch_et.reader import summary
+from traces.pytorch_et.reader import execution_summary, read_execution_trace, refuse_to_replay
 from traces.pytorch_et.tensors import data_edges
 
 TRACES = SHARED / "traces"
@@ -44,7 +43,7 @@ def example(schema: str = SCHEMAS[-1]) -> Program:
 def test_every_schema_says_the_same(tmp_path: Path, schema: str) -> None:
     path = example(schema).write(tmp_path / "et.json")
     assert is_execution_trace(path.read_bytes()[: 1 << 16])
-    found = pytorch_et.read(path)
+    found = read_execution_trace(path)
     assert (found.schema, found.process, len(found)) == (schema, 100, 8)
     names = [found.names[name] for name in found.name]
     parents = {names[row]: names[above] for row, above in enumerate(found.parent) if above >= 0}
@@ -57,10 +56,10 @@ def test_every_schema_says_the_same(tmp_path: Path, schema: str) -> None:
     assert reduce.group_key == "0"
     assert found.groups["0"].ranks == (0, 1)
     assert found.unused == {}
-    calls = {call.collective: call for call in summary(found).calls}
+    calls = {call.collective: call for call in execution_summary(found).calls}
     assert (calls["allreduce"].size, calls["allreduce"].count) == (2048.0, 1)
     assert np.isnan(calls["wait"].size)
-    assert summary(found).records == 2
+    assert execution_summary(found).records == 2
 
 
 def test_a_mark_of_utf_8_is_passed_over_and_a_directory_refused(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_a_mark_of_utf_8_is_passed_over_and_a_directory_refused(tmp_path: Path) 
     marked = tmp_path / "marked.json"
     marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
     assert recognised(marked) == "pytorch_et"
-    assert len(pytorch_et.read(marked)) == len(pytorch_et.read(plain))
+    assert len(read_execution_trace(marked)) == len(read_execution_trace(plain))
     with pytest.raises(TraceError, match="have no times"):
         load(tmp_path)
 
@@ -77,7 +76,7 @@ def test_groups_with_evenly_spaced_ranks_are_listed(tmp_path: Path) -> None:
     program = example()
     attrs = {"collective_name": "allgather", "pg_size": 3, "pg_name": "7", "dtype": "Float"}
     program.op("record_param_comms", global_rank_start=1, global_rank_stride=4, **attrs)
-    (*_, comm) = pytorch_et.read(program.write(tmp_path / "et.json")).comms
+    (*_, comm) = read_execution_trace(program.write(tmp_path / "et.json")).comms
     assert comm.record.group_ranks == (1, 5, 9)
 
 
@@ -88,7 +87,7 @@ def test_data_flow_from_the_last_writer_that_is_not_the_readers_caller(tmp_path:
     inner = program.op("read", caller, inputs=[([tensor(3, 9, 4)], "GenericList[Tensor(float)]")])
     after = program.op("read again", inputs=[(tensor(4, 9, 4), "Tensor(float)")])
     program.op("read another", inputs=[(tensor(5, 8, 4), "Tensor(float)")])
-    found = pytorch_et.read(program.write(tmp_path / "et.json"))
+    found = read_execution_trace(program.write(tmp_path / "et.json"))
     source, target = data_edges(found.inputs, found.outputs, found.parent)
     pairs = [(int(found.id[a]), int(found.id[b])) for a, b in zip(source, target, strict=True)]
     assert pairs == [(first, inner), (caller, after)]
@@ -99,7 +98,7 @@ def test_broken_links_are_counted_and_their_nodes_kept(tmp_path: Path) -> None:
     program.op("orphan", parent=999)
     program.op("own child", parent=program.last + 1)
     program.op("forward lost", fw_parent=888)
-    found = pytorch_et.read(program.write(tmp_path / "et.json"))
+    found = read_execution_trace(program.write(tmp_path / "et.json"))
     assert len(found) == 11
     assert found.unused == {
         "nodes whose caller is missing": 1,
@@ -117,21 +116,21 @@ def test_an_archive_is_read_without_what_macos_adds(tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    assert len(pytorch_et.read(path)) == 8
+    assert len(read_execution_trace(path)) == 8
     assert is_execution_trace(gzip.decompress(path.read_bytes())[: 1 << 16])
 
 
 def test_a_trace_without_times_is_not_replayed(tmp_path: Path) -> None:
     path = example().write(tmp_path / "et.json")
     with pytest.raises(TraceError, match=r"8 nodes, 2 communication records\) has no times") as one:
-        pytorch_et.load(path, "median")
+        refuse_to_replay(path, "median")
     assert "\n" not in str(one.value)
 
 
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason="the real traces are not at hand")
 def test_the_chakra_archive() -> None:
     assert is_execution_trace(gzip.decompress(ARCHIVE.read_bytes())[: 1 << 16])
-    found = summary(pytorch_et.read(ARCHIVE))
+    found = execution_summary(read_execution_trace(ARCHIVE))
     assert (found.schema, found.nodes, found.threads) == ("1.0.2-chakra.0.0.4", 263, 1)
     assert {(one.collective, one.count) for one in found.calls} == {
         ("all_gather", 10),
@@ -184,7 +183,7 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, data: bytes, messa
     path = tmp_path / "et.json"
     path.write_bytes(data)
     with pytest.raises(TraceError, match=message) as caught:
-        pytorch_et.read(path)
+        read_execution_trace(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
@@ -204,5 +203,5 @@ def test_flipped_and_cut_bytes_give_an_answer_or_a_refusal(
             data[chance.randrange(len(data))] = chance.choice((chance.randrange(256), *b'"[]{}-9,'))
         path.write_bytes(data)
         with contextlib.suppress(TraceError):
-            found = pytorch_et.read(path)
-            summary(found)
+            found = read_execution_trace(path)
+            execution_summary(found)

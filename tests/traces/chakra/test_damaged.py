@@ -13,9 +13,10 @@ from helpers.chakra_traces import body, collective, host, node, receive, send, w
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
 from simulator.workload import CallRow, What
-from traces.chakra import reader as chakra
+from traces.chakra.files import is_chakra, read_messages
+from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MetadataMessage
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 from traces.chakra.write import write_chakra
 
 WHOLE = {"pg_name": "0"}
@@ -33,7 +34,7 @@ def refusal(path):
     """The error of a file, which names it in one line; None if it is answered."""
     begun, said = time.process_time(), None
     try:
-        chakra.load(path)
+        load_chakra(path)
     except TraceError as error:
         said = str(error)
     assert time.process_time() - begun < PATIENCE
@@ -49,14 +50,14 @@ def of(tmp_path, data, name="x.0.et"):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_that_is_cut_is_refused_or_ends_between_messages(tmp_path, packed):
-    whole = len(chakra.read(_write(tmp_path, GOOD)).nodes)
+    whole = len(read_messages(_write(tmp_path, GOOD)).nodes)
     data = gzip.compress(GOOD, mtime=0) if packed else GOOD
     answered = 0
     for length in range(len(data)):
         path = tmp_path / "cut.0.et"
         path.write_bytes(data[:length])
         if refusal(path) is None:
-            assert len(chakra.read(path).nodes) < whole
+            assert len(read_messages(path).nodes) < whole
             answered += 1
     assert answered == (0 if packed else whole)
 
@@ -191,15 +192,15 @@ def test_numbers_that_are_none_are_refused(tmp_path, fields):
     assert of(tmp_path, data, "x.0.json") is not None
 
 
-def test_circles_are_named(tmp_path):
+def test_cycles_are_named(tmp_path):
     ring = [node(n, name=f"op {n}", after=[(n + 1) % 3]) for n in range(3)]
     said = of(tmp_path, body(*ring, node(9)))
-    assert "make a circle" in said
+    assert "make a cycle" in said
     assert all(f"'op {n}'" in said for n in range(3))
-    assert "make a circle" in of(tmp_path, body(node(4, after=[4])))
+    assert "make a cycle" in of(tmp_path, body(node(4, after=[4])))
 
 
-def test_a_long_circle_and_a_long_chain_take_no_time(tmp_path):
+def test_a_long_cycle_and_a_long_chain_take_no_time(tmp_path):
     long = [node(n, after=[n + 1]) for n in range(10_000)]
     assert of(tmp_path, body(*long[:-1], node(9_999))) is None
     assert "(10000 in all)" in of(tmp_path, body(*long[:-1], node(9_999, after=[0])))
@@ -225,7 +226,7 @@ def test_an_id_stands_once(tmp_path):
 )
 def test_ranks_that_disagree_are_refused(tmp_path, one, other, says):
     with pytest.raises(TraceError) as error:
-        chakra.load(write(tmp_path, one, other))
+        load_chakra(write(tmp_path, one, other))
     assert says in str(error.value)
     assert "job." in str(error.value)
 
@@ -233,7 +234,7 @@ def test_ranks_that_disagree_are_refused(tmp_path, one, other, says):
 def test_a_rank_that_is_not_of_its_group_is_refused(tmp_path):
     (tmp_path / "groups.json").write_text('{"3": [1, 2]}')
     with pytest.raises(TraceError, match="pg_name '3' is ranks 1, 2, and this is rank 0"):
-        chakra.load(write(tmp_path, [node(1, COLL, comm_type=0, comm_size=1, pg_name="3")]))
+        load_chakra(write(tmp_path, [node(1, COLL, comm_type=0, comm_size=1, pg_name="3")]))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_a_rank_that_is_not_of_its_group_is_refused(tmp_path):
 )
 def test_what_is_no_table_of_groups_is_skipped(tmp_path, text):
     (tmp_path / "groups.json").write_text(text)
-    coverage = chakra.load(write(tmp_path, [node(1)])).coverage
+    coverage = load_chakra(write(tmp_path, [node(1)])).coverage
     assert [reason for _, reason in coverage.skipped] == ["no Chakra trace"]
 
 
@@ -250,8 +251,8 @@ def test_two_tables_of_groups_are_refused(tmp_path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text('{"1": [0]}')
     with pytest.raises(TraceError, match=r"b\.json: tells groups, as a\.json does"):
-        chakra.load(write(tmp_path, [node(1)]))
-    notes = chakra.load(tmp_path / "job.0.et").coverage.notes
+        load_chakra(write(tmp_path, [node(1)]))
+    notes = load_chakra(tmp_path / "job.0.et").coverage.notes
     assert "several tables of groups lie beside it: none is used" in notes
 
 
@@ -262,7 +263,7 @@ def test_what_is_not_there_is_said(tmp_path):
 
 def test_a_damaged_file_beside_the_traces_is_skipped(tmp_path):
     (tmp_path / "else.gz").write_bytes(gzip.compress(b'{"1": [0]}')[:-12])
-    coverage = chakra.load(write(tmp_path, [node(1)])).coverage
+    coverage = load_chakra(write(tmp_path, [node(1)])).coverage
     assert len(coverage.skipped) == 1
 
 
@@ -270,31 +271,31 @@ def test_each_rank_has_one_file(tmp_path):
     (tmp_path / "x.1.et").write_bytes(body(node(1)))
     (tmp_path / "y.1.et.gz").write_bytes(gzip.compress(body(node(1))))
     with pytest.raises(TraceError, match=r"y\.1\.et\.gz: rank 1 again, as .*x\.1\.et"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
 
 
 def test_a_missing_rank_is_an_error_where_most_are_there(tmp_path):
     write(tmp_path, *([[node(1)]] * 4))
     (tmp_path / "job.2.et").unlink()
     with pytest.raises(TraceError, match="no file of rank 2 among those of ranks 0, 1, 3"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
     (tmp_path / "job.0.et").unlink()
     (tmp_path / "job.1.et").unlink()
-    assert chakra.load(tmp_path).coverage.ranks == (3,)
+    assert load_chakra(tmp_path).coverage.ranks == (3,)
 
 
 def test_a_file_without_a_number_is_a_rank_only_alone(tmp_path):
     (tmp_path / "trace.et").write_bytes(body(node(1)))
-    assert chakra.load(tmp_path).coverage.ranks == (0,)
+    assert load_chakra(tmp_path).coverage.ranks == (0,)
     (tmp_path / "trace.1.et").write_bytes(body(node(1)))
     with pytest.raises(TraceError, match=r"trace\.et: which rank is this"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
 
 
 def test_a_directory_without_a_trace_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(TraceError, match="no Chakra trace in this directory"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -315,25 +316,25 @@ def test_a_directory_without_a_trace_is_refused(tmp_path):
     ],
 )
 def test_other_formats_are_not_taken_for_chakra(head):
-    assert not chakra.recognise(head)
+    assert not is_chakra(head)
 
 
 @pytest.mark.parametrize("version", ["0.0.4", ""])
 def test_chakra_is_recognised(version):
-    assert chakra.recognise(body(node(1, us=1), version=version))
-    assert chakra.recognise(b'{"workload_graph": [')
-    assert chakra.recognise(b' {"version": "1"}\n{"id": "1"}')
+    assert is_chakra(body(node(1, us=1), version=version))
+    assert is_chakra(b'{"workload_graph": [')
+    assert is_chakra(b' {"version": "1"}\n{"id": "1"}')
 
 
 def test_chakra_is_recognised_by_the_beginning_of_long_metadata():
     metadata = MetadataMessage(version="1")
     metadata.attr.add(name="a").int64_val = 1
     metadata.attr.add(name="long").string_val = "x" * 200_000
-    assert chakra.recognise(encode(metadata, [node(1)])[: 1 << 16])
+    assert is_chakra(encode_stream(metadata, [node(1)])[: 1 << 16])
 
 
 def test_fields_of_a_newer_schema_are_counted(tmp_path):
     storage = b"\x08\x07\x18\x04\x5a\x02\x08\x01"
     newer = b"\x08\x08\x18\x04\xf2\x01\x01x"
     path = _write(tmp_path, body() + b"".join(bytes([len(n)]) + n for n in (storage, newer)))
-    assert chakra.load(path).coverage.unused == {"nodes with fields of a newer schema": 1}
+    assert load_chakra(path).coverage.unused == {"nodes with fields of a newer schema": 1}

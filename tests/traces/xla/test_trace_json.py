@@ -29,8 +29,8 @@ from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
 from traces.samples import record_jax_cpu as made
-from traces.xla import trace_json as xla_json
-from traces.xla import xplane
+from traces.xla.trace_json import load_trace_json
+from traces.xla.xplane import load_xplane
 
 SAMPLE = SAMPLES / "jax-cpu-4"
 
@@ -42,7 +42,7 @@ def replay(found: Loaded, mode: str = "trace") -> float:
 
 @pytest.mark.parametrize("step", ["0", "1", "2", "3", "median", "all"])
 def test_the_recorded_sample_communicates_as_its_script_says(step: str) -> None:
-    found = xplane.load(SAMPLE, step)
+    found = load_xplane(SAMPLE, step)
     load, coverage = found.workload, found.coverage
     runs = made.RECORDED_STEPS if step == "all" else 1
     devices = made.DATA * made.MODEL
@@ -81,13 +81,13 @@ def test_the_sample_is_small_and_names_no_machine() -> None:
 
 
 def test_no_op_of_the_sample_starts_before_what_it_waits_for() -> None:
-    load = xplane.load(SAMPLE, "all").workload
+    load = load_xplane(SAMPLE, "all").workload
     late = load.measured_start[load.edges.target] - load.measured_end[load.edges.source]
     assert late.min() > -5e-6
 
 
 def test_an_op_that_goes_on_in_other_threads_ends_when_it_is_used() -> None:
-    load = xplane.load(SAMPLE, "median").workload
+    load = load_xplane(SAMPLE, "median").workload
     edges = load.edges
     dots = [op.index for op in load.ops() if op.name.startswith("dot")]
     used = [
@@ -136,7 +136,7 @@ def test_the_json_of_a_tpu_tells_what_its_hlo_text_tells(tmp_path: Path) -> None
     file = tmp_path / "t.trace.json.gz"
     file.write_bytes(gzip.compress(chips()))
     assert is_xla_json(chips())
-    found = xla_json.load(file, "median")
+    found = load_trace_json(file, "median")
     calls = [found.workload.call_view(index) for index in range(len(found.workload.calls))]
     assert {(call.kind, call.size) for call in calls} == {
         ("all_reduce", 2**20),
@@ -151,7 +151,7 @@ def test_json_without_hlo_says_that_it_does_not_tell_sizes(tmp_path: Path) -> No
     event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 10, "name": "all-reduce.1"}
     file = tmp_path / "t.trace.json"
     file.write_bytes(document(named("process_name", "/host:CPU", 1), event | {"args": args}))
-    found = xla_json.load(file, "median")
+    found = load_trace_json(file, "median")
     assert np.isnan(found.workload.calls.size).all()
     assert found.coverage.collectives_matched == found.coverage.sizes_known == 0
     assert any(".xplane.pb" in note for note in found.coverage.notes)
@@ -163,7 +163,7 @@ def test_a_table_of_statistics_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(table))
     assert is_xla_json(file.read_bytes())
     with pytest.raises(TraceError, match="a table of HLO statistics, not a trace"):
-        xla_json.load(file, "median")
+        load_trace_json(file, "median")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_damaged_profile_is_refused_in_one_line(tmp_path: Path, fault: str) ->
     file = tmp_path / "a.xplane.pb"
     file.write_bytes(BROKEN[fault])
     with pytest.raises(TraceError) as caught:
-        xplane.load(file, "median")
+        load_xplane(file, "median")
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -227,7 +227,7 @@ def test_damaged_json_is_refused_in_one_line(tmp_path: Path, data: bytes) -> Non
     file = tmp_path / "a.trace.json"
     file.write_bytes(data)
     with pytest.raises(TraceError) as caught:
-        xla_json.load(file, "median")
+        load_trace_json(file, "median")
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -242,7 +242,7 @@ def test_flipped_bits_are_refused_or_read(tmp_path: Path, flips: list[tuple[floa
     file.write_bytes(bytes(data))
     refusal = ""
     try:
-        xplane.load(file, "median")
+        load_xplane(file, "median")
     except TraceError as error:
         refusal = str(error)
     assert "\n" not in refusal
@@ -267,6 +267,6 @@ def test_devices_of_one_host_have_one_clock(tmp_path: Path) -> None:
         planes.append(plane)
     file = tmp_path / "a.xplane.pb"
     file.write_bytes(space(*planes))
-    coverage = xplane.load(file, "all").coverage
+    coverage = load_xplane(file, "all").coverage
     assert coverage.collectives_matched == 5
     assert dict(coverage.clock_offset) == {}

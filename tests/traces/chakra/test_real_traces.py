@@ -13,9 +13,12 @@ from helpers.strategies import plan, switch_network
 from simulator.engine.simulate import simulate
 from simulator.errors import TraceError
 from simulator.workload import What
-from traces.chakra import reader as chakra
-from traces.chakra.schema import COLL, value_of
-from traces.chakra.stream import decode, encode
+from traces.chakra.files import read_messages
+from traces.chakra.json_forms import write_chakra_json
+from traces.chakra.reader import load_chakra
+from traces.chakra.schema import COLL, attribute_value
+from traces.chakra.stream import decode_stream, encode_stream
+from traces.chakra.write import save_chakra
 from traces.kineto.document import unpack
 
 TRACES = SHARED / "traces" / "chakra"
@@ -30,16 +33,16 @@ def pair(tmp_path):
     """The two ranks by other names: the files tell their ranks."""
     for name, other in zip(PAIR, ("b", "a"), strict=True):
         shutil.copyfile(TRACES / name, tmp_path / other)
-    return chakra.load(tmp_path)
+    return load_chakra(tmp_path)
 
 
 @pytest.mark.parametrize("name", [*PAIR, OLD])
 def test_messages_are_written_as_they_were_read(name):
     """Every field of the schema in use has its right number and type."""
     data = unpack(TRACES / name)
-    trace = decode(TRACES / name, data)
+    trace = decode_stream(TRACES / name, data)
     assert trace.unused == {}
-    assert encode(trace.metadata, trace.nodes) == data
+    assert encode_stream(trace.metadata, trace.nodes) == data
 
 
 def test_parsing_is_fast():
@@ -47,7 +50,7 @@ def test_parsing_is_fast():
     times = []
     for _ in range(5):
         begun = time.process_time()
-        nodes = decode(TRACES / OLD, data).nodes
+        nodes = decode_stream(TRACES / OLD, data).nodes
         times.append(time.process_time() - begun)
     assert len(nodes) / min(times) > 50_000  # measured 190-320 thousand a second; machines differ
 
@@ -77,7 +80,7 @@ def test_measured_durations_are_replayed_one_kernel_at_a_time(pair):
 
 
 def test_every_node_of_the_old_file_is_there(tmp_path):
-    loaded = chakra.load(TRACES / OLD)
+    loaded = load_chakra(TRACES / OLD)
     assert len(loaded.workload) == 3664
     assert (loaded.coverage.collectives, loaded.coverage.sizes_known) == (21, 7)
     kinds = Counter(loaded.workload.call_view(n).kind for n in range(21))
@@ -90,7 +93,7 @@ def test_every_node_of_the_old_file_is_there(tmp_path):
 
 def test_the_json_twin_says_the_same_node_by_node():
     """Its maker replaced id by Id and name by Name, in the text of the names too."""
-    one, other = chakra.read(TRACES / OLD).nodes, chakra.read(TRACES / TWIN).nodes
+    one, other = read_messages(TRACES / OLD).nodes, read_messages(TRACES / TWIN).nodes
     assert len(one) == len(other) == 3664
     for mine, theirs in zip(one, other, strict=True):
         assert mine.id == theirs.id
@@ -98,7 +101,7 @@ def test_the_json_twin_says_the_same_node_by_node():
         assert (mine.type, mine.duration_micros) == (theirs.type, theirs.duration_micros)
         assert list(mine.data_deps) == list(theirs.data_deps)
         on_host = [
-            value_of(next(one for one in whole(node).attr if one.name == "is_cpu_op"))
+            attribute_value(next(one for one in whole(node).attr if one.name == "is_cpu_op"))
             for node in (mine, theirs)
         ]
         assert on_host[0] == on_host[1]
@@ -106,17 +109,17 @@ def test_the_json_twin_says_the_same_node_by_node():
 
 @pytest.mark.parametrize("name", [PAIR[0], OLD])
 def test_written_as_json_and_read_again_it_is_the_same(name, tmp_path):
-    trace = chakra.read(TRACES / name)
-    chakra.save_json(trace, tmp_path / "x.json")
-    again = chakra.read(tmp_path / "x.json")
-    assert encode(again.metadata, again.nodes) == encode(trace.metadata, trace.nodes)
+    trace = read_messages(TRACES / name)
+    write_chakra_json(trace, tmp_path / "x.json")
+    again = read_messages(tmp_path / "x.json")
+    assert encode_stream(again.metadata, again.nodes) == encode_stream(trace.metadata, trace.nodes)
 
 
 @pytest.mark.parametrize("name", [*PAIR, OLD, TWIN])
 def test_read_written_and_read_it_is_the_same(name, tmp_path):
-    loaded = chakra.load(TRACES / name)
-    chakra.save(loaded, tmp_path)
-    workload = chakra.load(tmp_path).workload
+    loaded = load_chakra(TRACES / name)
+    save_chakra(loaded, tmp_path)
+    workload = load_chakra(tmp_path).workload
     for column in ("what", "rank", "call", "duration"):
         assert getattr(workload, column).tolist() == getattr(loaded.workload, column).tolist()
     assert workload.edges.target.tolist() == loaded.workload.edges.target.tolist()
@@ -126,10 +129,10 @@ def test_read_written_and_read_it_is_the_same(name, tmp_path):
 def test_every_file_is_answered_or_refused_in_a_line():
     for path in [*sorted(TRACES.iterdir()), TRACES]:
         if re.fullmatch(r".*\.(et|json)\.gz", path.name):
-            nodes = chakra.read(path).nodes
-            assert chakra.load(path).coverage.collectives == sum(n.type == COLL for n in nodes)
+            nodes = read_messages(path).nodes
+            assert load_chakra(path).coverage.collectives == sum(n.type == COLL for n in nodes)
             continue
         with pytest.raises(TraceError) as error:
-            chakra.load(path)
+            load_chakra(path)
         assert str(TRACES) in str(error.value)
         assert "\n" not in str(error.value)

@@ -10,8 +10,9 @@ from simulator.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.core.loaded import Loaded
-from traces.xla import nsys_jax, xplane
-from traces.xla import trace_json as xla_json
+from traces.xla.nsys_jax import load_bundles
+from traces.xla.trace_json import load_trace_json
+from traces.xla.xplane import load_xplane
 
 TRACES = SHARED / "traces"
 TPU = TRACES / "xla" / "tpu_v6e_4chip.xplane.pb.gz"
@@ -37,7 +38,7 @@ def calls(found: Loaded, rank: int) -> list[tuple[str, float, tuple[int, ...]]]:
 @pytest.mark.parametrize("mode", ["trace", "model"])
 @pytest.mark.parametrize("step", ["median", "1", "50", "100"])
 def test_the_tpus_replay_as_measured(step: str, mode: str) -> None:
-    found = xplane.load(TPU, step)
+    found = load_xplane(TPU, step)
     assert abs(error(found, "tpu-v6e", mode)) < 0.001
     assert found.coverage.starts_explained > 0.99
     assert found.coverage.launches_paired == found.coverage.kernels
@@ -45,7 +46,7 @@ def test_the_tpus_replay_as_measured(step: str, mode: str) -> None:
 
 def test_the_tpus_reduce_with_the_chips_of_the_other_host() -> None:
     """Chips 4 to 7 of 8 were recorded, ``replica_groups=[4,2]<=[2,4]T(1,0)``."""
-    found = xplane.load(TPU, "median")
+    found = load_xplane(TPU, "median")
     assert found.coverage.step == "all"
     assert found.coverage.ranks == (4, 5, 6, 7)
     assert found.coverage.ranks_in_job == 8
@@ -58,16 +59,16 @@ def test_the_tpus_reduce_with_the_chips_of_the_other_host() -> None:
 
 def test_a_run_of_the_tpus_is_bound_by_copies() -> None:
     """Its three copies from the host's memory take 185 ms each, whatever the clock says."""
-    load = xplane.load(TPU, "50").workload
+    load = load_xplane(TPU, "50").workload
     copies = load.what == What.COPY
     assert np.count_nonzero(copies) == 4 * 6
     assert load.duration[copies].min() == pytest.approx(0.182, rel=0.01)
-    assert xplane.load(TPU, "50").measured_step == pytest.approx(0.785, rel=0.02)
+    assert load_xplane(TPU, "50").measured_step == pytest.approx(0.785, rel=0.02)
 
 
 @pytest.fixture(scope="module")
 def fsdp() -> Loaded:
-    return nsys_jax.load(NSYS, "median")
+    return load_bundles(NSYS, "median")
 
 
 def test_the_gpus_collectives_are_those_of_the_program(fsdp: Loaded) -> None:
@@ -90,7 +91,7 @@ def test_the_gpus_replay_as_measured(fsdp: Loaded, mode: str) -> None:
 
 
 def test_all_of_a_bundle_holds_what_came_before_the_first_step() -> None:
-    found = nsys_jax.load(NSYS / "pax_fsdp4_4proc_proc2.zip", "all")
+    found = load_bundles(NSYS / "pax_fsdp4_4proc_proc2.zip", "all")
     assert (found.coverage.ranks, found.coverage.ranks_in_job) == ((2,), 4)
     assert len(calls(found, 2)) == 120
     assert abs(error(found, "dgx-a100", "trace")) < 0.001
@@ -98,4 +99,4 @@ def test_all_of_a_bundle_holds_what_came_before_the_first_step() -> None:
 
 def test_statistics_are_refused() -> None:
     with pytest.raises(TraceError, match="a table of HLO statistics, not a trace"):
-        xla_json.load(STATS, "median")
+        load_trace_json(STATS, "median")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from helpers.link_tapes import Tape
 from simulator.errors import TraceError
 from traces.core.calls import UNKNOWN_GROUP
+from traces.core.comm_kernels import KERNELS, KernelRule, load_kernel_rules
 from traces.kineto.directory import read_job
-from traces.profiler.comm_kernels import KERNELS, Rule, load_rules
 from traces.profiler.rank import rank_graph
-from traces.profiler.window import cut
+from traces.profiler.window import step_window
 
 NAMES = {
     "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)": "all_reduce",
@@ -71,7 +71,7 @@ def call_of(
     correlation = tape.call("cudaLaunchKernel", 5, 2)
     tape.kernel(correlation, 7, 12, 10, kernel)
     (rank,) = read_job(tape.write(folder)).ranks
-    graph = rank_graph(rank, cut(rank, "all"))
+    graph = rank_graph(rank, step_window(rank, "all"))
     (call,) = graph.collectives.values()
     return {name: getattr(call, name) for name in ("kind", "size", "label", "ranks", "key")}
 
@@ -121,7 +121,7 @@ def test_the_operator_of_symmetric_memory_names_the_group(tmp_path: Path) -> Non
         tape.call("cudaLaunchKernel", 5, 2), 7, 12, 10, "two_shot_all_reduce_kernel_inplace"
     )
     (rank,) = read_job(tape.write(tmp_path)).ranks
-    (call,) = rank_graph(rank, cut(rank, "all")).collectives.values()
+    (call,) = rank_graph(rank, step_window(rank, "all")).collectives.values()
     assert (call.kind, call.size, call.label) == ("all_reduce", 4 * 512 * 2, "tp")
     assert call.ranks == (0, 1, 2, 3)
 
@@ -129,7 +129,7 @@ def test_the_operator_of_symmetric_memory_names_the_group(tmp_path: Path) -> Non
 def test_a_rule_of_the_users_is_tried_first(tmp_path: Path) -> None:
     file = tmp_path / "kernels.yaml"
     file.write_text("- {pattern: 'cross_device_reduce', kind: all_gather, note: mine}\n")
-    rules = load_rules(file)
+    rules = load_kernel_rules(file)
     assert rules.rule("cross_device_reduce_1stage").kind == "all_gather"  # type: ignore[union-attr]
     assert rules.rule("ncclDevKernel_AllReduce") is not None
 
@@ -151,17 +151,17 @@ def test_a_bad_table_is_refused_with_file_and_reason(tmp_path: Path, text: str, 
     file = tmp_path / "kernels.yaml"
     file.write_text(text)
     with pytest.raises(TraceError, match=said) as refusal:
-        load_rules(file)
+        load_kernel_rules(file)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
-        load_rules(tmp_path / "none.yaml")
+        load_kernel_rules(tmp_path / "none.yaml")
 
 
 @given(st.text(max_size=40))
 def test_any_name_has_one_rule_or_none(name: str) -> None:
     rule = KERNELS.rule(name)
-    assert rule is None or isinstance(rule, Rule)
+    assert rule is None or isinstance(rule, KernelRule)

@@ -18,9 +18,10 @@ from topologies import load_cluster
 from traces.core.events import Job
 from traces.core.loaded import Loaded
 from traces.kineto.directory import read_job
-from traces.kineto.write import write
-from traces.nsys import reader as nsys
-from traces.profiler.link import linked
+from traces.kineto.write import write_kineto
+from traces.load import load
+from traces.nsys.reader import read_exports
+from traces.profiler.link import link_job
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 MEGATRON = SHARED / "traces" / "megatron-tp8-a100"
@@ -70,8 +71,8 @@ def test_the_sample_is_the_same_workload(
     path = write_export(tmp_path / "anything", sample.ranks, version)
     if packed:
         path.write_bytes(gzip.compress(path.read_bytes(), 1))
-    found = nsys.load(path, "median")
-    assert_same(found, linked(SAMPLE, sample))
+    found = load(path, "median")
+    assert_same(found, link_job(SAMPLE, sample))
     assert found.coverage.steps == (1, 2, 3)
     assert found.coverage.sizes_known == found.coverage.collectives == 72
 
@@ -81,8 +82,8 @@ def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> No
     write_export(tmp_path / "host-a.sqlite", sample.ranks[:4], "2026")
     write_export(tmp_path / "host-b.sqlite", sample.ranks[4:], "2021")
     (tmp_path / "notes.txt").write_text("a run")
-    found = nsys.load(tmp_path, "2")
-    assert_same(found, linked(SAMPLE, sample, "2"))
+    found = load(tmp_path, "2")
+    assert_same(found, link_job(SAMPLE, sample, "2"))
     assert found.coverage.clock_offset == {}
     assert [reason for _, reason in found.coverage.skipped] == ["not a SQLite database"]
 
@@ -108,7 +109,7 @@ def pairs(folder: Path) -> Job:
 def test_without_payloads_communicators_are_told_by_what_ends_together(tmp_path: Path) -> None:
     truth = pairs(tmp_path)
     path = write_export(tmp_path / "a.sqlite", truth.ranks, payloads=False)
-    found, expected = nsys.load(path, "median"), linked(tmp_path, truth)
+    found, expected = load(path, "median"), link_job(tmp_path, truth)
     assert [one[:2] for one in calls(found)] == [one[:2] for one in calls(expected)]
     assert found.coverage.collectives_matched == 7
     assert found.coverage.sizes_known == 0
@@ -127,8 +128,8 @@ def test_sends_to_and_receives_from_all_are_an_all_to_all(tmp_path: Path) -> Non
         tape.launch(50, 7, 195, 10, "after")
         tape.write(tmp_path)
     truth = read_job(tmp_path)
-    found = nsys.load(write_export(tmp_path / "a.sqlite", truth.ranks), "median")
-    assert calls(found) == calls(linked(tmp_path, truth)) == [("all_to_all", (0, 1), 4096.0)]
+    found = load(write_export(tmp_path / "a.sqlite", truth.ranks), "median")
+    assert calls(found) == calls(link_job(tmp_path, truth)) == [("all_to_all", (0, 1), 4096.0)]
 
 
 @settings(max_examples=10, phases=(Phase.generate,))
@@ -138,11 +139,11 @@ def test_any_job_is_the_same_workload(
 ) -> None:
     folder = tmp_path_factory.mktemp("job")
     scenario = Scenario(build_job(job, ready), load_cluster("dgx-a100"), nodes=2)
-    write([scenario.run()], folder / "kineto")
+    write_kineto([scenario.run()], folder / "kineto")
     truth = read_job(folder / "kineto")
     assume(all(len(rank.device) for rank in truth.ranks))
     path = write_export(folder / "a.sqlite", truth.ranks)
-    assert_same(nsys.load(path, "1"), linked(folder, truth, "1"))
+    assert_same(load(path, "1"), link_job(folder, truth, "1"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -158,7 +159,7 @@ def test_one_process_is_the_same_workload_in_every_version(tmp_path: Path, versi
     tape.call("cudaStreamSynchronize", 90, 125)
     truth = read_job(tape.write(tmp_path))
     path = write_export(tmp_path / "a.sqlite", truth.ranks, version)
-    found, expected = nsys.load(path, "median"), linked(tmp_path, truth)
+    found, expected = load(path, "median"), link_job(tmp_path, truth)
     np.testing.assert_allclose(found.workload.duration, expected.workload.duration, atol=TICK)
     np.testing.assert_allclose(found.workload.edges.lag, expected.workload.edges.lag, atol=TICK)
     if version != "2019":
@@ -189,10 +190,10 @@ def test_recorded_waits_need_their_events(tmp_path: Path) -> None:
     assert truth.ranks[0].syncs[0].record_correlation == first
     for version in ("2026", "2021"):
         path = write_export(tmp_path / "a.sqlite", truth.ranks, version)
-        (sync,) = nsys.read(path).ranks[0].syncs
+        (sync,) = read_exports(path).ranks[0].syncs
         assert (sync.stream, sync.source_stream) == ("stream 20", "stream 7")
         assert (sync.correlation, sync.record_correlation) == (wait, first)
-        assert_same(nsys.load(path, "1"), linked(tmp_path, truth, "1"))
+        assert_same(load(path, "1"), link_job(tmp_path, truth, "1"))
 
 
 @pytest.mark.skipif(not MEGATRON.is_dir(), reason="the real traces are not at hand")
@@ -200,7 +201,7 @@ def test_the_megatron_job_is_the_same_workload(tmp_path: Path) -> None:
     truth = read_job(MEGATRON)
     two = replace(truth, ranks=truth.ranks[:2])
     path = write_export(tmp_path / "a.sqlite", two.ranks)
-    found, expected = nsys.load(path, "3"), linked(MEGATRON, two, "3")
+    found, expected = load(path, "3"), link_job(MEGATRON, two, "3")
     assert found.coverage.collectives == expected.coverage.collectives == 84
     assert found.measured_step == pytest.approx(expected.measured_step, abs=1e-6)
     np.testing.assert_allclose(found.workload.duration, expected.workload.duration, atol=TICK)

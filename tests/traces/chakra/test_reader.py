@@ -14,14 +14,16 @@ from simulator.engine.simulate import simulate
 from simulator.errors import TraceError
 from simulator.schedule import Plan
 from simulator.workload import What
-from traces.chakra import reader as chakra
+from traces.chakra.files import is_chakra, read_messages
+from traces.chakra.json_forms import write_chakra_json
+from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MEM_LOAD, METADATA, RECV, SEND
 
 WHOLE = {"pg_name": "0"}
 
 
 def one_rank(tmp_path, *nodes):
-    return chakra.load(write(tmp_path, nodes) / "job.0.et")
+    return load_chakra(write(tmp_path, nodes) / "job.0.et")
 
 
 def names(workload, pairs=None):
@@ -101,7 +103,7 @@ def test_a_lane_runs_one_op_at_a_time_what_is_ready_first(tmp_path):
     assert found[0, "node 1"] == pytest.approx(21e-6)
 
 
-def test_a_lanes_order_makes_no_circle_through_messages(tmp_path):
+def test_a_lanes_order_makes_no_cycle_through_messages(tmp_path):
     """In file order rank 0 would compute what waits for rank 1 first, and rank 1 waits for it."""
     first = [
         receive(1, 1, 0, tag=1),
@@ -110,7 +112,7 @@ def test_a_lanes_order_makes_no_circle_through_messages(tmp_path):
         send(4, 0, 1, tag=2, after=[3]),
     ]
     second = [receive(1, 0, 1, tag=2), node(2, after=[1], us=5), send(3, 1, 0, tag=1, after=[2])]
-    found = ends(chakra.load(write(tmp_path, first, second)), 2)
+    found = ends(load_chakra(write(tmp_path, first, second)), 2)
     assert found[0, "node 2"] > found[1, "node 2"] > found[0, "node 3"]
 
 
@@ -128,7 +130,7 @@ def test_a_lanes_order_makes_no_circle_through_messages(tmp_path):
 def test_size_is_that_of_nccl_tests(tmp_path, kind, times):
     """comm_size is what a rank puts in."""
     ranks = [[collective(1, kind, 600, **WHOLE)] for _ in range(3)]
-    workload = chakra.load(write(tmp_path, *ranks)).workload
+    workload = load_chakra(write(tmp_path, *ranks)).workload
     call = workload.call_view(0)
     assert (call.kind, call.size, call.group.ranks) == (kind, 600 * times, (0, 1, 2))
 
@@ -136,7 +138,7 @@ def test_size_is_that_of_nccl_tests(tmp_path, kind, times):
 def test_every_spelling_of_a_kind_is_read(tmp_path):
     nodes = [node(1, COLL, comm_type="ALL_GATHER", comm_size=8, **WHOLE)]
     block = [node(2, COLL, comm_type=8, comm_size=8, after=[1], **WHOLE)]
-    workload = chakra.load(write(tmp_path, nodes + block, nodes + block)).workload
+    workload = load_chakra(write(tmp_path, nodes + block, nodes + block)).workload
     assert [workload.call_view(n).kind for n in (0, 1)] == ["all_gather", "reduce_scatter"]
 
 
@@ -150,7 +152,7 @@ def test_collectives_without_a_kind_or_size_are_kept_and_reported(tmp_path):
         ]
         for rank in range(2)
     ]
-    loaded = chakra.load(write(tmp_path, *ranks))
+    loaded = load_chakra(write(tmp_path, *ranks))
     calls = [loaded.workload.call_view(n) for n in range(len(loaded.workload.calls))]
     told = sorted((call.kind, call.size) for call in calls if not math.isnan(call.size))
     assert told == [("all_reduce", 64)]
@@ -167,7 +169,7 @@ def test_collectives_without_a_kind_or_size_are_kept_and_reported(tmp_path):
 
 def test_what_a_collective_took_is_what_the_last_to_arrive_saw(tmp_path):
     ranks = [[collective(1, us=us, **WHOLE)] for us in (142, 20)]
-    loaded = chakra.load(write(tmp_path, *ranks))
+    loaded = load_chakra(write(tmp_path, *ranks))
     assert loaded.workload.calls.transfer[0] == pytest.approx(20e-6)
     assert any("waited 122 us" in note for note in loaded.coverage.notes)
 
@@ -179,7 +181,7 @@ def test_no_step_is_measured_where_no_starts_are_told(tmp_path):
 
 
 def test_starts_that_some_files_tell_are_not_used_and_noted(tmp_path):
-    loaded = chakra.load(write(tmp_path, [node(1, us=5, start=7)], [node(1, us=5)]))
+    loaded = load_chakra(write(tmp_path, [node(1, us=5, start=7)], [node(1, us=5)]))
     assert math.isnan(loaded.measured_step)
     assert "starts that 1 of 2 files tell are not used" in loaded.coverage.notes
 
@@ -188,9 +190,9 @@ def test_groups_are_told_by_astra_sims_file(tmp_path):
     ranks = [[collective(1, pg_name=str(1 + rank % 2))] for rank in range(4)]
     write(tmp_path, *ranks)
     (tmp_path / "groups of any name.json").write_text(json.dumps({"1": [2, 0], "2": [1, 3]}))
-    workload = chakra.load(tmp_path).workload
+    workload = load_chakra(tmp_path).workload
     assert sorted(group.ranks for group in workload.groups) == [(1, 3), (2, 0)]
-    alone = chakra.load(tmp_path / "job.3.et").workload
+    alone = load_chakra(tmp_path / "job.3.et").workload
     assert alone.groups[0].ranks == (1, 3)
 
 
@@ -208,7 +210,7 @@ def test_groups_are_told_by_pytorchs_nodes(tmp_path):
         ]
         for rank in range(4)
     ]
-    workload = chakra.load(write(tmp_path, *ranks)).workload
+    workload = load_chakra(write(tmp_path, *ranks)).workload
     groups = [(group.ranks, group.label) for group in workload.groups]
     assert groups == [((0, 1, 2, 3), "default_pg"), ((1, 3), "tp")]
 
@@ -219,21 +221,21 @@ def test_rank_and_group_are_told_by_record_param_comms(tmp_path):
         inputs = f"[[[1]], [1, False], ['3', 'dp'], {rank}, 'allreduce', [], [], 2, 4, 2]"
         nodes = [host(1, name="record_param_comms", inputs=inputs), collective(2, pg_name="3")]
         (tmp_path / f"job.{file}.et").write_bytes(body(*nodes))
-    loaded = chakra.load(tmp_path)
+    loaded = load_chakra(tmp_path)
     assert loaded.coverage.ranks == (2, 6)
     assert loaded.workload.groups[0].ranks == (2, 6)
 
 
 def test_without_a_group_it_is_the_whole_job_and_counted(tmp_path):
     ranks = [[collective(1, involved_dim=[True]), collective(2, after=[1])] for _ in range(2)]
-    coverage = chakra.load(write(tmp_path, *ranks)).coverage
+    coverage = load_chakra(write(tmp_path, *ranks)).coverage
     assert any(note.startswith("4 calls without a group") for note in coverage.notes)
     assert coverage.collectives == coverage.collectives_matched == 2
 
 
 def test_some_dimensions_of_a_network_nobody_tells_are_noted(tmp_path):
     ranks = [[collective(1, involved_dim=[True, False])] for _ in range(2)]
-    notes = chakra.load(write(tmp_path, *ranks)).coverage.notes
+    notes = load_chakra(write(tmp_path, *ranks)).coverage.notes
     assert any(note.startswith("2 calls of some dimensions") for note in notes)
 
 
@@ -248,7 +250,7 @@ def test_collectives_of_one_rank_alone_cost_what_was_measured(tmp_path):
 def test_messages_are_matched_by_source_target_and_tag(tmp_path):
     sends = [send(1, 0, 1, tag=9, size=10), send(2, 0, 1, tag=4, size=20, after=[1])]
     gets = [receive(1, 0, 1, tag=4, size=20), receive(2, 0, 1, tag=9, size=10)]
-    workload = chakra.load(write(tmp_path, sends, gets)).workload
+    workload = load_chakra(write(tmp_path, sends, gets)).workload
     size = {
         (op.rank, op.name): workload.calls.size[op.call] for op in workload.ops() if op.call >= 0
     }
@@ -261,10 +263,10 @@ def test_a_message_of_a_pair_needs_no_peer(tmp_path):
     """PyTorch's converter gives messages their group only."""
     (tmp_path / "comm_group.json").write_text('{"7": [0, 1]}')
     ranks = [[node(1, SEND, comm_size=5, pg_name="7")], [node(1, RECV, comm_size=5, pg_name="7")]]
-    workload = chakra.load(write(tmp_path, *ranks)).workload
+    workload = load_chakra(write(tmp_path, *ranks)).workload
     assert workload.call_view(0).kind == "send_receive"
     lone = [[node(1, SEND, comm_size=5, us=3)], [node(1, us=1)]]
-    coverage = chakra.load(write(tmp_path, *lone)).coverage
+    coverage = load_chakra(write(tmp_path, *lone)).coverage
     assert any("do not tell their peer" in note for note in coverage.notes)
 
 
@@ -279,7 +281,7 @@ def measured(rank):
 
 
 def test_starts_that_are_told_are_replayed_and_explained(tmp_path):
-    loaded = chakra.load(write(tmp_path, measured(0), measured(1)))
+    loaded = load_chakra(write(tmp_path, measured(0), measured(1)))
     assert loaded.measured_step == pytest.approx(105e-6)
     assert loaded.workload.calls.transfer[0] == pytest.approx(20e-6)
     assert loaded.coverage.starts == {"launch": 2, "stream": 2}
@@ -315,12 +317,12 @@ def test_a_start_of_zero_among_times_of_day_is_none(tmp_path):
 
 def test_calls_of_which_no_stream_is_told_may_overlap(tmp_path):
     ranks = [[collective(n, **WHOLE) for n in range(2)] for _ in range(2)]
-    assert not len(chakra.load(write(tmp_path, *ranks)).workload.edges.target)
+    assert not len(load_chakra(write(tmp_path, *ranks)).workload.edges.target)
 
 
 def test_the_last_number_of_a_name_is_the_rank(tmp_path):
     (tmp_path / "run 3 of 20251121.7.et").write_bytes(body(node(1)))
-    assert chakra.load(tmp_path).coverage.ranks == (7,)
+    assert load_chakra(tmp_path).coverage.ranks == (7,)
 
 
 def test_dependencies_that_starts_contradict_are_counted(tmp_path):
@@ -332,19 +334,19 @@ def test_dependencies_that_starts_contradict_are_counted(tmp_path):
 
 
 def test_gzip_and_json_are_the_same_trace(tmp_path):
-    trace = chakra.read(write(tmp_path, measured(0)) / "job.0.et")
-    plain = chakra.load(tmp_path / "job.0.et")
+    trace = read_messages(write(tmp_path, measured(0)) / "job.0.et")
+    plain = load_chakra(tmp_path / "job.0.et")
     (tmp_path / "packed").mkdir()
     packed = tmp_path / "packed" / "rank 0"
     packed.write_bytes(gzip.compress((tmp_path / "job.0.et").read_bytes()))
     (tmp_path / "json").mkdir()
     text = tmp_path / "json" / "x.json"
-    chakra.save_json(trace, text)
+    write_chakra_json(trace, text)
     for other in (packed, text):
-        loaded = chakra.load(other)
+        loaded = load_chakra(other)
         assert loaded.coverage.starts == plain.coverage.starts
         assert loaded.workload.duration.tolist() == plain.workload.duration.tolist()
-        assert [n.SerializeToString() for n in chakra.read(other).nodes] == [
+        assert [n.SerializeToString() for n in read_messages(other).nodes] == [
             n.SerializeToString() for n in trace.nodes
         ]
 
@@ -356,7 +358,7 @@ def test_the_feeders_json_is_read(tmp_path):
     ]
     for rank in range(2):
         (tmp_path / f"x.{rank}.json").write_text(json.dumps({"workload_graph": graph}))
-    workload = chakra.load(tmp_path).workload
+    workload = load_chakra(tmp_path).workload
     assert names(workload) == {("a", "b")}
     assert workload.call_view(0).size == 16
 
@@ -367,13 +369,13 @@ def test_an_old_files_metadata_is_read(tmp_path):
     old = b"\x0a" + bytes([len(attribute)]) + attribute
     path = tmp_path / "x.0.et"
     path.write_bytes(bytes([len(old)]) + old + body(node(1, us=2))[8:])
-    assert chakra.recognise(path.read_bytes())
-    metadata = chakra.read(path).metadata
+    assert is_chakra(path.read_bytes())
+    metadata = read_messages(path).metadata
     assert (metadata.attr[0].name, metadata.attr[0].string_val) == ("schema", "1.0.1")
 
 
 def test_it_has_no_steps(tmp_path):
     write(tmp_path, [node(1)])
     with pytest.raises(TraceError, match="no step 3: a Chakra trace has no steps"):
-        chakra.load(tmp_path, "3")
-    assert chakra.load(tmp_path, "median").coverage.step == "all"
+        load_chakra(tmp_path, "3")
+    assert load_chakra(tmp_path, "median").coverage.step == "all"

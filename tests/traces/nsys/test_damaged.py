@@ -11,7 +11,7 @@ import pytest
 
 from helpers.nsys_files import KERNEL, RUNTIME, simple, surplus, write_export
 from simulator.errors import TraceError
-from traces.nsys import reader as nsys
+from traces.load import load
 
 
 def bad(change: Callable[[sqlite3.Connection], object]) -> Callable[[Path], None]:
@@ -71,14 +71,14 @@ def test_a_bad_file_is_refused_in_one_line(
     path = tmp_path / "a.sqlite"
     make(path)
     with pytest.raises(TraceError, match=message) as caught:
-        nsys.load(path, "median")
+        load(path, "median", name="nsys")
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no ProfilerStep#7"):
-        nsys.load(simple(tmp_path / "a.sqlite"), "7")
+        load(simple(tmp_path / "a.sqlite"), "7")
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
@@ -93,4 +93,4 @@ def test_flipped_and_cut_bytes_give_an_answer_or_a_refusal(tmp_path: Path, packe
             data[chance.randrange(len(data))] = chance.randrange(256)
         path.write_bytes(data)
         with contextlib.suppress(TraceError):
-            nsys.load(path, "median")
+            load(path, "median", name="nsys")

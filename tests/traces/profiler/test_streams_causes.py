@@ -16,7 +16,7 @@ from traces.kineto.directory import read_job
 from traces.load import load
 from traces.profiler.rank import rank_graph
 from traces.profiler.stream_waits import EXPLAINED
-from traces.profiler.window import cut
+from traces.profiler.window import step_window
 
 EXACT = pytest.approx
 
@@ -145,7 +145,7 @@ def test_the_process_id_in_a_handlers_name_is_no_rank(tmp_path: Path) -> None:
 
 def gaps_of(path: Path) -> tuple[Gap, ...]:
     (rank,) = read_job(path).ranks
-    return worst(rank_graph(rank, cut(rank, "all")).gaps)
+    return worst(rank_graph(rank, step_window(rank, "all")).gaps)
 
 
 def test_the_worst_unexplained_starts_say_what_came_last(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_gap_is_what_is_counted_as_unexplained(
         tape.launch(at, stream, at + delay, length)
     path = tape.write(tmp_path_factory.mktemp("gaps"))
     (rank,) = read_job(path).ranks
-    graph = rank_graph(rank, cut(rank, "all"))
+    graph = rank_graph(rank, step_window(rank, "all"))
     assert len(graph.gaps) == graph.explained.get("unexplained", 0)
     assert all(gap.length > EXPLAINED for gap in graph.gaps)
     assert len(worst(graph.gaps)) == min(WORST, len(graph.gaps))

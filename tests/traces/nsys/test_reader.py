@@ -19,7 +19,8 @@ from helpers.nsys_files import (
 )
 from helpers.places import SHARED
 from traces.core.events import HostKind
-from traces.nsys import reader as nsys
+from traces.load import load
+from traces.nsys.reader import read_exports
 
 TRACES = SHARED / "traces"
 FASTVIDEO = TRACES / "nsys" / "h100_2gpu_fastvideo.sqlite.gz"
@@ -33,7 +34,7 @@ def test_each_process_on_each_gpu_is_a_rank(tmp_path: Path) -> None:
         "CUPTI_ACTIVITY_KIND_MEMSET",
         **{"start": 1, "end": 2, "deviceId": 3, "streamId": 7, "globalPid": pid(4)},
     )
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert [rank.rank for rank in job.ranks] == [0, 1, 2]
     assert [rank.threads for rank in job.ranks] == [("thread 9",)] * 3
     assert job.job_ranks == 3
@@ -43,7 +44,7 @@ def test_who_runs_no_collective_where_others_do_is_no_rank(tmp_path: Path) -> No
     out = Writer()
     launch(out, 10**6, 1, process=1, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     launch(out, 10**6, 1, process=2)
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert len(job.ranks) == 1
     assert any("process 2 runs 1 kernels" in note for note in job.notes)
 
@@ -60,7 +61,7 @@ def test_ranks_of_several_files(
 ) -> None:
     for name in names:
         simple(tmp_path / name)
-    job = nsys.read(tmp_path)
+    job = read_exports(tmp_path)
     assert [rank.rank for rank in job.ranks] == ranks
     assert {rank.rank_source for rank in job.ranks} == {source}
     assert job.job_ranks == ranks[-1] + 1
@@ -73,7 +74,7 @@ def test_nccl_tells_the_ranks_and_the_size_of_the_job(tmp_path: Path) -> None:
         out.range(at - 9, at - 8, tid, "ncclCommInitRank", payload("init", 77, 8, place, process))
         launch(out, at, 1, process=process, device=process, name="ncclDevKernel_AllGather_RING_LL")
         out.range(at, at + 2000, tid, "ncclAllGather", payload("work", 77, 1 << 20))
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert [rank.rank for rank in job.ranks] == [2, 5]
     assert job.job_ranks == 8
     (record,) = {rank.comms[rank.device.comm[0]] for rank in job.ranks}
@@ -88,7 +89,7 @@ def test_a_process_of_several_gpus_calls_once_for_each(tmp_path: Path) -> None:
         out.range(at - 10 + device, at - 10 + device, tid, "ncclAllReduce", payload("work", 7, 64))
         launch(out, at + 3000 * device, device, device=device, name="ncclDevKernel_AllReduce_f32")
     out.range(at - 2, at + 20_000, tid, "ncclGroupEnd")
-    loaded = nsys.load(out.write(tmp_path / "a.sqlite"), "median")
+    loaded = load(out.write(tmp_path / "a.sqlite"), "median")
     call = loaded.workload.call_view(0)
     assert (call.kind, call.group.ranks, call.size) == ("all_reduce", (0, 1, 2, 3), 64.0)
     assert loaded.coverage.collectives == loaded.coverage.collectives_matched == 1
@@ -101,7 +102,7 @@ def test_a_message_has_a_sender_and_a_receiver(tmp_path: Path) -> None:
         out.range(at - 9, at - 8, tid, "ncclCommInitRank", payload("init", 77, 2, rank, rank))
         launch(out, at, 1, process=rank + 1, device=rank, name="ncclDevKernel_SendRecv")
         out.range(at, at + 2000, tid, word, payload("message", 77, 1 << 20, 1 - rank))
-    loaded = nsys.load(out.write(tmp_path / "a.sqlite"), "median")
+    loaded = load(out.write(tmp_path / "a.sqlite"), "median")
     call = loaded.workload.call_view(0)
     assert (call.kind, call.group.ranks, call.size) == ("send_receive", (1, 0), 1 << 20)
     assert loaded.coverage.collectives_matched == 1
@@ -129,9 +130,9 @@ def test_the_outermost_ranges_that_repeat_are_steps(
             launch(out, begin + 10 + 150_000 * one, 10 * number + one)
             if inner:
                 out.range(begin + 5 + 150_000 * one, begin + 150_000 * one + 9000, tid, "layer")
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert tuple(step.number for step in job.ranks[0].steps) == found
-    loaded = nsys.load(tmp_path / "a.sqlite", str(found[1]))
+    loaded = load(tmp_path / "a.sqlite", str(found[1]))
     assert loaded.coverage.kernels == 4
     assert any("a step is an NVTX range" in note for note in loaded.coverage.notes)
 
@@ -142,7 +143,7 @@ def test_ranges_that_overlap_are_no_steps(tmp_path: Path) -> None:
         begin = 10**6 * (number + 1)
         launch(out, begin + 10, number)
         out.range(begin, begin + 1_500_000, pid(1) + 9, "request")
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert job.ranks[0].steps == ()
     assert any("no NVTX range repeats" in note for note in job.notes)
 
@@ -154,7 +155,7 @@ def test_steps_that_not_every_rank_recorded_are_left_out(tmp_path: Path) -> None
             begin = 10**6 * (number + 1) + process
             out.range(begin, begin + 900_000, pid(process) + 9, "step")
             launch(out, begin + 10, number, process=process, device=process)
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert [[step.number for step in rank.steps] for rank in job.ranks] == [[1, 2, 3]] * 2
     assert any("1 that not every rank recorded" in note for note in job.notes)
 
@@ -162,7 +163,7 @@ def test_steps_that_not_every_rank_recorded_are_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize("payloads", [False, True])
 def test_calls_that_not_all_ranks_recorded_are_left_out(tmp_path: Path, payloads: bool) -> None:
     path = write_export(tmp_path / "a.sqlite", surplus(tmp_path).ranks, payloads=payloads)
-    loaded = nsys.load(path, "median")
+    loaded = load(path, "median")
     assert loaded.coverage.collectives == loaded.coverage.collectives_matched == 4
     assert any("that all ranks recorded are left out" in one for one in loaded.coverage.notes)
     names = [loaded.workload.names[name] for name in loaded.workload.name]
@@ -184,7 +185,7 @@ def test_what_ran_before_the_first_launch_is_left_out(tmp_path: Path) -> None:
     out.add(KERNEL, start=20, end=800_000, correlationId=998, globalPid=pid(1), **names)
     for number in range(3):
         launch(out, 10**6 + 10**5 * number, number)
-    loaded = nsys.load(out.write(tmp_path / "a.sqlite"), "median")
+    loaded = load(out.write(tmp_path / "a.sqlite"), "median")
     assert loaded.measured_step == pytest.approx(305e-6)
     assert loaded.coverage.kernels == 3
 
@@ -194,7 +195,7 @@ def test_without_launches_kernels_keep_their_times_and_it_is_said(tmp_path: Path
     with sqlite3.connect(path) as database:
         database.execute(f"DROP TABLE {RUNTIME}")
     database.close()
-    loaded = nsys.load(path, "median")
+    loaded = load(path, "median")
     assert (loaded.coverage.kernels, loaded.coverage.launches_paired) == (8, 0)
     assert loaded.measured_step == pytest.approx(805e-6)
     assert any("launches were not recorded" in note for note in loaded.coverage.notes)
@@ -206,7 +207,7 @@ def test_kernels_alone_are_a_workload(tmp_path: Path) -> None:
         database.execute(f"DROP TABLE {RUNTIME}")
         database.execute("DROP TABLE NVTX_EVENTS")
     database.close()
-    loaded = nsys.load(path, "median")
+    loaded = load(path, "median")
     assert (loaded.coverage.kernels, loaded.measured_step) == (8, pytest.approx(800e-6))
 
 
@@ -220,7 +221,7 @@ def test_a_cuda_graph_in_one_piece_is_an_op_and_it_is_said(tmp_path: Path) -> No
             "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?, ?, ?, ?)", row
         )
     database.close()
-    loaded = nsys.load(path, "median")
+    loaded = load(path, "median")
     assert "CUDA graph 3" in loaded.workload.names
     assert any("--cuda-graph-trace=node" in note for note in loaded.coverage.notes)
 
@@ -231,7 +232,7 @@ def test_operators_of_emit_nvtx_lose_what_is_appended(tmp_path: Path) -> None:
     text = "aten::mm, seq = 3, op_id = 17, sizes = [[2, 2], [2, 2]]"
     out.range(10**6, 10**6 + 4000, pid(1) + 9, text)
     out.range(10**6, 10**6 + 5000, pid(1) + 9, "mine")
-    (rank,) = nsys.read(out.write(tmp_path / "a.sqlite")).ranks
+    (rank,) = read_exports(out.write(tmp_path / "a.sqlite")).ranks
     kinds = {
         rank.names[name]: HostKind(kind)
         for name, kind in zip(rank.host.name, rank.host.kind, strict=True)
@@ -278,7 +279,7 @@ def test_a_wait_is_for_the_record_it_names_or_the_last_before_it(
         eventSyncId=numbers[2],
     )
     launch(out, 10**6, 1)
-    (sync,) = nsys.read(out.write(tmp_path / "a.sqlite")).ranks[0].syncs
+    (sync,) = read_exports(out.write(tmp_path / "a.sqlite")).ranks[0].syncs
     assert (sync.record_correlation, sync.source_stream) == (record, "stream 20")
 
 
@@ -286,21 +287,21 @@ def test_payloads_that_are_not_understood_are_counted(tmp_path: Path) -> None:
     out = Writer()
     launch(out, 10**6, 1, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     out.range(10**6, 10**6 + 2000, pid(1) + 9, "ncclAllReduce", b"\1\2\3")
-    job = nsys.read(out.write(tmp_path / "a.sqlite"))
+    job = read_exports(out.write(tmp_path / "a.sqlite"))
     assert job.ranks[0].unused["NVTX payloads of NCCL (not understood)"] == 1
 
 
 def test_a_large_export_is_read_by_columns(tmp_path: Path) -> None:
     count = 20_000
     path = simple(tmp_path / "a.sqlite", count)
-    (rank,) = nsys.read(path).ranks
+    (rank,) = read_exports(path).ranks
     assert len(rank.device) == count
     assert (np.diff(rank.device.start) > 0).all()
 
 
 @pytest.mark.skipif(not FASTVIDEO.is_file(), reason="the real traces are not at hand")
 def test_the_fastvideo_recording() -> None:
-    loaded = nsys.load(FASTVIDEO, "median")
+    loaded = load(FASTVIDEO, "median")
     coverage = loaded.coverage
     assert coverage.ranks == (0, 1)
     assert coverage.kernels == coverage.launches_paired == 3986

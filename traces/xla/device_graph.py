@@ -3,8 +3,6 @@
 An op waits for those before it on its lane, for asynchronous ops whose ``done`` came before it,
 for the ops its HLO names as operands where lanes run side by side, and for its launch. What
 explains a start is counted as for other traces (:mod:`traces.profiler.streams`).
-
-Waits between the lanes of a device, from the order and the operands its HLO gives.
 """
 
 import math
@@ -20,143 +18,23 @@ from traces.profiler.device import DeviceOps
 from traces.profiler.stream_waits import Waits
 from traces.profiler.streams import add_stream_edges
 from traces.xla.events import XlaOp
-from traces.xla.hlo import HloModule, call_size, group_of, peers_of
+from traces.xla.hlo import HloModule, call_size, peers_of, replica_group_of
 from traces.xla.host import add_host
-from traces.xla.steps import Part
+from traces.xla.steps import StepOps
 
 Made = dict[int, list[int]]
 """Ops of the graph by the row of the profile's op they were made of."""
 
 
-def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
-    """Let transfers on streams of their own wait for what was launched before, and be waited for.
-
-    The stream of a transfer waits for what the program had launched when it was issued. The first
-    op launched after the transfer's ``done``, by the schedule of the program, waits for it.
-    """
-    order = [row for row, op in enumerate(rows) if op.launch is not None and row in made]
-    order.sort(key=lambda row: (rows[row].launch, row))
-    done_at: dict[int, dict[str, tuple[int, int]]] = {}
-    for place, row in enumerate(order):
-        op = rows[row]
-        if not op.transfer:
-            continue
-        before = _nearest(rows, order[:place][::-1], op)
-        if before is not None:
-            _wait(ops, waits, made[row][0], made[before][-1])
-        if op.module is None:
-            continue
-        done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
-        after = _after_done(rows, order[place + 1 :], op, done)
-        if after is not None:
-            for one in made[row]:
-                _wait(ops, waits, made[after][0], one)
-
-
-def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
-    """Let an op wait for those that made its operands, where a device has several lanes."""
-    if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
-        return
-    operands = Operands(rows)
-    latest: dict[tuple[int, str], int] = {}
-    for row, op in enumerate(rows):
-        if row not in made:
-            continue
-        sources = (latest.get((op.run, name)) for name in operands.of(op))
-        for source in sources:
-            if source is not None:
-                _wait(ops, waits, made[row][0], made[source][-1])
-        latest[op.run, op.name] = row
-
-
-class Operands:
-    """From which ops with events of their own the operands of each op come."""
-
-    def __init__(self, ops: Iterable[XlaOp]) -> None:
-        self._events: dict[str, set[str]] = defaultdict(set)
-        self._known: dict[tuple[int, str], set[str]] = {}
-        for op in ops:
-            self._events[op.program].add(op.name)
-
-    def of(self, op: XlaOp) -> set[str]:
-        """Names of the ops that made the operands; empty where the program is not known."""
-        if op.module is None:
-            return set()
-        key = (id(op.module), op.name)
-        if key not in self._known:
-            self._known[key] = _producers(op.module, op.name, self._events[op.program])
-        return self._known[key]
-
-
-def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
-    return next((row for row in candidates if rows[row].lane != op.lane), None)
-
-
-def _after_done(
-    rows: list[XlaOp], later: list[int], op: XlaOp, done: tuple[int, int] | None
-) -> int | None:
-    """Find the first op launched after the done of a transfer, in the same pass of its loop."""
-    if done is None or op.module is None:
-        return None
-    for row in later:
-        other = rows[row]
-        if other.run != op.run or other.name == op.name:
-            return None
-        place = op.module.order.get(other.name)
-        if other.lane != op.lane and place is not None and place[0] == done[0] and place > done:
-            return row
-    return None
-
-
-def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
-    """Where in the schedule each asynchronous op is waited for, by its name and what it wraps."""
-    found: dict[str, tuple[int, int]] = {}
-    for op in module.ops.values():
-        if op.phase == "done" and op.operands and op.name in module.order:
-            place = module.order[op.name]
-            found[op.operands[0]] = place
-            started = module.ops.get(op.operands[0])
-            if started is not None and started.wrapped:
-                found[started.wrapped] = place
-    return found
-
-
-def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
-    """Find the ops with events of their own that a named op's operands come from."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    pending = list(module.ops[name].operands) if name in module.ops else []
-    while pending:
-        one = pending.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if one in events:
-            found.add(one)
-        elif one in module.ops:
-            pending.extend(module.ops[one].operands)
-    return found
-
-
-def _wait(ops: DeviceOps, waits: Waits, op: int, source: int) -> None:
-    """Add a wait unless the measured times contradict it."""
-    if source != op and ops.end(source) <= ops.start(op) + CONTRADICTED:
-        waits.setdefault(op, set()).add(source)
-
-
-_WAITED = 1e-7
-"""A ``done`` that takes longer than this (s) waited; one that finds its op finished, a few ns."""
-
-
 @dataclass(slots=True, eq=False)
-class _Build:
+class _GraphBuild:
     """A graph while it is built.
 
     ``made`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to messages of
     its last op that the next one waits for too; ``unstarted`` counts waits whose start is missing.
     """
 
-    part: Part
+    part: StepOps
     file: str
     job_ranks: int
     graph: RankGraph
@@ -168,10 +46,10 @@ class _Build:
     unstarted: int = 0
 
 
-def rank_graph(part: Part, file: str, job_ranks: int) -> RankGraph:
+def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
     """Build the ops of a rank's step and all edges between them."""
     graph = RankGraph(rank=part.device.rank, start=part.start)
-    build = _Build(part, file, job_ranks, graph, DeviceOps(graph))
+    build = _GraphBuild(part, file, job_ranks, graph, DeviceOps(graph))
     pending: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     least = _least_transfers(part.ops)
     for row, op in enumerate(part.ops):
@@ -200,7 +78,7 @@ def rank_graph(part: Part, file: str, job_ranks: int) -> RankGraph:
     return graph
 
 
-def _add(build: _Build, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
+def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
     """Add an op that runs on a lane; ``row`` is the op of the profile it comes from."""
     source = build.part.ops[row]
     op = build.graph.add(LocalOp(what, lane, source.name, *span))
@@ -211,7 +89,7 @@ def _add(build: _Build, row: int, what: What, lane: str, span: tuple[float, floa
     return op
 
 
-def _register(build: _Build, op: int, stream: int) -> None:
+def _register(build: _GraphBuild, op: int, stream: int) -> None:
     build.ops.starts.append(build.graph.ops[op].start)
     build.ops.ends.append(build.graph.ops[op].end)
     build.ops.stream.append(stream)
@@ -221,7 +99,7 @@ def _register(build: _Build, op: int, stream: int) -> None:
     build.ops.on_stream.setdefault(stream, []).append(op)
 
 
-def _add_beside(build: _Build, row: int, what: What, span: tuple[float, float]) -> int:
+def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, float]) -> int:
     """Add an op on a stream of its own: no other waits for it by order."""
     source = build.part.ops[row]
     op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span))
@@ -230,8 +108,12 @@ def _add_beside(build: _Build, row: int, what: What, span: tuple[float, float]) 
     return op
 
 
+_WAITED = 1e-7
+"""A ``done`` that takes longer than this (s) waited; one that finds its op finished, a few ns."""
+
+
 def _add_done(
-    build: _Build,
+    build: _GraphBuild,
     row: int,
     pending: dict[tuple[int, str], list[tuple[int, int]]],
     least: dict[tuple[str, float], float],
@@ -257,7 +139,7 @@ def _add_done(
     build.waits[wait].update(moved)
 
 
-def _add_op(build: _Build, row: int, span: tuple[float, float], lane: str) -> list[int]:
+def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) -> list[int]:
     """Add an op as what it is: compute, copy, a collective or messages; lane "" is beside all."""
     source = build.part.ops[row]
     calls = _calls(build, row) if source.kind else []
@@ -281,7 +163,7 @@ def _add_op(build: _Build, row: int, span: tuple[float, float], lane: str) -> li
     return made
 
 
-def _follow(build: _Build, made: list[int], lane: str) -> None:
+def _follow(build: _GraphBuild, made: list[int], lane: str) -> None:
     """Let several messages of one op start after what came before on its lane, and hold it up."""
     order = build.ops.on_stream[build.streams[lane]]
     for op in made[1:]:
@@ -289,7 +171,7 @@ def _follow(build: _Build, made: list[int], lane: str) -> None:
     build.beside[lane] = made[1:]
 
 
-def _calls(build: _Build, row: int) -> list[LocalCall]:
+def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
     """Which calls a rank's op is part of: one, or a message for each pair of a permute.
 
     Of a fusion that communicates the text tells neither size nor group.
@@ -305,7 +187,7 @@ def _calls(build: _Build, row: int) -> list[LocalCall]:
         to, source = peers_of(op.hlo, rank, op.module)
         messages = [(rank, peer) for peer in to] + [(peer, rank) for peer in source]
         return [_call(op, op.kind, size, ends, where) for ends in messages if ends[0] != ends[1]]
-    ranks = group_of(op.hlo, rank, op.module) if op.hlo.kind else None
+    ranks = replica_group_of(op.hlo, rank, op.module) if op.hlo.kind else None
     if ranks is None:
         return [_call(op, op.kind, math.nan, None, where, rank)]
     ranks = ranks or tuple(range(build.job_ranks))
@@ -373,3 +255,124 @@ def _not_explained(graph: RankGraph, guessed: int) -> None:
     if guessed:
         graph.explained["launch"] = graph.explained.get("launch", 0) - guessed
         graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
+
+
+def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+    """Let transfers on streams of their own wait for what was launched before, and be waited for.
+
+    The stream of a transfer waits for what the program had launched when it was issued. The first
+    op launched after the transfer's ``done``, by the schedule of the program, waits for it.
+    """
+    order = [row for row, op in enumerate(rows) if op.launch is not None and row in made]
+    order.sort(key=lambda row: (rows[row].launch, row))
+    done_at: dict[int, dict[str, tuple[int, int]]] = {}
+    for index, row in enumerate(order):
+        op = rows[row]
+        if not op.transfer:
+            continue
+        before = _nearest(rows, order[:index][::-1], op)
+        if before is not None:
+            _wait(ops, waits, made[row][0], made[before][-1])
+        if op.module is None:
+            continue
+        done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
+        after = _after_done(rows, order[index + 1 :], op, done)
+        if after is not None:
+            for transfer in made[row]:
+                _wait(ops, waits, made[after][0], transfer)
+
+
+def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
+    return next((row for row in candidates if rows[row].lane != op.lane), None)
+
+
+def _after_done(
+    rows: list[XlaOp], later: list[int], op: XlaOp, done: tuple[int, int] | None
+) -> int | None:
+    """Find the first op launched after the done of a transfer, in the same pass of its loop."""
+    if done is None or op.module is None:
+        return None
+    for row in later:
+        other = rows[row]
+        if other.run != op.run or other.name == op.name:
+            return None
+        scheduled = op.module.order.get(other.name)
+        if (
+            other.lane != op.lane
+            and scheduled is not None
+            and scheduled[0] == done[0]
+            and scheduled > done
+        ):
+            return row
+    return None
+
+
+def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
+    """Where in the schedule each asynchronous op is waited for, by its name and what it wraps."""
+    done_at: dict[str, tuple[int, int]] = {}
+    for op in module.ops.values():
+        if op.phase == "done" and op.operands and op.name in module.order:
+            scheduled = module.order[op.name]
+            done_at[op.operands[0]] = scheduled
+            started = module.ops.get(op.operands[0])
+            if started is not None and started.wrapped:
+                done_at[started.wrapped] = scheduled
+    return done_at
+
+
+def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+    """Let an op wait for those that made its operands, where a device has several lanes."""
+    if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
+        return
+    operands = Operands(rows)
+    latest: dict[tuple[int, str], int] = {}
+    for row, op in enumerate(rows):
+        if row not in made:
+            continue
+        sources = (latest.get((op.run, name)) for name in operands.of(op))
+        for source in sources:
+            if source is not None:
+                _wait(ops, waits, made[row][0], made[source][-1])
+        latest[op.run, op.name] = row
+
+
+class Operands:
+    """From which ops with events of their own the operands of each op come."""
+
+    def __init__(self, ops: Iterable[XlaOp]) -> None:
+        self._events: dict[str, set[str]] = defaultdict(set)
+        self._known: dict[tuple[int, str], set[str]] = {}
+        for op in ops:
+            self._events[op.program].add(op.name)
+
+    def of(self, op: XlaOp) -> set[str]:
+        """Names of the ops that made the operands; empty where the program is not known."""
+        if op.module is None:
+            return set()
+        key = (id(op.module), op.name)
+        if key not in self._known:
+            self._known[key] = _producers(op.module, op.name, self._events[op.program])
+        return self._known[key]
+
+
+def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
+    """Find the ops with events of their own that a named op's operands come from."""
+    producers: set[str] = set()
+    seen: set[str] = set()
+    pending = list(module.ops[name].operands) if name in module.ops else []
+    while pending:
+        source = pending.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        if source in events:
+            producers.add(source)
+        elif source in module.ops:
+            pending.extend(module.ops[source].operands)
+    return producers
+
+
+def _wait(ops: DeviceOps, waits: Waits, op: int, source: int) -> None:
+    """Add a wait unless the measured times contradict it."""
+    if source != op and ops.end(source) <= ops.start(op) + CONTRADICTED:
+        waits.setdefault(op, set()).add(source)

@@ -9,6 +9,7 @@ from helpers.places import SHARED
 from traces.core.events import RankTrace
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
+from traces.pytorch_et.join import with_execution_traces
 
 TRACES = SHARED / "traces"
 MEGATRON = TRACES / "megatron-tp8-a100"
@@ -56,7 +57,7 @@ def test_the_kernels_of_the_resnet_tell_their_collectives() -> None:
 
 
 def test_the_megatron_job_is_eight_ranks_of_one_step() -> None:
-    job = read_job(MEGATRON)
+    job = with_execution_traces(read_job(MEGATRON))
     assert [trace.rank for trace in job.ranks] == list(range(8))
     assert (job.job_ranks, job.skipped) == (8, ())
     (note,) = job.notes

@@ -26,7 +26,7 @@ _LONGEST_NAME = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KernelRule:
     """Kernels in whose name the regular expression ``pattern`` is found, in upper or lower case.
 
     ``library`` is whose they are, ``note`` the source of the name and what it does.
@@ -44,7 +44,7 @@ class Rule:
 
 
 _RULES = (
-    Rule(
+    KernelRule(
         r"nccl(sym|symk)?(dev)?kernel|rccl",
         BY_NAME,
         _NCCL,
@@ -52,78 +52,80 @@ _RULES = (
         "ncclDevKernel_Generic_*; NCCL 2.27 src/device/symmetric: ncclSymDevKernel_*, later "
         "ncclSymkDevKernel_*",
     ),
-    Rule(
+    KernelRule(
         r"cross_device_reduce_[12]stage",
         "all_reduce",
         "vLLM",
         "vLLM csrc/custom_all_reduce.cuh, also in SGLang and AITER: one shot, or reduce-scatter "
         "and all-gather",
     ),
-    Rule(
+    KernelRule(
         r"cross_device_all_gather|mnnvl_lamport_all_gather",
         "all_gather",
         "vLLM",
         "forks of vLLM's csrc/custom_all_reduce.cuh for small gathers",
     ),
-    Rule(
+    KernelRule(
         r"cross_device_reduce_scatter|mnnvl_lamport_reduce_scatter",
         "reduce_scatter",
         "vLLM",
         "forks of vLLM's csrc/custom_all_reduce.cuh for small scatters",
     ),
-    Rule(
+    KernelRule(
         r"(?<![a-z])(multimem_)?(one|two)_shot_all_reduce\w*kernel|multimem_all_reduce_kernel",
         "all_reduce",
         "PyTorch symmetric memory",
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
-    Rule(
+    KernelRule(
         r"multimem_all_gather_kernel",
         "all_gather",
         "PyTorch symmetric memory",
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
-    Rule(
+    KernelRule(
         r"all_?reduce_fusion_kernel_(one|two)shot",
         "all_reduce",
         "TensorRT-LLM",
         "TensorRT-LLM kernels/communicationKernels/allReduceFusionKernels.cu and FlashInfer's "
         "trtllm_allreduce_fusion: an all-reduce fused with the norm behind it",
     ),
-    Rule(
+    KernelRule(
         r"(one|two)_?shot_?all_?reduce(_?fusion)?_?kernel",
         "all_reduce",
         "TensorRT-LLM",
         "TensorRT-LLM kernels/customAllReduceKernels.cu (oneShotAllReduceKernel, with lamport and "
         "low-precision ones) and kernels/communicationKernels/mnnvlAllreduceKernels.cu",
     ),
-    Rule(
+    KernelRule(
         r"all_reduce_(one|two)_shot_(\w+_)?kernel",
         "all_reduce",
         "SGLang",
         "SGLang jit_kernel: all_reduce_one_shot_push_kernel",
     ),
-    Rule(
+    KernelRule(
         r"deep_ep.*(intranode|internode|internode_ll)(::|\d+)\w*(dispatch|combine)",
         "all_to_all",
         "DeepEP",
         "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu: tokens to their experts "
         "(dispatch) and back (combine), after an exchange of their counts (notify_dispatch)",
     ),
-    Rule(
+    KernelRule(
         r"Ep(Dispatch|Combine)\w*Kernel",
         "all_to_all",
         "MORI",
         "ROCm MORI src/ops/dispatch_combine: EpDispatchIntraNodeKernel and its like",
     ),
-    Rule(
+    KernelRule(
         r"mscclpp.*all_?reduce|allreduceAllPairs",
         "all_reduce",
         "MSCCL++",
         "MSCCL++ src/ext/collectives/allreduce",
     ),
-    Rule(r"mscclpp.*all_?gather", "all_gather", "MSCCL++", "MSCCL++ src/ext/collectives/allgather"),
-    Rule(
+    KernelRule(
+        r"mscclpp.*all_?gather", "all_gather", "MSCCL++", "MSCCL++ src/ext/collectives/allgather"
+    ),
+    KernelRule(
         r"mscclpp.*executionKernel|mscclKernel",
         UNKNOWN,
         "MSCCL++",
@@ -131,7 +133,7 @@ _RULES = (
         "not the name, says which collective",
     ),
     *(
-        Rule(
+        KernelRule(
             rf"(?<![a-z]){name}_on_stream_kernel",
             kind,
             "NVSHMEM",
@@ -150,10 +152,10 @@ _RULES = (
 
 
 @dataclass(frozen=True)
-class Rules:
+class KernelRules:
     """Rules in the order in which they are tried; the first whose pattern is found counts."""
 
-    rules: tuple[Rule, ...] = _RULES
+    rules: tuple[KernelRule, ...] = _RULES
     _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -171,28 +173,40 @@ class Rules:
                 ) from error
         object.__setattr__(self, "_patterns", tuple(patterns))
 
-    def rule(self, kernel: str) -> Rule | None:
+    def rule(self, kernel: str) -> KernelRule | None:
         """Find the rule for a kernel; None for one that does not communicate.
 
         Examples
         --------
-        >>> Rules().rule("void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)").kind
+        >>> kernel = "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)"
+        >>> KERNELS.rule(kernel).kind
         'all_reduce'
-        >>> Rules().rule("triton_poi_fused_add_all_reduce_4") is None
+        >>> KERNELS.rule("triton_poi_fused_add_all_reduce_4") is None
         True
         """
         kernel = kernel[:_LONGEST_NAME]
         tried = zip(self.rules, self._patterns, strict=True)
         return next((rule for rule, pattern in tried if pattern.search(kernel)), None)
 
-    def before(self, rules: Iterable[Rule]) -> "Rules":
+    def before(self, rules: Iterable[KernelRule]) -> "KernelRules":
         """Return these rules behind others, which are tried first."""
-        return Rules((*rules, *self.rules))
+        return KernelRules((*rules, *self.rules))
 
 
 _KNOWN = ", ".join((*KINDS, UNKNOWN))
-KERNELS = Rules()
+KERNELS = KernelRules()
 """What is known; ``note`` of each rule says from where."""
+
+
+def communicates(kernel: str) -> bool:
+    """Whether a kernel of this name communicates, by the rules that are built in.
+
+    Examples
+    --------
+    >>> communicates("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
+    True
+    """
+    return KERNELS.rule(kernel) is not None
 
 
 class _Entry(BaseModel):
@@ -206,7 +220,7 @@ class _Entry(BaseModel):
 _FILE = TypeAdapter(list[_Entry])
 
 
-def load_rules(path: Path | str) -> Rules:
+def load_kernel_rules(path: Path | str) -> KernelRules:
     """Read a user's rules from a YAML file; they are tried before the ones that are built in.
 
     The file is a list of ``pattern``, ``kind`` and, if one likes, ``library`` and ``note``.
@@ -225,7 +239,7 @@ def load_rules(path: Path | str) -> Rules:
         where = ".".join(str(part) for part in first["loc"])
         wanted = "want a list of pattern, kind, library, note"
         raise TraceError(f"{path}: {where or 'the file'}: {first['msg']}; {wanted}") from error
-    rules = [Rule(one.pattern, one.kind, one.library, one.note) for one in entries]
+    rules = [KernelRule(entry.pattern, entry.kind, entry.library, entry.note) for entry in entries]
     try:
         return KERNELS.before(rules)
     except TraceError as error:

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from experiments.cli import files, generation, installation, networks, questions, trust
+from experiments.cli.show import WORDS
 from simulator.errors import TwofoldError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -47,6 +48,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 class _Commands(TyperGroup):
     """The commands, each made of its function when it is asked for: all take ten times as long."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note what was typed, which is part of an answer."""
+        WORDS.set(tuple(args))
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""

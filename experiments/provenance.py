@@ -4,11 +4,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +54,14 @@ class Head(TypedDict):
     inputs: list[InputFile]
 
 
+@cache
 def version() -> str:
     """Return the version of the distribution; "unknown" where only its files are there."""
+    from importlib import metadata  # takes longer to import than most of the rest
+
     try:
-        return version_of(DISTRIBUTION)
-    except PackageNotFoundError:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
         return "unknown"
 
 
@@ -94,6 +94,8 @@ def hashed(files: Sequence[Path]) -> list[InputFile]:
     TraceError
         If one is no longer there.
     """
+    from concurrent.futures import ThreadPoolExecutor  # tables hash nothing
+
     paths = list(dict.fromkeys(files))
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         return list(pool.map(_hashed, paths))

@@ -45,7 +45,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== setup: install into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]'
 	@echo "== setup: compile, once: modules as pip does with what it copies, and the hot loops"
-	@$(BIN)/python -m compileall -q simulator topologies collectives traces experiments
+	@$(BIN)/python -m compileall -q simulator topologies collectives traces experiments twofold.py
 	@$(BIN)/python -m experiments.cli warm
 	@touch $@
 	@echo "== setup: done"

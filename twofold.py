@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from experiments.baseline import baseline as baseline
     from experiments.evaluate.design_points import Study as Study
     from experiments.evaluate.design_points import grid as grid
+    from experiments.evaluate.design_points import steps_at as steps
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.collective import collective as collective
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from experiments.questions.curve import curve as curve
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
+    from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
     from experiments.questions.validate import validate as validate
+    from experiments.questions.what_if import what_ifs as what_if
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
     from simulator import errors as errors
@@ -114,7 +117,52 @@ _PLACES = {
 }
 """Where each name is, as ``module:name``; the imports above say the same to type checkers."""
 
-__all__ = [*_PLACES]
+__all__ = [
+    "Baseline",
+    "Cluster",
+    "Link",
+    "Model",
+    "Parallelism",
+    "Plan",
+    "Scenario",
+    "Schedule",
+    "Serving",
+    "Settings",
+    "Study",
+    "Timeline",
+    "Topology",
+    "Training",
+    "What",
+    "Workload",
+    "WorkloadBuilder",
+    "__version__",
+    "baseline",
+    "calibrate",
+    "clusters",
+    "collective",
+    "compare",
+    "convert",
+    "curve",
+    "errors",
+    "explain",
+    "generate",
+    "grid",
+    "inspect",
+    "load",
+    "load_cluster",
+    "metrics",
+    "package",
+    "parse_cluster",
+    "parse_topology",
+    "replay",
+    "simulate",
+    "steps",
+    "sweep",
+    "topology",
+    "utility",
+    "validate",
+    "what_if",
+]
 
 
 def _loaded(name: str) -> object:

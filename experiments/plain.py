@@ -4,7 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+Unbounded = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
+"""A number that may be infinite, which is null in JSON."""
 
 
 def plain(value: Any) -> Any:

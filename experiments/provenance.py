@@ -123,7 +123,7 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a question was given to read: traces, which may be directories, and other files."""
+    """What there was for a question to read: traces, which may be directories, and other files."""
 
     traces: tuple[Path, ...] = ()
     files: tuple[Path, ...] = ()
@@ -140,5 +140,5 @@ class Inputs:
 
                 yield from input_files(path)
             elif not path.exists():
-                yield path  # was read, so it was there: hashing it says that it is gone
-        yield from (path for path in self.files if path.is_file())
+                yield path  # was there when it was read: hashing it says that it is gone
+        yield from (path for path in self.files if path.is_file() or not path.exists())

@@ -115,7 +115,10 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     settings = arguments.get("settings")
     if settings is not None and settings.kernels is not None:
         files.append(settings.kernels)
-    return Inputs(tuple(traces), tuple(files))
+    return Inputs(
+        tuple(path for path in traces if path.exists()),
+        tuple(path for path in files if path.exists()),
+    )
 
 
 def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:

@@ -11,6 +11,7 @@ import numpy as np
 from collectives import plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import parse
+from experiments.plain import Unbounded
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -37,8 +38,8 @@ class CollectivePoint:
     algorithm: str
     protocol: str
     time_s: float
-    algbw_GBps: float
-    busbw_GBps: float
+    algbw_GBps: Unbounded
+    busbw_GBps: Unbounded
 
 
 class CollectiveAnswer(Head):

@@ -8,7 +8,7 @@ from typing import ClassVar, Unpack
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.costing.calibration import with_calibration
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
-from experiments.provenance import Head
+from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.questions.clusters import describe
 from experiments.report import Report, Rows
@@ -38,6 +38,7 @@ class ComparePoint:
 class CompareAnswer(Head, BaselineAnswer):
     """A step on several clusters, in the order they were given."""
 
+    clusters: list[ClusterIdentity]
     points: list[ComparePoint]
 
 
@@ -51,12 +52,14 @@ class CompareReport(Report):
 
     base: Baseline
     points: tuple[ComparePoint, ...]
+    clusters: tuple[Cluster, ...] = ()
 
     def answer(self) -> "CompareAnswer":
         """Return the JSON answer."""
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
             **self.base.answer(),
+            "clusters": [identity(cluster) for cluster in self.clusters],
             "points": list(self.points),
         }
 
@@ -102,7 +105,8 @@ def compare(
     others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
     found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
     answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]
-    return CompareReport(base, tuple(_point(base, name, one, to) for (name, one), to in answers))
+    points = tuple(_point(base, name, one, to) for (name, one), to in answers)
+    return CompareReport(base, points, tuple(candidates))
 
 
 def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:

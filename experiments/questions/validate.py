@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
-from experiments.provenance import Head
+from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import EVERY as EVERY
@@ -56,6 +56,7 @@ class StepError:
 class ValidateAnswer(Head):
     """The error of every step of every trace, in their order; medians without sign (%)."""
 
+    clusters: list[ClusterIdentity]
     steps: list[StepError]
     median_model_pct: float | None
     median_trace_pct: float | None
@@ -71,11 +72,13 @@ class ValidationReport(Report):
 
     steps: tuple[StepError, ...]
     settings: Settings
+    clusters: tuple[Cluster, ...]
 
     def answer(self) -> "ValidateAnswer":
         """Return the JSON answer."""
         return {
-            **self.head(None, self.settings),
+            **self.head(self.clusters[0], self.settings),
+            "clusters": [identity(cluster) for cluster in self.clusters],
             "steps": list(self.steps),
             "median_model_pct": self.median("model_pct"),
             "median_trace_pct": self.median("trace_pct"),
@@ -124,7 +127,8 @@ def validate(
     settings = settings or _EVERY_STEP
     pairs = [_pair(trace, cluster) for trace in traces]
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
-    return ValidationReport(tuple(rows), settings)
+    known = {where.name: where for _, where in pairs}
+    return ValidationReport(tuple(rows), settings, tuple(known.values()))
 
 
 def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str, Cluster]:

@@ -174,13 +174,32 @@ def _loaded(name: str) -> object:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     module, _, inner = _PLACES[name].partition(":")
-    found: object = import_module(module)
+    try:
+        found: object = import_module(module)
+    except ImportError as error:
+        raise ImportError(_hidden() or str(error)) from error
     if inner:
         found = getattr(found, inner)
     if name == "__version__":
         found = import_module(module).version()
     globals()[name] = found
     return found
+
+
+def _hidden() -> str:
+    """Say which of the packages is a stranger's of the same name; "" if none is."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    for package in ("simulator", "topologies", "collectives", "traces", "experiments"):
+        spec = find_spec(package)
+        origin = "missing" if spec is None else spec.origin or str(spec.submodule_search_locations)
+        if Path(origin).parent.parent != Path(__file__).parent:
+            return (
+                f"{package!r} is {origin} and not twofold's: rename it, or run python -P, which "
+                "does not look beside the script first"
+            )
+    return ""
 
 
 if not TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from typing_extensions import TypedDict
 
@@ -21,6 +21,7 @@ from experiments.costing.slowdown import (
 from experiments.plain import plain
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
+from experiments.settings import SettingsOptions, settings_of
 from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
@@ -140,13 +141,14 @@ class BaselineAnswer(TypedDict):
 
 def baseline(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> Baseline:
     """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
 
-    Without a cluster it is that of the package's card.
+    Without a cluster it is that of the package's card. Settings are given whole or field by field.
 
     Raises
     ------
@@ -154,7 +156,7 @@ def baseline(
         As :func:`traces.load.load`, :func:`topologies.load_cluster`,
         :func:`simulator.engine.simulate.simulate` and :func:`experiments.scenario.change` say.
     """
-    settings = settings or Settings()
+    settings = settings_of(settings, options) or Settings()
     where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
         parse(rule)

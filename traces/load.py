@@ -7,7 +7,7 @@ add what they know before it is linked to a workload.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,6 +122,18 @@ def format_of(file: Path) -> str | None:
     return next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
 
 
+def input_files(path: Path) -> list[Path]:
+    """List the files that reading a trace looks into: it, those of its directory, what it names.
+
+    In a directory these are the files that some format recognises, and JSON besides, which may
+    hold a table of groups.
+    """
+    if path.is_dir():
+        listed = files_of(path)
+        return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
+    return [path, *FORMATS[recognised(path)].beside(path)]
+
+
 def files_of(path: Path) -> list[Path]:
     """List the files that may tell; JAX keeps them in a folder of the directory it is given."""
     if not path.is_dir():
@@ -218,6 +230,19 @@ def _is_chakra(head: bytes) -> bool:
     return is_chakra(head)
 
 
+def _group_tables(path: Path) -> Sequence[Path]:
+    from traces.chakra.files import group_tables
+
+    return group_tables(path)
+
+
+def _model_card(path: Path) -> Sequence[Path]:
+    from traces.generate.plan import card_of
+
+    card = card_of(path)
+    return [card] if card is not None and card.is_file() else []
+
+
 def _open_plan(path: Path, _: Options) -> OpenTrace:
     from traces.generate.generate import load as load_plan
 
@@ -235,13 +260,14 @@ class _Format:
     """A format: ``begins`` is true of the first 64 KiB of its files, ``open`` reads them.
 
     ``is_file`` decides where the first bytes do not. Formats of ``profiler`` traces take
-    :class:`~traces.core.loaded.Options`.
+    :class:`~traces.core.loaded.Options`. ``beside`` lists what else is read with a single file.
     """
 
     begins: Callable[[bytes], bool]
     open: Callable[[Path, Options], OpenTrace]
     is_file: Callable[[Path], bool] | None = None
     profiler: bool = False
+    beside: Callable[[Path], Sequence[Path]] = lambda _: ()
 
     def recognises(self, head: bytes, file: Path) -> bool:
         """Whether a file, which begins so, is of the format."""
@@ -255,8 +281,8 @@ FORMATS = {
     "nsys_jax": _Format(is_zip, _open_nsys_jax, _is_bundle),
     "nsys": _Format(is_sqlite, _open_nsys, profiler=True),
     "pytorch_et": _Format(is_execution_trace, _open_execution_trace),
-    "chakra": _Format(_is_chakra, _open_chakra),
-    "plan": _Format(is_plan, _open_plan),
+    "chakra": _Format(_is_chakra, _open_chakra, beside=_group_tables),
+    "plan": _Format(is_plan, _open_plan, beside=_model_card),
     "goal": _Format(is_goal, _open_goal),
 }
 """Formats that can be read, by name.

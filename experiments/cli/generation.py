@@ -136,7 +136,7 @@ def generate(
             say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
 
     with watching() as watch:
-        report = ask(plan, where, fold=fold, settings=settings, watch=watch, planned=keep)
+        report = ask(plan, where, fold_replicas=fold, settings=settings, watch=watch, planned=keep)
     show(report, output)
 
 

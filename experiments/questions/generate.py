@@ -1,19 +1,23 @@
 """A step before there is a trace: generated from a model's shape for a cluster, and simulated."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from collectives.libraries.rules import parse
-from experiments.baseline import Baseline, Settings, Watch, replayed
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
 from experiments.files import writing
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import FOLDING, Scenario
+from experiments.settings import SettingsOptions
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import check
+from simulator.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
 from traces.generate.expand import expand
@@ -28,7 +32,22 @@ from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class GenerateAnswer(Head, BaselineAnswer):
+    """A generated step: how long, how well, and what it computes and communicates."""
+
+    model: str
+    parameters: float
+    parallelism: Parallelism
+    tokens_per_second: float
+    model_flops: float
+    mfu: float
+    exposed_communication_s: float
+    exchanged: list[CallVolume]
+    critical_path_s: dict[str, float]
+    critical_path_by_group_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenerationReport(Report):
     """A generated step on a cluster: its time, its MFU, and what it computes and communicates.
 
@@ -36,6 +55,7 @@ class GenerationReport(Report):
     what the critical path consists of (s). ``folded`` says which ranks stand for all.
     """
 
+    schema: ClassVar[str] = "twofold/generate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_generation"
 
     base: Baseline
@@ -57,21 +77,29 @@ class GenerationReport(Report):
         """New tokens of the whole job per second."""
         return self.volumes.tokens / self.base.timeline.makespan
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "GenerateAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
+        base = self.base.answer()
+        base["folded"] = self.folded or base["folded"]
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **base,
             "model": self.plan.model.name,
             "parameters": parameters(self.plan.model),
-            "parallelism": asdict(self.plan.parallelism),
+            "parallelism": self.plan.parallelism,
             "tokens_per_second": self.tokens_per_second,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
-            "folded": self.folded or self.base.timeline.folded,
             "exposed_communication_s": self.exposed_communication_s,
-            "exchanged": [asdict(row) for row in self.exchanged],
+            "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        step = format_quantity(self.base.timeline.makespan, "s")
+        return f"{self.base.title}: step {step}, MFU {100 * self.mfu:.2f} %"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -91,14 +119,16 @@ class GeneratedStep:
     folded: str = ""
 
 
+@question("generate")
 def generate(
     plan: GenerationPlan,
     cluster: Cluster | Path | str,
     *,
-    fold: bool = False,
+    fold_replicas: bool = False,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     planned: Callable[[GenerationPlan], None] = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> GenerationReport:
     """Generate a step and simulate it on a cluster.
 
@@ -108,7 +138,7 @@ def generate(
         Which step; :func:`plan_on` makes one for a cluster's accelerator.
     cluster
         The cluster, its name in the catalogue, or the path of its YAML file.
-    fold
+    fold_replicas
         Write down no more replicas than have the times of all on this cluster, as
         :func:`representatives` does.
     settings
@@ -127,7 +157,7 @@ def generate(
     Raises
     ------
     TwofoldError
-        If the step does not fit on the cluster or cannot be simulated; WhatIfError for ``fold``
+        If the step does not fit on the cluster or cannot be simulated; WhatIfError for ``fold_replicas``
         with an engine that cannot.
 
     Examples
@@ -141,7 +171,7 @@ def generate(
     """
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = settings or Settings()
-    if fold:
+    if fold_replicas:
         step = representatives(plan, where, settings)
         planned(step.plan)
     else:

@@ -73,7 +73,7 @@ class Site:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scenario:
     """What one simulation needs. A what-if is a function from a scenario to a scenario.
 
@@ -100,6 +100,10 @@ class Scenario:
         if self._site is None or not self._site.is_that_of(self):
             site = Site(self.cluster, self.ranks, self.nodes, self.forced)
             object.__setattr__(self, "_site", site)
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        return f"<Scenario {self.workload!r} on {self.cluster.name}, engine {self.engine}>"
 
     @property
     def ranks(self) -> int:

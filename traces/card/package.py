@@ -16,6 +16,7 @@ from simulator.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import OpenTrace, files_of, format_of, open_trace
+from traces.load import input_files as trace_input_files
 
 if TYPE_CHECKING:
     from traces.card.card import ParallelismSection, WorkloadCard
@@ -30,7 +31,13 @@ class Package:
     traces: Path
 
 
-def load_package(path: Path | str, step: str = MEDIAN) -> Loaded:
+def load_package(
+    path: Path | str,
+    step: str | int = MEDIAN,
+    *,
+    name: str | None = None,
+    options: Options | None = None,
+) -> Loaded:
     """Read a step of a package or of a bare trace.
 
     Parameters
@@ -39,6 +46,11 @@ def load_package(path: Path | str, step: str = MEDIAN) -> Loaded:
         The directory of a package, or a trace as :func:`traces.load.load` takes it.
     step
         The number of a step, ``median`` or ``all``.
+    name
+        The format of the trace, one of :data:`traces.load.FORMATS`; None to tell it from the
+        content.
+    options
+        How profiler traces are read.
 
     Returns
     -------
@@ -50,8 +62,21 @@ def load_package(path: Path | str, step: str = MEDIAN) -> Loaded:
     ------
     TraceError
         As :func:`find_package` and :func:`traces.load.load`.
+
+    Examples
+    --------
+    >>> load_package("traces/samples/gpu-dp2-tp4").workload.job_ranks
+    8
     """
-    return open_package(path)(step)
+    return open_package(path, options, name)(str(step))
+
+
+def input_files(path: Path) -> list[Path]:
+    """List the files that reading a trace or a package looks into."""
+    package = find_package(path)
+    if package is None:
+        return trace_input_files(path)
+    return [package.file, *trace_input_files(package.traces)]
 
 
 def open_package(
@@ -153,23 +178,10 @@ def files_read(path: Path) -> list[Path]:
         As :func:`find_package`.
     """
     if path.is_file():
-        return [path, *_model_of(path)]
+        return trace_input_files(path)
     package = find_package(path)
     folders = [path] if package is None else [path, package.traces]
     return [file for folder in folders for file in files_of(folder)]
-
-
-def _model_of(path: Path) -> list[Path]:
-    """Return the model card that a plan names; nothing where the file is another, or is wrong."""
-    try:
-        if format_of(path) != "plan":
-            return []
-        from traces.generate.plan import card_of
-
-        card = card_of(path)
-    except TraceError:
-        return []
-    return [card] if card is not None and card.is_file() else []
 
 
 def _cards(files: Sequence[Path]) -> list[tuple[Path, "WorkloadCard"]]:

@@ -106,7 +106,7 @@ def _skipped(coverage: "Coverage") -> Iterator[str]:
 
 def print_program(console: Console, report: "ProgramReport") -> None:
     """Print what an Execution Trace holds."""
-    found = report.summary
+    found = report.summary_of_file
     print_title(console, found.file)
     facts = {
         "schema": f"{found.schema}, an execution trace: a program without times",

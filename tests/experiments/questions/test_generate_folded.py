@@ -89,6 +89,6 @@ def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():
     asked = Settings(nodes=16, algorithms=("all_reduce=tree",))
     step = representatives(plan, CLUSTER, asked)
     expected = generate(plan, CLUSTER, settings=asked).base.timeline.makespan
-    found = generate(plan, CLUSTER, settings=asked, fold=True)
+    found = generate(plan, CLUSTER, settings=asked, fold_replicas=True)
     assert found.base.timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert found.folded == step.folded

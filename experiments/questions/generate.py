@@ -157,8 +157,8 @@ def generate(
     Raises
     ------
     TwofoldError
-        If the step does not fit on the cluster or cannot be simulated; WhatIfError for ``fold_replicas``
-        with an engine that cannot.
+        If the step does not fit on the cluster or cannot be simulated; WhatIfError for
+        ``fold_replicas`` with an engine that cannot.
 
     Examples
     --------

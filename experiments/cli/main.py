@@ -2,7 +2,8 @@
 
 Results go to stdout, progress and warnings to stderr. Exit status 0 is an answer, 1 a refused
 input, 2 wrong usage (an option that is wrong whatever the files hold), 130 an interruption.
-Everything heavy is imported inside the commands, so that ``--help`` is fast.
+Commands are imported when they are asked for, and everything heavy when they run, so that
+``--help`` is fast.
 """
 
 import functools
@@ -10,43 +11,40 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from experiments.cli import files, generation, installation, networks, questions, trust
+from experiments.output.encoding import write_on_any
 from simulator.errors import TwofoldError
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    command.__name__.replace("_", "-"): command
-    for command in (
-        questions.utility,
-        questions.sweep,
-        questions.curve,
-        questions.compare,
-        questions.what_if,
-        questions.replay,
-        questions.explain,
-        files.inspect,
-        files.metrics,
-        files.package,
-        trust.calibrate,
-        trust.validate,
-        files.convert,
-        generation.generate,
-        networks.clusters,
-        networks.collective,
-        networks.topology,
-        installation.warm,
-    )
+PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Questions about a step": {
+        "questions": (
+            *("utility", "sweep", "curve", "compare", "what-if"),
+            *("replay", "explain", "metrics"),
+        ),
+        "generation": ("generate",),
+    },
+    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Files": {"files": ("inspect", "convert", "package")},
+    "Installation": {"installation": ("warm",)},
 }
-"""In the order of ``--help``."""
+"""The panels of ``--help``: by module of this folder the commands, each a function of its name."""
+COMMANDS = {
+    name: (panel, module)
+    for panel, modules in PANELS.items()
+    for module, names in modules.items()
+    for name in names
+}
+"""Panel and module of each command, in the order of ``--help``."""
 
 
 class _Commands(TyperGroup):
-    """The commands, each made of its function when it is asked for: all take ten times as long."""
+    """The commands, each imported and made when it is asked for, as click's groups allow."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""
@@ -61,8 +59,10 @@ class _Commands(TyperGroup):
 
 
 def _made(name: str) -> TyperCommand:
+    panel, module = COMMANDS[name]
+    function = getattr(import_module(f"experiments.cli.{module}"), name.replace("-", "_"))
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(_guarded(COMMANDS[name]))
+    alone.command(name, rich_help_panel=panel)(_guarded(function))
     return cast("TyperCommand", get_command(alone))
 
 
@@ -71,13 +71,12 @@ app = typer.Typer(
     cls=_Commands,
     help="What would twice of it buy us? What-ifs for distributed machine learning, from traces.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
-    if asked:
+def _print_version(ctx: typer.Context, asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked and not ctx.resilient_parsing:
         from importlib.metadata import version
 
         typer.echo(f"twofold {version('twofold')}")
@@ -139,8 +138,9 @@ def main() -> None:
     """Run the command line."""
     os.environ.setdefault(*_ONE_THREAD)
     gc.set_threshold(_ALLOCATIONS)
+    write_on_any(sys.stdout, sys.stderr)
     try:
-        app()
+        app(prog_name="twofold")
     finally:
         gc.freeze()  # or the interpreter looks through all that was loaded, twice, before it ends
 

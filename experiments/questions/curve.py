@@ -13,7 +13,13 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import LINKS, RANKS, Study
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
-from experiments.scenario.resources import check_factor, check_resource, utility_pct, value_of
+from experiments.scenario.resources import (
+    check_factor,
+    check_resource,
+    factor_means,
+    utility_pct,
+    value_of,
+)
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError
@@ -61,6 +67,7 @@ class CurveReport(Report):
         """Return the JSON answer."""
         return self.base.record() | {
             "resource": self.resource,
+            "factor_means": f"2: {factor_means(self.resource)}",
             "gap_s": self.gap_s,
             "certificate": self.certificate,
             "threshold_pct": self.threshold_pct,

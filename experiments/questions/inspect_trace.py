@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.report import Report, Rows
+from simulator.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, reader
 from traces.core.loaded import Coverage, Loaded, Options
@@ -139,6 +140,8 @@ def look(trace: Path | str, *, step: str = "median") -> "InspectReport | Program
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
     if path.is_file() and format_of(path) == "pytorch_et":
+        if step != "median":
+            raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")
         return ProgramReport(summary(read(path)))
     return inspect(trace, step=step)
 

@@ -12,6 +12,7 @@ from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     check_factor,
     check_resource,
+    factor_means,
     improve,
     utility_pct,
     value_of,
@@ -25,7 +26,8 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
+    it is the half.
     """
 
     resource: str
@@ -34,6 +36,7 @@ class SweepPoint:
     step_s: float
     utility_pct: float
     engine: str
+    factor_means: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +88,11 @@ def sweep(
         (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
     ]
     outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    points = []
+    points, means = [], f"2: {factor_means(resource)}"
     for factor, found in zip(asked, outcomes, strict=True):
         step = found.makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, found.engine))
+        points.append(SweepPoint(resource, factor, value, step, gain, found.engine, means))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

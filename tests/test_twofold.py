@@ -26,9 +26,10 @@ QUESTIONS = tuple(
 OTHERS = tuple(
     word
     for line in (
-        "Baseline Cluster Link Model Parallelism Plan Scenario Schedule Serving Settings Study",
+        "Baseline Cluster GenerationPlan Link Model Parallelism Plan Scenario Schedule Serving",
+        "Settings Study",
         "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
-        "load load_cluster parse_cluster parse_topology simulate steps",
+        "load load_cluster parse_cluster parse_topology plan_on simulate steps",
     )
     for word in line.split()
 )

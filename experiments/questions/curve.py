@@ -19,6 +19,7 @@ from experiments.scenario.resources import (
     amount_of,
     check_factor,
     check_resource,
+    factor_means,
     unit_of,
     utility_pct,
     value_of,
@@ -54,6 +55,7 @@ class CurveAnswer(Head, BaselineAnswer):
     """The curve of step time over a resource: straight lines between points, over 1/factor."""
 
     resource: str
+    factor_means: str
     gap_s: float
     certificate: Literal["convex", "monotone", "none"]
     threshold_pct: float
@@ -99,6 +101,7 @@ class CurveReport(Report):
             **self.head(self.base.recorded.cluster, self.base.settings),
             **self.base.answer(),
             "resource": self.resource,
+            "factor_means": f"2: {factor_means(self.resource)}",
             "gap_s": self.gap_s,
             "certificate": self.certificate,
             "threshold_pct": self.threshold_pct,

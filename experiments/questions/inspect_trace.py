@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from simulator.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
@@ -226,6 +227,8 @@ def look(trace: Path | str, *, step: str | int = "median") -> "InspectReport | P
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
     if path.is_file() and format_of(path) == "pytorch_et":
+        if step != "median":
+            raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")
         return ProgramReport(execution_summary(read_execution_trace(path)))
     return inspect(trace, step=step)
 

@@ -19,12 +19,12 @@ from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
-from simulator.errors import ClusterError
+from simulator.errors import ClusterError, WhatIfError
 from simulator.timeline import Run, measured
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot
 from traces.card.card import WorkloadCard
-from traces.card.package import Package, find_package, load_package
+from traces.card.package import Package, find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
 
 
@@ -177,9 +177,26 @@ def metrics(
             why = str(error)
     if cluster is None:
         notes = [f"nothing is simulated: {why}"]
-        return _report(load_package(trace, settings.step), None, package, notes)
+        _refuse_unused(settings, notes[0])
+        return _report(open_package(trace, settings.reading)(settings.step), None, package, notes)
     base = baseline(trace, cluster, settings, watch)
     return _report(base.loaded, base, package, [])
+
+
+_SIMULATING = (
+    *("engine", "collective_cost", "nodes", "algorithms", "what_ifs", "slow_down"),
+    *("fold", "workers"),
+)
+"""Settings that say how a step is simulated, not how it is read."""
+
+
+def _refuse_unused(settings: Settings, why: str) -> None:
+    """Refuse settings of a simulation where there is none."""
+    default = Settings()
+    given = [name for name in _SIMULATING if getattr(settings, name) != getattr(default, name)]
+    if given:
+        options = ", ".join(name.replace("_", " ") for name in given)
+        raise WhatIfError(f"{options} cannot be used: {why}")
 
 
 def _report(

@@ -15,6 +15,7 @@ from experiments.scenario.resources import (
     amount_of,
     check_factor,
     check_resource,
+    factor_means,
     improve,
     unit_of,
     utility_pct,
@@ -31,7 +32,8 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
+    it is the half.
     """
 
     resource: str
@@ -40,6 +42,7 @@ class SweepPoint:
     step_s: float
     utility_pct: float
     engine: str
+    factor_means: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,11 @@ def sweep(
         (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
     ]
     outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    points = []
+    points, means = [], f"2: {factor_means(resource)}"
     for factor, found in zip(asked, outcomes, strict=True):
         step = found.makespan
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, found.engine))
+        points.append(SweepPoint(resource, factor, value, step, gain, found.engine, means))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

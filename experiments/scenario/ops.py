@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from experiments.scenario.change import Apply, Changed, say_count, say_ops, say_ranks
+from experiments.scenario.resources import CLUSTER_RESOURCES, PARTS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
 from simulator.edits.ops import Mask, dropped, evened, fused, lags_scaled, scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
+from simulator.names import did_you_mean
 from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 
@@ -162,6 +164,9 @@ def _nothing(workload: Workload, pattern: str) -> str:
     wide = names[workload.name] & (workload.what < What.COLLECTIVE)
     if pattern.strip("*") and wide.any():
         return f"no op is called {pattern!r}; {wider!r} would be {say_ops(workload, wide)}"
+    if pattern.lower() in PARTS:
+        hint = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
+        return f"no op is called {pattern!r}; {hint}".rstrip()
     close = near(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
     hint = f"; did you mean {close!r}?" if close else "; twofold explain lists names"
     return f"no op is called {pattern!r}{hint}"

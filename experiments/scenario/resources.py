@@ -108,13 +108,13 @@ def check_resource(name: str) -> str:
     """
     found = same_name(name, RESOURCES)
     if found is None:
-        hint = did_you_mean(_PARTS.get(name.lower(), name), RESOURCES)
+        hint = did_you_mean(PARTS.get(name.lower(), name), RESOURCES)
         choices = ", ".join(RESOURCES)
         raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
     return found
 
 
-_PARTS = {
+PARTS = {
     "nvlink": SCALE_UP,
     "nvswitch": SCALE_UP,
     "xgmi": SCALE_UP,

@@ -148,8 +148,9 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
         gain = percent(point.gain_pct)
         rows.add(point.change, say_time(point.step_s), gain, exposed, point.note)
     print_rows(console, rows)
-    print_foot(
-        console,
-        "gain: step time saved, in % of the simulated step; x multiplies what is named, so a "
-        "latency x2 is twice as long; exposed communication: mean over ranks",
+    foot = (
+        "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
     )
+    if any("latency x" in point.change for point in report.points):
+        foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
+    print_foot(console, foot)

@@ -323,7 +323,7 @@ def test_wrong_words_of_the_command_are_told():
         (["--tp", "0"], 2),
         (["--tp", "3"], 1),
         (["--phase", "dreaming"], 2),
-        (["--schedule", "none"], 1),
+        (["--schedule", "none"], 2),
         (["-w", "plan.txt"], 1),
     ):
         answer = CliRunner().invoke(app, [*words, *more])

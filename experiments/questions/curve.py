@@ -10,10 +10,17 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import LINKS, RANKS, Study
+from experiments.evaluate.design_points import Study
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
-from experiments.scenario.resources import check_factor, check_resource, utility_pct, value_of
+from experiments.scenario.change import LINKS
+from experiments.scenario.resources import (
+    RANKS,
+    check_factor,
+    check_resource,
+    utility_pct,
+    value_of,
+)
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError

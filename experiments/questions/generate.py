@@ -120,7 +120,7 @@ def replicas_enough(step: Step, cluster: Cluster, engine: str = "flow") -> tuple
         return None, f"nothing is folded: {reason}"
     scenario = step.scenario(cluster, engine, replicas)
     stands = copies(scenario.workload, parallelism, replicas)
-    reason = check(scenario.workload, stands, scenario.topology(), scenario.planner())
+    reason = check(scenario.workload, stands, scenario.costs())
     if reason:
         return None, f"nothing is folded: {reason}"
     return replicas, f"{len(scenario.workload.ranks)} of {parallelism.ranks} ranks stand for all"

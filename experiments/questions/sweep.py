@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.design_points import steps
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
+    better,
     check_factor,
     check_resource,
-    improve,
     utility_pct,
     value_of,
 )
@@ -81,15 +81,12 @@ def sweep(
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     asked = sorted(set(factors))
-    scenarios = [
-        (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
-    ]
-    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    changes = {f"{resource} x{factor:g}": better(resource, factor) for factor in asked}
+    answers = steps(base, changes, watch)
     points = []
-    for factor, found in zip(asked, outcomes, strict=True):
-        step = found.makespan
+    for factor, (step, engine) in zip(asked, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, found.engine))
+        points.append(SweepPoint(resource, factor, value, step, gain, engine))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -23,7 +23,7 @@ from experiments.scenario.resources import RANKS, better, check_factor, check_re
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
-from simulator.costing.stacked_networks import Networks
+from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.workload import Floats, What, Workload
 
@@ -295,33 +295,23 @@ class _Shape:
         names = tuple(sorted(numbers.values))
         steps = tuple(scenario.workload for scenario in self.scenarios)
         if names not in self._calls:
-            classes = self._classes(names)
+            network = classes(self.scenarios[0].topology(), names)
             machine = self.scenarios[0].machine()
-            self._calls[names] = classes, different_calls(steps, machine, classes)
-        classes, calls = self._calls[names]
-        networks = self._networks(classes, numbers)
-        return Costed(points, steps, calls.on(networks), calls.rows, numbers.scale())
+            self._calls[names] = network, different_calls(steps, machine, network)
+        network, calls = self._calls[names]
+        costs = calls.on(_multiplied(network, numbers))
+        return Costed(points, steps, costs, calls.rows, numbers.scale())
 
-    def _classes(self, names: tuple[str, ...]) -> Networks:
-        """Put links that follow the same values, and whose numbers are the same, in a class."""
-        graph = self.scenarios[0].topology()
-        flags = [graph.following(name) for name in names]
-        columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *flags], axis=1)
-        _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-        bandwidth, latency = graph.bandwidth[first][:, None], graph.latency[first][:, None]
-        return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
 
-    def _networks(self, classes: Networks, numbers: _Numbers) -> Networks:
-        """Multiply the numbers of classes of links by what the points make of them."""
-        bandwidth = np.repeat(classes.bandwidth, numbers.count, axis=1)
-        latency = np.repeat(classes.latency, numbers.count, axis=1)
-        of_class = np.empty(len(classes.resource), dtype=np.intp)
-        of_class[classes.of] = np.arange(len(classes.graph))
-        for name, ratio in sorted(numbers.values.items()):
-            follow = classes.graph.following(name)[of_class]
-            changing = latency if name.endswith("latency") else bandwidth
-            changing[follow] = ratio.of(changing[follow])
-        return classes.at(bandwidth, latency)
+def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
+    """Return the networks that some points make of one."""
+    bandwidth = np.repeat(network.bandwidth, numbers.count, axis=1)
+    latency = np.repeat(network.latency, numbers.count, axis=1)
+    for name, ratio in sorted(numbers.values.items()):
+        follow = network.following(name)
+        changing = latency if name.endswith("latency") else bandwidth
+        changing[follow] = ratio.of(changing[follow])
+    return network.at(bandwidth, latency)
 
 
 def steps(

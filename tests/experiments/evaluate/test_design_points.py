@@ -24,10 +24,10 @@ from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import AUTO, Scenario
+from helpers.calls import stacked
 from helpers.places import SAMPLES
 from helpers.strategies import networks, workloads
 from simulator.builder import WorkloadBuilder
-from simulator.costing.stacked_networks import stacked
 from simulator.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.topology import Link, scaled, topology
 from simulator.workload import CallRow, What

@@ -43,63 +43,45 @@ def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
     return dict(zip(factors, rows.T, strict=True))
 
 
-@dataclass(slots=True, eq=False)
-class _Ratio:
-    """What a number is multiplied by at each of some points: ``times / over``."""
-
-    times: Floats
-    over: Floats
-
-    @staticmethod
-    def one(points: int) -> "_Ratio":
-        return _Ratio(np.ones(points), np.ones(points))
-
-    def of(self, numbers: Floats) -> Floats:
-        product: Floats = numbers * self.times / self.over
-        return product
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """Points that differ in numbers: by what values of the cluster and parts of time multiply."""
+    """Points that differ in numbers: by what values of the cluster and parts of time multiply.
+
+    Of each, ``times`` and ``over`` of all points (:mod:`experiments.scenario.change`), shape
+    ``(2, count)``.
+    """
 
     count: int
-    values: dict[str, _Ratio] = field(default_factory=dict)
-    parts: dict[What, _Ratio] = field(default_factory=dict)
+    values: dict[str, Floats] = field(default_factory=dict)
+    parts: dict[What, Floats] = field(default_factory=dict)
 
     @staticmethod
-    def of_changes(numbers: Sequence[Iterable[Scaled | Multiplied]]) -> "_Numbers":
-        found = _Numbers(len(numbers))
-        for point, parts in enumerate(numbers):
-            for part in parts:
-                ratio = found.at(part)
-                ratio.times[point] *= part.times
-                ratio.over[point] *= part.over
+    def of_changes(changes: Sequence[Change]) -> "_Numbers":
+        found = _Numbers(len(changes))
+        for point, change in enumerate(changes):
+            for part in change.split()[1]:
+                found.ratio(part)[:, point] *= part.times, part.over
         return found
 
     @staticmethod
     def of_factors(factors: Mapping[str, Floats], count: int) -> "_Numbers":
         found = _Numbers(count)
         for name, values in factors.items():
-            (part,) = better(name).parts
-            ratio = found.at(part)
-            if name in RANKS or name.endswith("latency"):
-                ratio.over *= values
-            else:
-                ratio.times *= values
+            divides = name in RANKS or name.endswith("latency")
+            (part,) = better(name).split()[1]
+            found.ratio(part)[int(divides)] *= values
         return found
 
-    def at(self, part: Part) -> _Ratio:
-        """Return what a part of a change adds to; one without numbers cannot come here."""
-        if isinstance(part, Multiplied):
-            return self.values.setdefault(part.resource, _Ratio.one(self.count))
+    def ratio(self, part: Scaled | Multiplied) -> Floats:
+        """Return what the numbers of a part of a change are multiplied into."""
+        ones = np.ones((2, self.count))
         if isinstance(part, Scaled):
-            return self.parts.setdefault(part.part, _Ratio.one(self.count))
-        raise WhatIfError("a change that edits the step is no number")
+            return self.parts.setdefault(part.part, ones)
+        return self.values.setdefault(part.resource, ones)
 
     def scale(self) -> dict[What, Floats]:
         """How long each part of local time is, 1 being as it was."""
-        return {part: ratio.times / ratio.over for part, ratio in self.parts.items()}
+        return {part: times / over for part, (times, over) in self.parts.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,16 +175,15 @@ class Study:
         WhatIfError
             As :meth:`steps`.
         """
-        split = [change.split() for change in changes]
         alike: dict[tuple[Part, ...], list[int]] = {}
-        for point, (structure, _) in enumerate(split):
-            alike.setdefault(structure, []).append(point)
+        for point, change in enumerate(changes):
+            alike.setdefault(change.split()[0], []).append(point)
         for structure, points in alike.items():
-            shape = self._shape(structure)
-            numbers = [split[point][1] for point in points]
-            for point in points:
-                changes[point].check(shape.scenarios[0])
-            yield shape.costed(_Numbers.of_changes(numbers), np.array(points, dtype=np.intp))
+            own = [changes[point] for point in points]
+            shape = self._shape(Change(own[0].text, structure))
+            for change in own:
+                change.check(shape.scenarios[0])
+            yield shape.costed(_Numbers.of_changes(own), np.array(points, dtype=np.intp))
 
     def ask(self, changes: Mapping[str, Change]) -> "Asked":
         """Cost the calls of all steps as they are and with each change, once for all questions.
@@ -211,9 +192,8 @@ class Study:
         """
         there = {}
         for name, change in changes.items():
-            structure, _ = change.split()
             try:
-                change.check(self._shape(structure).scenarios[0])
+                change.check(self._shape(Change(change.text, change.split()[0])).scenarios[0])
             except WhatIfError:
                 continue
             there[name] = change
@@ -242,20 +222,19 @@ class Study:
         self, shapes: Mapping[str, Floats], numbers: Mapping[str, Floats], count: int
     ) -> Iterator[Costed]:
         for structure, points in _shaped(shapes, count):
-            shape = self._shape(structure)
+            shape = self._shape(Change(parts=structure))
             for name in numbers:
                 better(name).check(shape.scenarios[0])
             own = {name: values[points] for name, values in numbers.items()}
             yield shape.costed(_Numbers.of_factors(own, len(points)), points)
 
-    def _shape(self, structure: tuple[Part, ...]) -> "_Shape":
+    def _shape(self, change: Change) -> "_Shape":
         """Return the steps on the graph that a change makes; it is kept."""
-        if structure not in self._shapes:
+        if change.parts not in self._shapes:
             steps = (self.base.workload, *self.others)
             bases = [replace(self.base, workload=workload) for workload in steps]
-            change = Change(parts=structure)
-            self._shapes[structure] = _Shape([change.apply(base).scenario for base in bases])
-        return self._shapes[structure]
+            self._shapes[change.parts] = _Shape([change.apply(base).scenario for base in bases])
+        return self._shapes[change.parts]
 
     def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:
         """Contract a step; one that cannot end is simulated, which says who waits for whom."""
@@ -307,19 +286,20 @@ def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
     """Return the networks that some points make of one."""
     bandwidth = np.repeat(network.bandwidth, numbers.count, axis=1)
     latency = np.repeat(network.latency, numbers.count, axis=1)
-    for name, ratio in sorted(numbers.values.items()):
+    for name in sorted(numbers.values):
+        times, over = numbers.values[name]
         follow = network.following(name)
         changing = latency if name.endswith("latency") else bandwidth
-        changing[follow] = ratio.of(changing[follow])
+        changing[follow] = changing[follow] * times / over
     return network.at(bandwidth, latency)
 
 
 def steps(
-    base: Baseline, changes: Mapping[str, Change], watch: Watch = lambda _: None
+    base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
 ) -> list[tuple[float, str]]:
     """Step time (s) with each change, and the engine that answered it.
 
-    Changes go by what they are called. The ``analytic`` engine is asked all at once, by how much
+    Changes come with their names. The ``analytic`` engine is asked all at once, by how much
     the step is longer or shorter than the baseline, so that a change that changes nothing is the
     baseline to the last bit.
 
@@ -330,10 +310,10 @@ def steps(
     """
     scenario = base.scenario
     if scenario.engine == "analytic" and not scenario.slow_down:
-        now, *then = Study(scenario).steps([Change(), *changes.values()]).tolist()
+        now, *then = Study(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
         step = base.timeline.makespan
         return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then]
-    scenarios = [(name, change.apply(scenario).scenario) for name, change in changes.items()]
+    scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
     found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
     return [(one.makespan, one.engine) for one in found]
 

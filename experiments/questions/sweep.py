@@ -81,7 +81,7 @@ def sweep(
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     asked = sorted(set(factors))
-    changes = {f"{resource} x{factor:g}": better(resource, factor) for factor in asked}
+    changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
     answers = steps(base, changes, watch)
     points = []
     for factor, (step, engine) in zip(asked, answers, strict=True):

@@ -125,8 +125,8 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
         return list(rows)
     studies = found.studies if found else (Study(base.scenario),)
     asked = [study.ask(changes) for study in studies]
-    widths = half_widths(found, asked) if found else {}
     most = {} if held else bounds(asked[0])
+    widths = half_widths(found, asked) if found else {}
     return [
         replace(row, interval_pct=widths.get(row.resource), bound_pct=most.get(row.resource))
         for row in rows

@@ -195,6 +195,13 @@ def test_a_sweep_without_contention_goes_through_the_baseline():
 ANALYTIC = replace(NODES, engine="analytic")
 
 
+def test_factors_that_are_written_alike_are_points_of_their_own():
+    factors = (1.2345671, 1.2345672)
+    for asked in (NODES, ANALYTIC):
+        report = sweep(SAMPLE, "dgx-a100", "compute", factors=factors, settings=asked)
+        assert [point.factor for point in report.points] == list(factors)
+
+
 def test_every_call_says_how_it_was_carried_out(base):
     timeline = base.run()
     names = {plan.schedule.kind for plan in timeline.plans}

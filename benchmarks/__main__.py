@@ -22,7 +22,7 @@ from benchmarks import cases
 from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
-from experiments.evaluate.design_points import steps, steps_at
+from experiments.evaluate.design_points import Study, steps_at
 from experiments.questions.utility_bound import most_utility
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
@@ -163,9 +163,9 @@ def _studies() -> Iterator[Figure]:
     seconds = median(lambda: contract(workload))
     yield Figure("its time", 1e3 * seconds, "ms", 100)
     asked = cases.what_ifs(scenario)
-    steps(asked)
-    seconds = median(lambda: steps(cases.what_ifs(scenario)))
-    apart = median(lambda: [one.run() for one in cases.what_ifs(scenario)])
+    Study(scenario).steps(asked)
+    seconds = median(lambda: Study(scenario).steps(asked))
+    apart = median(lambda: [change.apply(scenario).scenario.run() for change in asked])
     remark = f"{len(asked)} scenarios; one by one {1e3 * apart:.0f} ms"
     yield Figure("all utilities, analytic", 1e3 * seconds, "ms", 200, remark=remark)
     yield from _design_points(scenario)

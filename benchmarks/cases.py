@@ -9,7 +9,8 @@ import numpy as np
 from collectives.algorithms import ring as ring_schedules
 from experiments.baseline import Settings, baseline
 from experiments.questions.generate import plan_on, representatives
-from experiments.scenario.resources import RESOURCES, improve
+from experiments.scenario.change import Change
+from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
@@ -47,9 +48,9 @@ def study() -> Scenario:
     return baseline(path, cluster, Settings(engine="analytic", nodes=nodes)).scenario
 
 
-def what_ifs(scenario: Scenario) -> list[Scenario]:
-    """Make the baseline and twice of every resource that the cluster has."""
-    return [scenario, *(improve(scenario, name, 2) for name in RESOURCES if has(scenario, name))]
+def what_ifs(scenario: Scenario) -> list[Change]:
+    """Make the change to nothing, and to twice of every resource that the cluster has."""
+    return [Change(), *(better(name) for name in RESOURCES if has(scenario, name))]
 
 
 def has(scenario: Scenario, resource: str) -> bool:

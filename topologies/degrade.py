@@ -75,6 +75,7 @@ def cut(network: Topology, one: Node, other: Node) -> Topology:
         bandwidth=network.bandwidth[kept],
         latency=network.latency[kept],
         resource=network.resource[kept],
+        latency_resource=network.latency_resource[kept],
     )
 
 

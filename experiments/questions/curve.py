@@ -10,12 +10,14 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import LINKS, RANKS, Study
+from experiments.evaluate.design_points import Study
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
+from experiments.scenario.change import LINKS
 from experiments.scenario.resources import (
+    RANKS,
     amount_of,
     check_factor,
     check_resource,

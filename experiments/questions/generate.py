@@ -319,7 +319,7 @@ def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, setting
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
-    return check(workload, stand_ins, scenario.topology(), scenario.planner())
+    return check(workload, stand_ins, scenario.costs())
 
 
 def write_plan(plan: GenerationPlan, path: Path) -> None:

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.design_points import steps
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     amount_of,
+    better,
     check_factor,
     check_resource,
     factor_means,
-    improve,
     unit_of,
     utility_pct,
     value_of,
@@ -134,15 +134,12 @@ def sweep(
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     asked = sorted(set(factors))
-    scenarios = [
-        (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
-    ]
-    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
+    answers = steps(base, changes, watch)
     points, means = [], f"2: {factor_means(resource)}"
-    for factor, found in zip(asked, outcomes, strict=True):
-        step = found.makespan
+    for factor, (step, engine) in zip(asked, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, found.engine, means))
+        points.append(SweepPoint(resource, factor, value, step, gain, engine, means))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -7,7 +7,7 @@ import numpy as np
 
 from collectives.libraries.rules import parse
 from collectives.machine import choose
-from experiments.scenario.change import Apply, Changed
+from experiments.scenario.change import Changed, Edited
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import CallsNamed, matches
 from simulator.edits.ops import Mask, calls_dropped
@@ -15,7 +15,7 @@ from simulator.errors import WhatIfError
 from simulator.workload import Workload
 
 
-def scale_bytes(named: CallsNamed, factor: float) -> Apply:
+def scale_bytes(named: CallsNamed, factor: float) -> Edited:
     """Multiply the sizes of calls; one of unknown size keeps its measured time."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -29,10 +29,10 @@ def scale_bytes(named: CallsNamed, factor: float) -> Apply:
         after = workload.with_calls(size=np.where(found, size * factor, size))
         return Changed(replace(scenario, workload=after), _say(workload, found) + kept)
 
-    return apply
+    return Edited(apply)
 
 
-def scale_time(named: CallsNamed, factor: float) -> Apply:
+def scale_time(named: CallsNamed, factor: float) -> Edited:
     """Multiply what calls cost, whatever they cost."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -42,10 +42,10 @@ def scale_time(named: CallsNamed, factor: float) -> Apply:
         after = workload.with_calls(factor=np.where(found, costs * factor, costs))
         return Changed(replace(scenario, workload=after), _say(workload, found))
 
-    return apply
+    return Edited(apply)
 
 
-def drop_calls(named: CallsNamed) -> Apply:
+def drop_calls(named: CallsNamed) -> Edited:
     """Let calls not happen: nobody launches them, nobody waits for members."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -54,10 +54,10 @@ def drop_calls(named: CallsNamed) -> Apply:
         after = replace(scenario, workload=calls_dropped(workload, found))
         return Changed(after, _say(workload, found))
 
-    return apply
+    return Edited(apply)
 
 
-def force(rule: str) -> Apply:
+def force(rule: str) -> Edited:
     """Force an algorithm on the calls that a rule names (:mod:`collectives.libraries.rules`)."""
     forced = parse(rule)
 
@@ -70,7 +70,7 @@ def force(rule: str) -> Apply:
         note = _say(workload, np.array(met, dtype=bool))
         return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
 
-    return apply
+    return Edited(apply)
 
 
 def _select(workload: Workload, named: CallsNamed) -> Mask:

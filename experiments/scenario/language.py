@@ -26,8 +26,7 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 from collections.abc import Callable
 
 from experiments.scenario import calls, cluster, ops
-from experiments.scenario.change import Apply, Change
-from experiments.scenario.resources import CLUSTER_RESOURCES
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
 from experiments.scenario.words import (
     CallsNamed,
     Clause,
@@ -89,7 +88,7 @@ def _clauses(words: list[Word]) -> list[Clause]:
     return clauses
 
 
-def _part(clause: Clause) -> Apply:
+def _part(clause: Clause) -> Part:
     first, last = clause.words[0], clause.words[-1]
     if first.is_one_of(*_VERBS):
         return _VERBS[first.text](clause)
@@ -102,7 +101,7 @@ def _part(clause: Clause) -> Apply:
     return _scale(clause)
 
 
-def _scale(clause: Clause) -> Apply:
+def _scale(clause: Clause) -> Part:
     *named, last = clause.words
     factor = factor_of(last)
     if named[-1].is_one_of("bytes", "time"):
@@ -118,13 +117,13 @@ def _scale(clause: Clause) -> Apply:
     resource = _resource(name)
     if resource is not None:
         clause.for_all_ranks()
-        return cluster.scale_resource(resource, factor)
+        return Multiplied(resource, factor)
     if calls_named(name) is not None:
         raise WhatIfError(f"say 'bytes' or 'time' of {name.text!r}")
     return ops.scale(name, factor, clause.ranks)
 
 
-def _drop(clause: Clause) -> Apply:
+def _drop(clause: Clause) -> Part:
     name = _one(clause.words[:-1])
     if _resource(name) is not None:
         raise WhatIfError(f"{name.text!r} cannot be dropped")
@@ -135,7 +134,7 @@ def _drop(clause: Clause) -> Apply:
     return calls.drop_calls(which)
 
 
-def _set(clause: Clause) -> Apply:
+def _set(clause: Clause) -> Part:
     clause.for_all_ranks()
     name, _, *value = clause.words
     resource = _resource(name)
@@ -144,19 +143,19 @@ def _set(clause: Clause) -> Apply:
     return cluster.set_resource(resource, " ".join(word.text for word in value))
 
 
-def _fuse(clause: Clause) -> Apply:
+def _fuse(clause: Clause) -> Part:
     _, name, *rest = clause.words if len(clause.words) > 1 else (*clause.words, Word(""))
     if not name.text or len(rest) > 1:
         raise WhatIfError("name the kernels to fuse, in quotes if there are spaces")
     return ops.fuse(name, factor_of(rest[0]) if rest else 1.0, clause.ranks)
 
 
-def _algorithm(clause: Clause) -> Apply:
+def _algorithm(clause: Clause) -> Part:
     clause.for_all_ranks()
     return calls.force(" ".join(word.text for word in clause.words[1:]))
 
 
-def _overlap(clause: Clause) -> Apply:
+def _overlap(clause: Clause) -> Part:
     clause.for_all_ranks()
     how = " ".join(word.text for word in clause.words[1:])
     if how not in ops.OVERLAPS:
@@ -164,14 +163,14 @@ def _overlap(clause: Clause) -> Apply:
     return ops.overlap(how)
 
 
-def _stragglers(clause: Clause) -> Apply:
+def _stragglers(clause: Clause) -> Part:
     clause.for_all_ranks()
     if [word.text for word in clause.words[1:]] != ["removed"]:
         raise WhatIfError("stragglers are 'removed'; to inject one write 'rank 3 compute x1.2'")
-    return ops.without_stragglers
+    return Edited(ops.without_stragglers)
 
 
-def _accelerator(clause: Clause) -> Apply:
+def _accelerator(clause: Clause) -> Part:
     clause.for_all_ranks()
     name = " ".join(word.text for word in clause.words[1:])
     if not name:
@@ -179,7 +178,7 @@ def _accelerator(clause: Clause) -> Apply:
     return cluster.accelerate(name)
 
 
-_VERBS: dict[str, Callable[[Clause], Apply]] = {
+_VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
     "overlap": _overlap,

@@ -9,7 +9,7 @@ from collectives.libraries.planners import plan
 from collectives.machine import Machine, Rule
 from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
-from simulator.engine.simulate import Costs, Planner, Progress, simulate
+from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
@@ -50,6 +50,11 @@ class Site:
     def topology(self) -> Topology:
         """The network."""
         return build(self.cluster, self.ranks, self.nodes)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What calls put on the links."""
+        return Costs(self.topology, partial(plan, machine=self.machine))
 
     @cached_property
     def machine(self) -> Machine:
@@ -123,9 +128,13 @@ class Scenario:
         """Return what the cluster's communication library finds where it runs."""
         return self.site.machine
 
+    def costs(self) -> Costs:
+        """Return what calls cost there, and how the cluster's library carries them out."""
+        return self.site.costs
+
     def planner(self) -> Planner:
         """Say how the cluster's library carries out a call."""
-        return partial(plan, machine=self.machine())
+        return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
@@ -145,9 +154,7 @@ class Scenario:
             return replace(self, engine="flow").run(progress) if matters else timeline
         if self.fold is not False:
             return self._folded(progress)
-        return simulate(
-            self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
-        )
+        return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""
@@ -156,11 +163,10 @@ class Scenario:
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         from simulator.folding.fold import fold  # most simulations do without
 
-        network, planner = self.topology(), self.planner()
-        folded = fold(self.workload, network, planner, self._seen)
+        folded = fold(self.workload, self.costs(), self._seen)
         try:
-            timeline = simulate(
-                folded.workload, network, planner, engine=self.engine, progress=progress
+            timeline = simulate_on(
+                folded.workload, self.costs(), engine=self.engine, progress=progress
             )
         except DeadlockError:
             plain.run()
@@ -188,7 +194,7 @@ class Scenario:
 
     def contention(self, timeline: Timeline) -> Overlap:
         """Judge a timeline of the ``analytic`` engine of this scenario."""
-        return overlap(timeline, Costs(timeline.topology, self.planner()))
+        return overlap(timeline, self.costs())
 
 
 _PAYS = 4

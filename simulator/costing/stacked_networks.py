@@ -87,6 +87,12 @@ class Networks:
             _wires={},
         )
 
+    def following(self, value: str) -> NDArray[np.bool_]:
+        """Classes of links that change in proportion with a value such as ``scale_up.latency``."""
+        of_class = np.empty(len(self.resource), dtype=np.intp)
+        of_class[self.of] = np.arange(len(self.graph))
+        return self.graph.following(value)[of_class]
+
     def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
         """Lay a schedule of one byte on the links of all networks.
 
@@ -157,26 +163,17 @@ class Wire:
         return self.busy[mine].max(axis=0, initial=0.0)
 
 
-def same_graph(one: Topology, other: Topology) -> bool:
-    """Whether two topologies differ in numbers only."""
-    return (
-        one.nodes == other.nodes
-        and one.resources == other.resources
-        and one.route is other.route
-        and np.array_equal(one.source, other.source)
-        and np.array_equal(one.target, other.target)
-        and np.array_equal(one.resource, other.resource)
-    )
+def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
+    """Return a network by itself, ready to be multiplied by some values (``scale_up.latency``).
 
-
-def stacked(networks: Sequence[Topology]) -> Networks:
-    """Put topologies together of which :func:`same_graph` is true."""
-    graph = networks[0]
-    bandwidth = np.stack([network.bandwidth for network in networks], axis=1)
-    latency = np.stack([network.latency for network in networks], axis=1)
-    columns = np.concatenate([graph.resource[:, None], bandwidth, latency], axis=1)
+    Links of which these make the same are a class: those with the same numbers that follow the same
+    values (:meth:`simulator.topology.Topology.following`).
+    """
+    follow = [graph.following(value) for value in values]
+    columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *follow], axis=1)
     _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return Networks(graph, of.ravel(), graph.resource[first], bandwidth[first], latency[first])
+    bandwidth, latency = graph.bandwidth[first][:, None], graph.latency[first][:, None]
+    return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

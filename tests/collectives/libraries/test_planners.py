@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from collectives.libraries.planners import one_schedule, plan, times
 from collectives.libraries.rules import known
 from collectives.machine import Machine
-from helpers.calls import call_of
+from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
 from simulator.costing.link_load import cost, lay
-from simulator.costing.stacked_networks import OneNetwork, stacked
+from simulator.costing.stacked_networks import OneNetwork
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import KINDS

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -379,7 +380,7 @@ def test_what_was_drawn_beside_a_trace_is_drawn_again(tmp_path):
     (tmp_path / "chakra").mkdir()
     for _ in range(2):
         target = os.path.relpath(tmp_path / "chakra")
-        assert invoke("convert", jobs, target, "--to", "chakra", *CLUSTER).exit_code == 0
+        assert invoke("convert", jobs, target, "--to", "chakra").exit_code == 0
 
 
 def test_every_option_with_a_path_is_known_to_be_read_or_written():
@@ -387,8 +388,9 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
     neither |= {"slow_down", "output", "to", "read_as", "precision", "schedule", "launch"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
-    for command in COMMANDS.values():
-        for name, option in inspect.signature(command).parameters.items():
+    for command, (_, module) in COMMANDS.items():
+        made = getattr(import_module(f"experiments.cli.{module}"), command.replace("-", "_"))
+        for name, option in inspect.signature(made).parameters.items():
             if "Path" in str(option.annotation) or "str" in str(option.annotation).split(",")[0]:
                 assert name in told | neither
 
@@ -437,7 +439,7 @@ def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("experiments.questions.inspect_trace.reader", fail)
+    monkeypatch.setattr("experiments.questions.inspect_trace.open_package", fail)
     answer = invoke("inspect", SAMPLE)
     assert answer.exit_code == 1
     (line,) = answer.stderr.splitlines()

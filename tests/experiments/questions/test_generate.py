@@ -244,7 +244,7 @@ def test_the_plan_is_written_before_the_step_is_simulated(tmp_path, monkeypatch,
     def fail(*_, **__):
         raise DeadlockError("nothing can happen")
 
-    monkeypatch.setattr("experiments.scenario.scenario.simulate", fail)
+    monkeypatch.setattr("experiments.scenario.scenario.simulate_on", fail)
     path = tmp_path / "plan.yaml"
     words = ["generate", "qwen3-4b", "-c", CLUSTER, "--tp", "8", "--dp", "2", "--sequence", "512"]
     answer = CliRunner().invoke(app, [*words, *fold, "-w", str(path)])

@@ -23,7 +23,7 @@ from experiments.questions.what_if import WhatIfReport
 from experiments.report import Report, named
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import OutputError
-from topologies.drawing import draw as draw_topology
+from topologies.drawing import draw_topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.report import Report, Rows
-from simulator.analysis.attribution import Part, Stretch, path_parts, rank_parts, stretches
+from simulator.analysis.attribution import PathPart, Stretch, path_parts, rank_parts, stretches
 from simulator.analysis.critical_path import Segment, critical_path
 from simulator.errors import CalibrationError
 
@@ -29,7 +29,7 @@ class ExplainReport(Report):
     printed_by: ClassVar[str] = "experiments.output.tables.explained:print_explain"
 
     base: Baseline
-    parts: tuple[Part, ...]
+    parts: tuple[PathPart, ...]
     mean: dict[str, float]
     ranks: dict[int, dict[str, float]]
     path: tuple[Segment, ...]

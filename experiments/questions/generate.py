@@ -16,7 +16,7 @@ from experiments.scenario.scenario import FOLDING, Scenario
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
-from simulator.folding.representatives import check
+from simulator.folding.representatives import why_not_copies
 from topologies import Cluster, load_cluster
 from traces.generate.generate import Volumes, generated, volumes
 from traces.generate.generate import generate as generate_workload
@@ -120,7 +120,7 @@ def replicas_enough(step: Step, cluster: Cluster, engine: str = "flow") -> tuple
         return None, f"nothing is folded: {reason}"
     scenario = step.scenario(cluster, engine, replicas)
     stands = copies(scenario.workload, parallelism, replicas)
-    reason = check(scenario.workload, stands, scenario.topology(), scenario.planner())
+    reason = why_not_copies(scenario.workload, stands, scenario.topology(), scenario.planner())
     if reason:
         return None, f"nothing is folded: {reason}"
     return replicas, f"{len(scenario.workload.ranks)} of {parallelism.ranks} ranks stand for all"

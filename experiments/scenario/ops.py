@@ -1,4 +1,4 @@
-"""Changes to what the ranks do: ops scaled, dropped and fused, overlap, stragglers."""
+"""Changes to what the ranks do: ops durations_scaled, dropped and fused, overlap, stragglers."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import numpy as np
 from experiments.scenario.change import Apply, Changed, say_count, say_ops, say_ranks
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
-from simulator.edits.ops import Mask, dropped, evened, fused, lags_scaled, scaled
+from simulator.edits.ops import Mask, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
@@ -33,7 +33,7 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Apply:
             return _scale_lags(scenario, name.text, factor, ranks)
         ops = _select(workload, name, ranks)
         note = say_ops(workload, ops)
-        workload = scaled(workload, ops, factor)
+        workload = durations_scaled(workload, ops, factor)
         if name.is_one_of("host"):
             launches = ops[workload.edges.source]
             workload = lags_scaled(workload, launches, factor)

@@ -20,8 +20,8 @@ UNKNOWN = 1 << 60
 """Metric of a path that is not found."""
 
 
-class Rows(NamedTuple):
-    """Lists by number: those of ``i`` are ``item[offset[i]:offset[i + 1]]``."""
+class Lists(NamedTuple):
+    """Lists in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Ints
     item: Indices
@@ -36,8 +36,8 @@ class Graph(NamedTuple):
     start: Indices
     stop: Indices
     metric: Ints
-    out: Rows
-    into: Rows
+    out: Lists
+    into: Lists
 
 
 class Found(NamedTuple):
@@ -72,11 +72,11 @@ class Links(NamedTuple):
     used: Ints
 
 
-def rows(key: NDArray[np.int32], count: int) -> Rows:
-    """Group ``0 … len(key) - 1`` by key, each group in ascending order."""
+def grouped(key: NDArray[np.int32], count: int) -> Lists:
+    """List the indices of each key from 0 to ``count``, ascending."""
     offset = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(key, minlength=count), out=offset[1:])
-    return Rows(offset, np.argsort(key, kind="stable").astype(np.int32))
+    return Lists(offset, np.argsort(key, kind="stable").astype(np.int32))
 
 
 def reverse(graph: Graph) -> Graph:
@@ -122,16 +122,16 @@ def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found
                 level[reached] = node
                 reached += 1
                 missing -= wanted[node]
-        for place in range(reached if missing > 0 else 0):
-            waiting = _go_on(level[place], graph, inner, found, waiting)
+        for index in range(reached if missing > 0 else 0):
+            waiting = _go_on(level[index], graph, inner, found, waiting)
 
 
 @hot_loop
 def _begin(goal: int, found: Found) -> None:
     """Forget what the last search found."""
-    for place in range(found.size[0]):
-        found.metric[found.seen[place]] = UNKNOWN
-        found.final[found.seen[place]] = False
+    for index in range(found.size[0]):
+        found.metric[found.seen[index]] = UNKNOWN
+        found.final[found.seen[index]] = False
     found.metric[goal] = 0
     found.seen[0] = goal
     found.size[0] = 1
@@ -142,8 +142,8 @@ def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> 
     """Reach the nodes before a node; return how many nodes wait to be gone on from."""
     metric, via, ways = found.metric, found.via, found.ways
     offset, into = graph.into
-    for place in range(offset[node], offset[node + 1]):
-        link = into[place]
+    for index in range(offset[node], offset[node + 1]):
+        link = into[index]
         before = graph.start[link]
         step = metric[node] + graph.metric[link]
         if not inner[before] or step > metric[before]:
@@ -167,7 +167,7 @@ def follow(node: int, goal: int, ends: Ends, graph: Graph, found: Found, links: 
     while node != goal:
         link = found.via[node]
         if found.ways[node] > 1:
-            link = choose(node, ends, found.metric, graph)
+            link = choose_link(node, ends, found.metric, graph)
         put(link, links)
         node = graph.stop[link]
 
@@ -180,20 +180,20 @@ def put(link: int, links: Links) -> None:
 
 
 @hot_loop
-def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
-    """Choose by hash among the links of a node whose far end is nearer by their whole length."""
+def choose_link(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
+    """Choose by ECMP hash among the links of a node whose far end is nearer by their length."""
     stop, length, (offset, item) = graph.stop, graph.metric, graph.out
     ways = 0
     link = -1
-    for place in range(offset[node], offset[node + 1]):
-        if metric[stop[item[place]]] + length[item[place]] == metric[node]:
+    for index in range(offset[node], offset[node + 1]):
+        if metric[stop[item[index]]] + length[item[index]] == metric[node]:
             ways += 1
-            link = item[place]
+            link = item[index]
     if ways == 1:
         return link
-    left = np.int64(lot(ends.source, ends.target, node) % np.uint64(ways))
-    for place in range(offset[node], offset[node + 1]):
-        link = item[place]
+    left = np.int64(ecmp_hash(ends.source, ends.target, node) % np.uint64(ways))
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
         if metric[stop[link]] + length[link] == metric[node]:
             if left == 0:
                 break
@@ -202,8 +202,8 @@ def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
 
 
 @hot_loop
-def lot(source: int, target: int, node: int) -> int:
-    """Mix 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
+def ecmp_hash(source: int, target: int, node: int) -> int:
+    """Hash of 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
     key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
     key ^= key >> np.uint64(33)

@@ -25,14 +25,14 @@ from simulator.routing.graph import (
     Indices,
     Ints,
     Links,
+    Lists,
     Mask,
-    Rows,
-    choose,
+    choose_link,
+    ecmp_hash,
     follow,
-    lot,
+    grouped,
     nothing_found,
     put,
-    rows,
     search,
 )
 from simulator.routing.hubs import Cells, Hubs, Near, filled
@@ -43,15 +43,15 @@ _FOLLOWED = -2
 class Messages(NamedTuple):
     """Messages, those to one target together, and the best path of each so far.
 
-    ``by`` is its last hub (-1: none, -2: it was followed already), ``lot`` what it won by among
+    ``by`` is its last hub (-1: none, -2: it was followed already), ``hashed`` what it won by among
     equals; ``first`` and ``length`` say where its links are.
     """
 
     source: Indices
-    to: Rows
+    to: Lists
     metric: Ints
     by: Indices
-    lot: NDArray[np.uint64]
+    hashed: NDArray[np.uint64]
     first: Ints
     length: Ints
 
@@ -74,10 +74,10 @@ def messages(source: Indices, target: Indices, nodes: int) -> Messages:
     """Return messages of which no path is known."""
     return Messages(
         source=source.astype(np.int32),
-        to=rows(target, nodes),
+        to=grouped(target, nodes),
         metric=np.full(len(source), UNKNOWN, dtype=np.int64),
         by=np.full(len(source), -1, dtype=np.int32),
-        lot=np.zeros(len(source), dtype=np.uint64),
+        hashed=np.zeros(len(source), dtype=np.uint64),
         first=np.zeros(len(source), dtype=np.int64),
         length=np.zeros(len(source), dtype=np.int64),
     )
@@ -147,8 +147,8 @@ def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
     """Want the sources in the cell of a target; return how many there are."""
     offset, item = sent.to
     missing = 0
-    for place in range(offset[target], offset[target + 1]):
-        node = sent.source[item[place]]
+    for index in range(offset[target], offset[target + 1]):
+        node = sent.source[item[index]]
         if cells.part[node] == cells.part[target] and not found.wanted[node]:
             found.wanted[node] = True
             missing += 1
@@ -159,11 +159,11 @@ def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
 def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Links) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
-    for place in range(offset[target], offset[target + 1]):
-        found.wanted[sent.source[item[place]]] = False
+    for index in range(offset[target], offset[target + 1]):
+        found.wanted[sent.source[item[index]]] = False
     begin = links.used[0]
-    for place in range(offset[target], offset[target + 1]):
-        message = item[place]
+    for index in range(offset[target], offset[target + 1]):
+        message = item[index]
         node = sent.source[message]
         if found.metric[node] == UNKNOWN:
             continue
@@ -171,7 +171,7 @@ def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Link
             links.used[0] = begin
             return False
         sent.metric[message] = found.metric[node]
-        sent.lot[message] = lot(node, target, target)
+        sent.hashed[message] = ecmp_hash(node, target, target)
         sent.first[message] = links.used[0]
         follow(node, target, Ends(node, target), graph, found, links)
         sent.length[message] = links.used[0] - sent.first[message]
@@ -220,8 +220,8 @@ def _want(
     reach.asked[:] = False
     for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             slack = sent.metric[message] - hubs.beyond.metric[behind]
             if slack < 0 or (winners and sent.by[message] != last):
                 continue
@@ -238,9 +238,9 @@ def _want(
 def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
     """Mark the hubs near a node; return how many were not yet."""
     missing = 0
-    for place in range(after.offset[node], after.offset[node + 1]):
-        missing += not wanted[after.item[place]]
-        wanted[after.item[place]] = True
+    for index in range(after.offset[node], after.offset[node + 1]):
+        missing += not wanted[after.item[index]]
+        wanted[after.item[index]] = True
     return missing
 
 
@@ -251,28 +251,28 @@ def _measure(node: int, after: Near, reach: Reach) -> None:
     if to_last[node] >= 0:
         return
     to_last[node] = UNKNOWN
-    for place in range(after.offset[node], after.offset[node + 1]):
-        to_last[node] = min(to_last[node], after.metric[place] + metric[after.item[place]])
+    for index in range(after.offset[node], after.offset[node + 1]):
+        to_last[node] = min(to_last[node], after.metric[index] + metric[after.item[index]])
 
 
 @hot_loop
 def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
-    """Note the messages that gain by one hub as their last; equals draw lots by hash."""
+    """Note the messages that gain by one hub as their last; among equals the least hash wins."""
     offset, item = sent.to
-    best, by, lots = sent.metric, sent.by, sent.lot
+    best, by, hashes = sent.metric, sent.by, sent.hashed
     last = hubs.beyond.item[hubs.beyond.offset[row]]
     for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             node = sent.source[message]
             _measure(node, hubs.after, reach)
             total = reach.to_last[node] + hubs.beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
-            mine = lot(node, target, last)
-            if total < best[message] or mine < lots[message]:
-                best[message], by[message], lots[message] = total, last, mine
+            mine = ecmp_hash(node, target, last)
+            if total < best[message] or mine < hashes[message]:
+                best[message], by[message], hashes[message] = total, last, mine
 
 
 @hot_loop
@@ -286,8 +286,8 @@ def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, link
         reach.from_last[hubs.beyond.item[behind]] = hubs.beyond.metric[behind]
     for behind in range(begin, end):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             if sent.by[message] != last:
                 continue
             if links.used[0] + len(hubs.hub) > len(links.link):  # no path passes a node twice
@@ -310,9 +310,9 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
     node = ends.source
     _measure(node, hubs.after, reach)
     while not hubs.hub[node]:
-        for place in range(offset[node], offset[node + 1]):
-            _measure(graph.stop[item[place]], hubs.after, reach)
-        link = choose(node, ends, reach.to_last, graph)
+        for index in range(offset[node], offset[node + 1]):
+            _measure(graph.stop[item[index]], hubs.after, reach)
+        link = choose_link(node, ends, reach.to_last, graph)
         put(link, links)
         node = graph.stop[link]
     follow(node, last, ends, graph, reach.found, links)
@@ -320,7 +320,7 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
     back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
     node = ends.target
     while node != last:
-        link = choose(node, ends, reach.from_last, back)
+        link = choose_link(node, ends, reach.from_last, back)
         put(link, links)
         node = graph.start[link]
     _turn(tail, links)
@@ -330,13 +330,13 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
 def _turn(begin: int, links: Links) -> None:
     """Turn round the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
-    for place in range((end - begin) // 2):
-        other = end - 1 - place
-        link[begin + place], link[other] = link[other], link[begin + place]
+    for index in range((end - begin) // 2):
+        other = end - 1 - index
+        link[begin + index], link[other] = link[other], link[begin + index]
 
 
 @hot_loop
 def _gather(sent: Messages, links: Links, offset: Ints, link: Indices) -> None:
     for message in range(len(sent.length)):
-        for place in range(sent.length[message]):
-            link[offset[message] + place] = links.link[sent.first[message] + place]
+        for index in range(sent.length[message]):
+            link[offset[message] + index] = links.link[sent.first[message] + index]

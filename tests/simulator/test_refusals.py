@@ -140,22 +140,22 @@ def test_columns_of_calls_have_a_row_per_call(column):
     refused(lambda: workload.with_calls(**{column: np.ones(2)}), repr(column), "1 rows")
 
 
-def test_a_circle_is_named_op_by_op():
+def test_a_cycle_is_named_op_by_op():
     made = builder()
     first, second, third = op(made, name="a"), op(made, name="b"), op(made, name="c", rank=1)
     for edge in ((first, second), (second, third), (third, second)):
         made.edge(*edge)
     refused(
         made.build,
-        "circle",
+        "cycle",
         "rank 0 stream 7 'b' (op 1) -> rank 1 stream 7 'c' (op 2) -> rank 0 stream 7 'b' (op 1)",
     )
 
 
-def test_an_op_that_waits_for_itself_is_a_circle():
+def test_an_op_that_waits_for_itself_is_a_cycle():
     made = builder()
     made.edge(op(made), 0)
-    refused(made.build, "circle", "(op 0) -> rank 0 stream 7 'gemm' (op 0)")
+    refused(made.build, "cycle", "(op 0) -> rank 0 stream 7 'gemm' (op 0)")
 
 
 def test_joining_a_call_twice_names_op_and_call():
@@ -233,7 +233,7 @@ def step(source=0, target=1, chunk=0, count=1, **run):
         (step(count=0), "chunk outside 0..0"),
         (step(repeats=0), "positive"),
         (step(cycle=0), "positive"),
-        (replace(step(), count=np.ones(2, dtype=np.int32)), "one length"),
+        (replace(step(), count=np.ones(2, dtype=np.int32)), "equal length"),
     ],
 )
 def test_a_schedule_names_the_step_that_is_wrong(wrong, said):

@@ -15,7 +15,7 @@ from experiments.output.tables.parts import (
     unit_of,
 )
 from experiments.questions.explain import ExplainReport
-from simulator.analysis.attribution import Part, Stretch
+from simulator.analysis.attribution import PathPart, Stretch
 
 _NAMES = 6
 """Names of each use of time in the table; the rest is one row."""
@@ -58,7 +58,7 @@ def _say_slow_down(report: ExplainReport) -> str:
     )
 
 
-def _named(parts: Sequence[Part]) -> dict[str, float]:
+def _named(parts: Sequence[PathPart]) -> dict[str, float]:
     """Say the largest names of each use of time, and the rest of it together."""
     said: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):

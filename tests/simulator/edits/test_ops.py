@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from helpers.strategies import cases, plan, ring_network, workloads
 from simulator.analysis.metrics import length, rank_times, union
 from simulator.builder import WorkloadBuilder
-from simulator.edits.ops import calls_dropped, dropped, evened, fused, lags_scaled, scaled
+from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
 from simulator.errors import WorkloadError
-from simulator.topological_order import depths, topological
+from simulator.topological_order import depths, topological_order
 from simulator.workload import CallRow, What
 
 same = pytest.approx
@@ -57,11 +57,13 @@ def alone(workload):
 @given(workloads(ranks=3), st.sampled_from([0.5, 2.0, 3.0]), st.sampled_from([0.25, 4.0]))
 def test_scaling_is_multiplicative_and_once_is_as_it_was(workload, one, other):
     ops = workload.what == What.COMPUTE
-    twice = scaled(scaled(workload, ops, one), ops, other)
-    np.testing.assert_allclose(twice.duration, scaled(workload, ops, one * other).duration)
-    np.testing.assert_array_equal(scaled(workload, ops, 1.0).duration, workload.duration)
+    twice = durations_scaled(durations_scaled(workload, ops, one), ops, other)
+    np.testing.assert_allclose(
+        twice.duration, durations_scaled(workload, ops, one * other).duration
+    )
+    np.testing.assert_array_equal(durations_scaled(workload, ops, 1.0).duration, workload.duration)
     np.testing.assert_array_equal(
-        scaled(workload, ops, one).duration[~ops], workload.duration[~ops]
+        durations_scaled(workload, ops, one).duration[~ops], workload.duration[~ops]
     )
     edges = np.arange(len(workload.edges.lag)) % 2 == 0
     lags = lags_scaled(workload, edges, one).edges.lag
@@ -376,7 +378,7 @@ def test_ranks_that_begin_late_all_begin_with_the_first():
 @given(workloads(ranks=3))
 def test_a_topological_order_leads_on(workload):
     edges = workload.edges
-    order = topological(edges.offset, edges.target)
+    order = topological_order(edges.offset, edges.target)
     place = np.empty(len(workload), dtype=int)
     place[order] = np.arange(len(workload))
     assert sorted(order.tolist()) == list(range(len(workload)))

@@ -27,14 +27,58 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def algbw(size: float, time: float) -> float:
-    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md), B/s."""
+    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md).
+
+    Parameters
+    ----------
+    size
+        S of nccl-tests (B).
+    time
+        Of the call (s).
+
+    Returns
+    -------
+    float
+        B/s.
+
+    Examples
+    --------
+    >>> algbw(1e9, 0.01)
+    100000000000.0
+    """
     return size / time
 
 
 def busbw(kind: str, *, size: float, n: int, time: float) -> float:
-    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md), B/s.
+    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
+
+    Parameters
+    ----------
+    kind
+        Of the collective: a key of :data:`collectives.COLLECTIVES`.
+    size
+        S of nccl-tests (B).
+    n
+        Ranks of the group.
+    time
+        Of the call (s).
+
+    Returns
+    -------
+    float
+        B/s.
+
+    Raises
+    ------
+    ScheduleError
+        If nothing is known of the kind.
+
+    Examples
+    --------
+    >>> busbw("all_reduce", size=1e9, n=8, time=0.01)
+    175000000000.0
     """
     return algbw(size, time) * busbw_factor(kind, n)
 

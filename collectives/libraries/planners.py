@@ -92,11 +92,11 @@ def on_slice(kind: str, positions: Ranks, topology: Topology) -> list[Schedule]:
     if kind not in select.ON_RINGS:
         return []
     schedules = []
-    order = torus.cycle_through_grid(positions, topology)
+    order = torus.hamiltonian_cycle(positions, topology)
     if order is not None:
         both = select.ON_RINGS[kind](np.stack([order, order[::-1]]))
         schedules.append(replace(both, algorithm="bidirectional"))
-    shape = torus.shape_of(positions, topology)
+    shape = torus.torus_shape(positions, topology)
     if shape is not None:
         at = np.argsort(positions).astype(np.int32).reshape(shape)
         schedules += [build(at) for build in select.BY_GRID[kind].values()]

@@ -1,6 +1,6 @@
 """What the collectives of a step carry, and how much of the links' bandwidth they use.
 
-Read off :class:`~simulator.timeline.StepTimes`: a simulated timeline, or what was measured. Both
+Read off :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Both
 use one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
 (:func:`collectives.bandwidth.busbw_factor`): the fewest bytes that the busiest port has to carry
 one way.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.bandwidth import busbw_factor
-from simulator.timeline import StepTimes
+from simulator.timeline import RunTimes
 from simulator.workload import UNKNOWN, Call
 
 
@@ -67,7 +67,7 @@ class Utilisation:
     utilisation: float | None
 
 
-def volumes(run: StepTimes) -> list[GroupVolume]:
+def volumes(run: RunTimes) -> list[GroupVolume]:
     """Bytes by kind and group, the most first."""
     workload = run.workload
     rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -90,7 +90,7 @@ def volumes(run: StepTimes) -> list[GroupVolume]:
     return sorted(rows_by_group, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
 
 
-def utilisations(run: StepTimes, ports: Ports | None) -> list[Utilisation]:
+def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
     """Busbw and bandwidth utilisation by kind, the longest first.
 
     Busbw is S times the factor of the kind over the time from the last arrival to the end

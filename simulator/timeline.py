@@ -1,7 +1,7 @@
 """What a simulation answers, and the same columns as measured: when ops and calls ran.
 
 A simulated :class:`Timeline` and what was :func:`measured` of a workload are both
-:class:`StepTimes`, which the functions of :mod:`simulator.analysis.metrics` read: a number is
+:class:`RunTimes`, which the functions of :mod:`simulator.analysis.metrics` read: a number is
 defined once, for either.
 """
 
@@ -117,7 +117,7 @@ def measured(workload: Workload) -> Measured | None:
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
 
 
-class StepTimes(Protocol):
+class RunTimes(Protocol):
     """Start and end of every op and every call (s), as :class:`~simulator.timeline.Timeline`."""
 
     @property

@@ -17,7 +17,7 @@ from experiments.report import Report, Rows
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError
-from simulator.timeline import StepTimes, measured
+from simulator.timeline import RunTimes, measured
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot
 from traces.card.card import Card
@@ -172,7 +172,7 @@ def _report(
     return MetricsReport(loaded, base, tuple(rows), findings, tuple(notes))
 
 
-def _values(run: StepTimes, loaded: Loaded, base: Baseline | None, card: Card) -> Values:
+def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: Card) -> Values:
     """Every metric of a run, by its name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
     serving = serving_latency(run, loaded.phases)
@@ -206,7 +206,7 @@ def _values(run: StepTimes, loaded: Loaded, base: Baseline | None, card: Card) -
     return values
 
 
-def _mfu(run: StepTimes, loaded: Loaded, base: Baseline | None, card: Card) -> float | None:
+def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: Card) -> float | None:
     """MFU of the steps that were cut out; a trace that marks none is taken to be one."""
     coverage = loaded.coverage
     steps = len(coverage.steps) if coverage.step == "all" else 1

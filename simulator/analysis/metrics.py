@@ -1,6 +1,6 @@
 """Numbers people quote of a step: one function, one definition each.
 
-All read :class:`~simulator.timeline.StepTimes`: a simulated timeline, or what was measured. Bytes
+All read :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Bytes
 and bandwidths are in :mod:`collectives.traffic`, phases of serving in
 :mod:`simulator.analysis.phases`.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.intervals import Intervals, common, length, union, united
-from simulator.timeline import StepTimes
+from simulator.timeline import RunTimes
 from simulator.workload import STEP_BEFORE, What
 
 
@@ -53,12 +53,12 @@ class Straggler:
     rank: int | None
 
 
-def rank_times(run: StepTimes) -> list[RankTime]:
+def rank_times(run: RunTimes) -> list[RankTime]:
     """One row per rank, ascending."""
     return [_rank_time(run, rank) for rank in run.workload.ranks]
 
 
-def step_time(run: StepTimes) -> float:
+def step_time(run: RunTimes) -> float:
     """When the last op of any rank ends (s since the earliest start of the step on any rank).
 
     The slowest rank's end, never a mean over ranks; a simulated timeline calls it makespan.
@@ -95,7 +95,7 @@ def mfu(flops: float, *, step: float, ranks: int, peak: float) -> float:
     return flops / (step * ranks * peak)
 
 
-def exposed_communication(run: StepTimes) -> float:
+def exposed_communication(run: RunTimes) -> float:
     """Mean over ranks of the time a rank communicates while it computes nothing (s).
 
     Communicating is from the last member's arrival to the call's end; waiting for members is not.
@@ -132,7 +132,7 @@ def mean_exposed(rows: Sequence[RankTime]) -> float:
     return float(np.mean([row.exposed_communication for row in rows])) if rows else 0.0
 
 
-def communication_fraction(run: StepTimes) -> float:
+def communication_fraction(run: RunTimes) -> float:
     """Mean over ranks of the time a call of the rank is moving, as a share of the step (0 to 1).
 
     Of CCL-Bench (arXiv 2605.06544) ``communication_fraction``, less the waiting for members, which
@@ -141,7 +141,7 @@ def communication_fraction(run: StepTimes) -> float:
     return _share_of_step(run, [row.communication for row in rank_times(run)])
 
 
-def communication_overlap(run: StepTimes) -> float | None:
+def communication_overlap(run: RunTimes) -> float | None:
     """Share of the communication during which its rank computes (0 to 1), summed over ranks.
 
     The rest is exposed: overlap * communication + exposed communication = communication. None
@@ -153,7 +153,7 @@ def communication_overlap(run: StepTimes) -> float | None:
     return min(1.0, max(0.0, (total - exposed) / total)) if total > 0 else None
 
 
-def memory_transfer_overhead(run: StepTimes) -> float:
+def memory_transfer_overhead(run: RunTimes) -> float:
     """Mean over ranks of the time of copies that nothing hides, as a share of the step (0 to 1).
 
     A copy or memset is hidden while a kernel of the rank runs or a call of it moves. Of CCL-Bench
@@ -162,7 +162,7 @@ def memory_transfer_overhead(run: StepTimes) -> float:
     return _share_of_step(run, [row.exposed_copy for row in rank_times(run)])
 
 
-def load_imbalance(run: StepTimes) -> float | None:
+def load_imbalance(run: RunTimes) -> float | None:
     """Greatest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
 
     The percent imbalance of Pearce et al., Quantifying the Effectiveness of Load Balance
@@ -176,7 +176,7 @@ def load_imbalance(run: StepTimes) -> float | None:
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
 
-def straggler(run: StepTimes) -> Straggler | None:
+def straggler(run: RunTimes) -> Straggler | None:
     """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
 
     Summed over the calls with at least two members in the run: from the first arrival to the last,
@@ -205,7 +205,7 @@ def straggler(run: StepTimes) -> Straggler | None:
     return Straggler(index_value, worst if waited[worst] > 0 else None)
 
 
-def dominant_kernel(run: StepTimes) -> DominantKernel | None:
+def dominant_kernel(run: RunTimes) -> DominantKernel | None:
     """Find the kernel name with the most time on all ranks together; None without kernels.
 
     Of CCL-Bench (arXiv 2605.06544) ``dominant_kernel_concentration``, over kernels that compute:
@@ -225,7 +225,7 @@ def dominant_kernel(run: StepTimes) -> DominantKernel | None:
     return DominantKernel(workload.names[most], min(1.0, float(spent[most]) / total))
 
 
-def _kernels(run: StepTimes) -> NDArray[np.int64]:
+def _kernels(run: RunTimes) -> NDArray[np.int64]:
     """Kernels that the step launched: not what a stream had left of the step before."""
     workload = run.workload
     mine = workload.what == What.COMPUTE
@@ -234,12 +234,12 @@ def _kernels(run: StepTimes) -> NDArray[np.int64]:
     return np.flatnonzero(mine)
 
 
-def _share_of_step(run: StepTimes, seconds: list[float]) -> float:
+def _share_of_step(run: RunTimes, seconds: list[float]) -> float:
     step = step_time(run)
     return min(1.0, float(np.mean(seconds)) / step) if seconds and step > 0 else 0.0
 
 
-def _rank_time(run: StepTimes, rank: int) -> RankTime:
+def _rank_time(run: RunTimes, rank: int) -> RankTime:
     workload = run.workload
     mine = workload.ops_of(rank)
     what = workload.what[mine]
@@ -262,7 +262,7 @@ def _rank_time(run: StepTimes, rank: int) -> RankTime:
     )
 
 
-def _spans(run: StepTimes, ops: NDArray[np.int64]) -> Intervals:
+def _spans(run: RunTimes, ops: NDArray[np.int64]) -> Intervals:
     return union(run.start[ops], run.end[ops])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timeline import StepTimes
+from simulator.timeline import RunTimes
 from simulator.workload import Workload
 
 PREFILL, DECODE = "prefill", "decode"
@@ -31,7 +31,7 @@ class ServingLatency:
     tpot: float | None
 
 
-def serving_latency(run: StepTimes, phases: Iterable[Phase]) -> ServingLatency | None:
+def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | None:
     """TTFT and TPOT of the first request whose prefill is marked; None where none is.
 
     TTFT is from the start of the first prefill to the end of the last one before a decode (a
@@ -51,7 +51,7 @@ def serving_latency(run: StepTimes, phases: Iterable[Phase]) -> ServingLatency |
     return ServingLatency(max(latency.ttft for latency in known), max(per_token, default=None))
 
 
-def moment(run: StepTimes, rank: int, lane: str, time: float) -> float | None:
+def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
     """When a run gets to what a lane did at a measured time (s); None if the lane has no ops.
 
     Inside an op by the share of it that is done, after one by the time since.
@@ -80,7 +80,7 @@ def _lane_ops(workload: Workload, rank: int, lane: str) -> NDArray[np.int64]:
     return ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
 
 
-def _of_rank(run: StepTimes, phases: Sequence[Phase]) -> ServingLatency | None:
+def _of_rank(run: RunTimes, phases: Sequence[Phase]) -> ServingLatency | None:
     decodes = [phase for phase in phases if phase.name == DECODE]
     first_decode = min((phase.start for phase in decodes), default=np.inf)
     prefills = [p for p in phases if p.name == PREFILL and p.start < first_decode]
@@ -94,7 +94,7 @@ def _of_rank(run: StepTimes, phases: Sequence[Phase]) -> ServingLatency | None:
     return ServingLatency(token - begin, None if last is None else (last - token) / len(decodes))
 
 
-def _at(run: StepTimes, phase: Phase, time: float) -> float | None:
+def _at(run: RunTimes, phase: Phase, time: float) -> float | None:
     return moment(run, phase.rank, phase.lane, time)
 
 

@@ -107,7 +107,7 @@ def calls_dropped(workload: Workload, calls: Mask) -> Workload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fused:
-    """A workload with runs of kernels fused: ``runs`` launches instead of ``kernels``."""
+    """A workload with runs of kernels fused: ``runs`` launches instead of those of ``kernels``."""
 
     workload: Workload
     kernels: Mask
@@ -121,6 +121,32 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     and nothing but that kernel waits for the one before: else what is in between would wait for
     itself. The one launch lasts the sum of the run times ``factor``; the gaps inside are gone,
     and so are the launches of all but the first.
+
+    Parameters
+    ----------
+    workload
+        Stays as it is.
+    ops
+        Which may be fused, shape ``(ops,)``.
+    factor
+        Time of the fused kernel over the sum of those it is made of.
+
+    Returns
+    -------
+    Fused
+        The workload, and which ops were fused into how many.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> gemm, add = (
+    ...     builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=2e-3)
+    ...     for name in ("gemm", "add")
+    ... )
+    >>> builder.edge(gemm, add)
+    >>> fused(builder.build(), np.array([True, True])).workload.duration.tolist()
+    [0.004, 0.0]
     """
     before = _continued(workload, ops)
     first = np.arange(len(workload))

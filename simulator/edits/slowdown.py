@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.intervals import Intervals, cover, union
-from simulator.timeline import Measured, StepTimes, Timeline
+from simulator.timeline import Measured, RunTimes, Timeline
 from simulator.workload import STEP_BEFORE, Floats, What, Workload
 
 _ROUNDS = 30
@@ -28,7 +28,7 @@ _SETTLED = 1e-5
 """Durations have settled when together they change by less than this share of them."""
 
 
-def recorded(workload: Workload) -> StepTimes:
+def recorded(workload: Workload) -> RunTimes:
     """Take the times of the recording: a call moves for its transfer, until its first end.
 
     NaN where that is not known.
@@ -48,7 +48,7 @@ def kernels(workload: Workload) -> NDArray[np.bool_]:
     return np.asarray((workload.what == What.COMPUTE) & ~own)
 
 
-def beside(workload: Workload, times: StepTimes) -> Floats:
+def beside(workload: Workload, times: RunTimes) -> Floats:
     """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
     fraction = np.zeros(len(workload))
     ops = np.flatnonzero(kernels(workload) & (times.end > times.start))
@@ -58,7 +58,7 @@ def beside(workload: Workload, times: StepTimes) -> Floats:
     return fraction
 
 
-def moving(workload: Workload, times: StepTimes, rank: int) -> Intervals:
+def moving(workload: Workload, times: RunTimes, rank: int) -> Intervals:
     """When a call of a rank moves."""
     calls = workload.call[(workload.call >= 0) & (workload.rank == rank)]
     calls = calls[times.call_end[calls] > times.call_start[calls]]

@@ -20,8 +20,8 @@ UNKNOWN = 1 << 60
 """Metric of a path that is not found."""
 
 
-class Lists(NamedTuple):
-    """Lists in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
+class CsrRows(NamedTuple):
+    """CsrRows in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Ints
     item: Indices
@@ -36,11 +36,11 @@ class Graph(NamedTuple):
     start: Indices
     stop: Indices
     metric: Ints
-    out: Lists
-    into: Lists
+    out: CsrRows
+    into: CsrRows
 
 
-class Found(NamedTuple):
+class SearchState(NamedTuple):
     """What a search finds, per node: its metric to the goal, a link that comes nearer, how many do.
 
     ``wanted`` marks the nodes that it is for; the rest is its own. A metric that is not
@@ -72,11 +72,11 @@ class Links(NamedTuple):
     used: Ints
 
 
-def grouped(key: NDArray[np.int32], count: int) -> Lists:
+def grouped(key: NDArray[np.int32], count: int) -> CsrRows:
     """List the indices of each key from 0 to ``count``, ascending."""
     offset = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(key, minlength=count), out=offset[1:])
-    return Lists(offset, np.argsort(key, kind="stable").astype(np.int32))
+    return CsrRows(offset, np.argsort(key, kind="stable").astype(np.int32))
 
 
 def reverse(graph: Graph) -> Graph:
@@ -84,10 +84,10 @@ def reverse(graph: Graph) -> Graph:
     return Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
 
 
-def nothing_found(graph: Graph) -> Found:
+def search_state(graph: Graph) -> SearchState:
     """Return the arrays that every search of a graph fills anew."""
     nodes = len(graph.out.offset) - 1
-    return Found(
+    return SearchState(
         metric=np.full(nodes, UNKNOWN, dtype=np.int64),
         via=np.zeros(nodes, dtype=np.int32),
         ways=np.zeros(nodes, dtype=np.int32),
@@ -101,15 +101,17 @@ def nothing_found(graph: Graph) -> Found:
 
 
 @hot_loop
-def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found: Found) -> None:
+def search(
+    goal: int, missing: int, limit: int, graph: Graph, inner: Mask, state: SearchState
+) -> None:
     """Dijkstra backwards from ``goal`` through ``inner`` nodes, of which it finds the metric.
 
     It ends when ``missing`` of the wanted nodes are final, or all nodes within ``limit`` are. All
     nodes of one metric become final before any of them is gone on from: those that are the last
     wanted, as neighbours mostly are, need not be.
     """
-    final, wanted, level, heap = found.final, found.wanted, found.level, found.heap
-    _begin(goal, found)
+    final, wanted, level, heap = state.final, state.wanted, state.level, state.heap
+    _begin(goal, state)
     waiting = push(heap, 0, 0.0, goal)
     while waiting > 0 and missing > 0 and heap.key[0] <= limit:
         far = heap.key[0]
@@ -123,24 +125,24 @@ def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found
                 reached += 1
                 missing -= wanted[node]
         for index in range(reached if missing > 0 else 0):
-            waiting = _go_on(level[index], graph, inner, found, waiting)
+            waiting = _go_on(level[index], graph, inner, state, waiting)
 
 
 @hot_loop
-def _begin(goal: int, found: Found) -> None:
+def _begin(goal: int, state: SearchState) -> None:
     """Forget what the last search found."""
-    for index in range(found.size[0]):
-        found.metric[found.seen[index]] = UNKNOWN
-        found.final[found.seen[index]] = False
-    found.metric[goal] = 0
-    found.seen[0] = goal
-    found.size[0] = 1
+    for index in range(state.size[0]):
+        state.metric[state.seen[index]] = UNKNOWN
+        state.final[state.seen[index]] = False
+    state.metric[goal] = 0
+    state.seen[0] = goal
+    state.size[0] = 1
 
 
 @hot_loop
-def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> int:
+def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: int) -> int:
     """Reach the nodes before a node; return how many nodes wait to be gone on from."""
-    metric, via, ways = found.metric, found.via, found.ways
+    metric, via, ways = state.metric, state.via, state.ways
     offset, into = graph.into
     for index in range(offset[node], offset[node + 1]):
         link = into[index]
@@ -152,22 +154,24 @@ def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> 
             ways[before] += 1
             continue
         if metric[before] == UNKNOWN:
-            found.seen[found.size[0]] = before
-            found.size[0] += 1
+            state.seen[state.size[0]] = before
+            state.size[0] += 1
         metric[before] = step
         via[before] = link
         ways[before] = 1
-        waiting = push(found.heap, waiting, float(step), before)
+        waiting = push(state.heap, waiting, float(step), before)
     return waiting
 
 
 @hot_loop
-def follow(node: int, goal: int, ends: Ends, graph: Graph, found: Found, links: Links) -> None:
+def follow(
+    node: int, goal: int, ends: Ends, graph: Graph, state: SearchState, links: Links
+) -> None:
     """Write the links from a node to the goal of a search behind all others."""
     while node != goal:
-        link = found.via[node]
-        if found.ways[node] > 1:
-            link = choose_link(node, ends, found.metric, graph)
+        link = state.via[node]
+        if state.ways[node] > 1:
+            link = choose_link(node, ends, state.metric, graph)
         put(link, links)
         node = graph.stop[link]
 

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
-    Found,
     Graph,
     Indices,
     Ints,
     Mask,
+    SearchState,
     grouped,
-    nothing_found,
     reverse,
     search,
+    search_state,
 )
 
 
@@ -78,10 +78,10 @@ def hubs(graph: Graph, hub: Mask) -> Hubs:
 def _near(numbers: Ints, graph: Graph, hub: Mask) -> Near:
     """Find the nodes that reach each hub without another: the hub itself, then the others."""
     offset = np.zeros(len(numbers) + 1, dtype=np.int64)
-    outside, found = ~hub, nothing_found(graph)
+    outside, state = ~hub, search_state(graph)
     item, metric = filled(
         lambda begin, item, metric: _reach(
-            begin, numbers, graph, outside, found, Near(offset, item, metric)
+            begin, numbers, graph, outside, state, Near(offset, item, metric)
         ),
         len(numbers),
         (np.zeros(1024, dtype=np.int32), np.zeros(1024, dtype=np.int64)),
@@ -153,18 +153,20 @@ def _root(node: int, part: Ints) -> int:
 
 
 @hot_loop
-def _reach(begin: int, numbers: Ints, graph: Graph, outside: Mask, found: Found, near: Near) -> int:
+def _reach(
+    begin: int, numbers: Ints, graph: Graph, outside: Mask, state: SearchState, near: Near
+) -> int:
     """Write the row of each hub from ``begin`` on; return that for which there is no room."""
     for row in range(begin, len(numbers)):
-        search(numbers[row], 1, UNKNOWN, graph, outside, found)
+        search(numbers[row], 1, UNKNOWN, graph, outside, state)
         used = near.offset[row]
-        if used + found.size[0] > len(near.item):
+        if used + state.size[0] > len(near.item):
             return row
-        for index in range(found.size[0]):
-            node = found.seen[index]
+        for index in range(state.size[0]):
+            node = state.seen[index]
             near.item[used + index] = node
-            near.metric[used + index] = found.metric[node]
-        near.offset[row + 1] = used + found.size[0]
+            near.metric[used + index] = state.metric[node]
+        near.offset[row + 1] = used + state.size[0]
     return len(numbers)
 
 

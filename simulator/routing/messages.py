@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
+    CsrRows,
     Ends,
-    Found,
     Graph,
     Indices,
     Ints,
     Links,
-    Lists,
     Mask,
+    SearchState,
     choose_link,
     ecmp_hash,
     follow,
     grouped,
-    nothing_found,
     put,
     search,
+    search_state,
 )
 from simulator.routing.hubs import Cells, Hubs, Near, filled
 
@@ -48,7 +48,7 @@ class Messages(NamedTuple):
     """
 
     source: Indices
-    to: Lists
+    to: CsrRows
     metric: Ints
     by: Indices
     hashed: NDArray[np.uint64]
@@ -59,11 +59,11 @@ class Messages(NamedTuple):
 class Reach(NamedTuple):
     """What is known, per node, of paths by a last hub: to it, and from it to what is behind.
 
-    ``to_last`` is -1 where it was not asked for yet. ``found`` is the search backwards from that
-    hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
+    ``to_last`` is -1 where it was not asked for yet. ``state`` is that of the search backwards from
+    that hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
     """
 
-    found: Found
+    state: SearchState
     to_last: Ints
     from_last: Ints
     asked: Mask
@@ -91,9 +91,9 @@ def no_links(sent: Messages, graph: Graph) -> Links:
 
 def inside(sent: Messages, graph: Graph, cells: Cells, links: Links) -> Links:
     """Find the path of every message within a cell; return the links of all."""
-    found = nothing_found(graph)
+    state = search_state(graph)
     (link,) = filled(
-        lambda begin, link: _inside(begin, sent, graph, cells, found, Links(link, links.used)),
+        lambda begin, link: _inside(begin, sent, graph, cells, state, Links(link, links.used)),
         len(cells.part),
         (links.link,),
     )
@@ -104,7 +104,7 @@ def across(sent: Messages, graph: Graph, hubs: Hubs, links: Links) -> Links:
     """Improve paths by those through hubs; return the links of all."""
     nodes = len(hubs.hub)
     reach = Reach(
-        found=nothing_found(graph),
+        state=search_state(graph),
         to_last=np.empty(nodes, dtype=np.int64),
         from_last=np.empty(nodes, dtype=np.int64),
         asked=np.empty(nodes, dtype=np.bool_),
@@ -129,51 +129,51 @@ def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
 
 @hot_loop
 def _inside(
-    begin: int, sent: Messages, graph: Graph, cells: Cells, found: Found, links: Links
+    begin: int, sent: Messages, graph: Graph, cells: Cells, state: SearchState, links: Links
 ) -> int:
     """Find paths to each target from ``begin`` on; return that for which there is no room."""
     targets = len(cells.part)
     for target in range(begin, targets):
-        missing = _ask(target, sent, cells, found)
+        missing = _ask(target, sent, cells, state)
         if missing > 0:
-            search(target, missing, UNKNOWN, graph, cells.outside, found)
-            if not _answer(target, sent, graph, found, links):
+            search(target, missing, UNKNOWN, graph, cells.outside, state)
+            if not _answer(target, sent, graph, state, links):
                 return target
     return targets
 
 
 @hot_loop
-def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
+def _ask(target: int, sent: Messages, cells: Cells, state: SearchState) -> int:
     """Want the sources in the cell of a target; return how many there are."""
     offset, item = sent.to
     missing = 0
     for index in range(offset[target], offset[target + 1]):
         node = sent.source[item[index]]
-        if cells.part[node] == cells.part[target] and not found.wanted[node]:
-            found.wanted[node] = True
+        if cells.part[node] == cells.part[target] and not state.wanted[node]:
+            state.wanted[node] = True
             missing += 1
     return missing
 
 
 @hot_loop
-def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Links) -> bool:
+def _answer(target: int, sent: Messages, graph: Graph, state: SearchState, links: Links) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
     for index in range(offset[target], offset[target + 1]):
-        found.wanted[sent.source[item[index]]] = False
+        state.wanted[sent.source[item[index]]] = False
     begin = links.used[0]
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
         node = sent.source[message]
-        if found.metric[node] == UNKNOWN:
+        if state.metric[node] == UNKNOWN:
             continue
-        if links.used[0] + found.size[0] > len(links.link):  # no path passes a node twice
+        if links.used[0] + state.size[0] > len(links.link):  # no path passes a node twice
             links.used[0] = begin
             return False
-        sent.metric[message] = found.metric[node]
+        sent.metric[message] = state.metric[node]
         sent.hashed[message] = ecmp_hash(node, target, target)
         sent.first[message] = links.used[0]
-        follow(node, target, Ends(node, target), graph, found, links)
+        follow(node, target, Ends(node, target), graph, state, links)
         sent.length[message] = links.used[0] - sent.first[message]
     return True
 
@@ -194,8 +194,8 @@ def _across(
         if missing == 0:
             continue
         last = hubs.beyond.item[hubs.beyond.offset[row]]
-        search(last, missing, reach.limit[0], graph, hubs.inner, reach.found)
-        reach.found.wanted[:] = False
+        search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
+        reach.state.wanted[:] = False
         reach.to_last[:] = -1
         if not winners:
             _compare(row, sent, hubs, reach)
@@ -229,7 +229,7 @@ def _want(
             node = sent.source[message]
             if not reach.asked[node]:
                 reach.asked[node] = True
-                missing += _want_hubs(node, hubs.after, reach.found.wanted)
+                missing += _want_hubs(node, hubs.after, reach.state.wanted)
     reach.limit[0] = limit
     return missing
 
@@ -247,7 +247,7 @@ def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
 @hot_loop
 def _measure(node: int, after: Near, reach: Reach) -> None:
     """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
-    to_last, metric = reach.to_last, reach.found.metric
+    to_last, metric = reach.to_last, reach.state.metric
     if to_last[node] >= 0:
         return
     to_last[node] = UNKNOWN
@@ -315,7 +315,7 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
         link = choose_link(node, ends, reach.to_last, graph)
         put(link, links)
         node = graph.stop[link]
-    follow(node, last, ends, graph, reach.found, links)
+    follow(node, last, ends, graph, reach.state, links)
     tail = links.used[0]
     back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
     node = ends.target

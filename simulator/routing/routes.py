@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.routing.graph import UNKNOWN, Graph, Lists, grouped
+from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
 from simulator.topology import SCALE_OUT, Topology
@@ -140,7 +140,7 @@ def graph_of(network: Topology) -> Graph:
     metric = link_metrics(network)
     into = grouped(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
-    return Graph(start, stop, metric, Lists(*network.out_links), into)
+    return Graph(start, stop, metric, CsrRows(*network.out_links), into)
 
 
 def _hubs(network: Topology) -> NDArray[np.bool_]:

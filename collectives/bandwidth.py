@@ -28,9 +28,24 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def algbw(size: float, time: float) -> float:
-    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md), B/s.
+    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md).
 
-    Infinite where bytes take no time: one rank has nothing to send.
+    Parameters
+    ----------
+    size
+        S of nccl-tests (B).
+    time
+        Of the call (s).
+
+    Returns
+    -------
+    float
+        B/s; infinite where bytes take no time: one rank has nothing to send.
+
+    Examples
+    --------
+    >>> algbw(1e9, 0.01)
+    100000000000.0
     """
     if not time:
         return math.inf if size else 0.0
@@ -38,9 +53,35 @@ def algbw(size: float, time: float) -> float:
 
 
 def busbw(kind: str, *, size: float, n: int, time: float) -> float:
-    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md), B/s.
+    """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
+
+    Parameters
+    ----------
+    kind
+        Of the collective: a key of :data:`collectives.COLLECTIVES`.
+    size
+        S of nccl-tests (B).
+    n
+        Ranks of the group.
+    time
+        Of the call (s).
+
+    Returns
+    -------
+    float
+        B/s.
+
+    Raises
+    ------
+    ScheduleError
+        If nothing is known of the kind.
+
+    Examples
+    --------
+    >>> busbw("all_reduce", size=1e9, n=8, time=0.01)
+    175000000000.0
     """
     factor = busbw_factor(kind, n)
     return factor and algbw(size, time) * factor

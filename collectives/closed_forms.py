@@ -25,7 +25,7 @@ class Cost(Protocol):
         """Seconds for ``n`` ranks."""
 
 
-def fully_connected(schedule: Schedule, *, size: float, alpha: float, bandwidth: float) -> float:
+def time_on_full_mesh(schedule: Schedule, *, size: float, alpha: float, bandwidth: float) -> float:
     """Time of a schedule, added up from its steps: each lasts as long as its busiest link."""
     seconds = 0.0
     for step in schedule.steps:
@@ -51,7 +51,7 @@ def bruck(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
     return (n - 1).bit_length() * alpha + moved * size / n / bandwidth
 
 
-def around(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
+def neighbours_all_to_all(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
     """``(n-1) alpha + (n-1)/2 S/B``: all-to-all by neighbours only."""
     return (n - 1) * (alpha + size / 2 / bandwidth)
 
@@ -61,17 +61,17 @@ def chain(*, size: float, n: int, alpha: float, bandwidth: float, chunks: int = 
     return (chunks + n - 2) * (alpha + size / chunks / bandwidth) if n > 1 else 0.0
 
 
-def one_part(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
+def direct_half(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
     """``alpha + S/(n B)``: every rank's share goes to where it belongs, all at once."""
     return alpha + size / n / bandwidth if n > 1 else 0.0
 
 
 def two_shot(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
     """``2(alpha + S/(n B))``."""
-    return 2 * one_part(size=size, n=n, alpha=alpha, bandwidth=bandwidth)
+    return 2 * direct_half(size=size, n=n, alpha=alpha, bandwidth=bandwidth)
 
 
-def whole(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
+def one_message(*, size: float, n: int, alpha: float, bandwidth: float) -> float:
     """``alpha + S/B``: one message of everything (send/receive, one-shot all-reduce)."""
     return alpha + size / bandwidth if n > 1 else 0.0
 
@@ -118,29 +118,34 @@ COSTS: dict[str, dict[str, Cost]] = {
     "all_reduce": {
         "ring": ring_all_reduce,
         "two_shot": two_shot,
-        "one_shot": whole,
+        "one_shot": one_message,
         "tree": tree_all_reduce,
         "recursive_doubling": doubling,
         "halving_doubling": halving_doubling,
     },
     "all_gather": {
         "ring": ring_half,
-        "direct": one_part,
+        "direct": direct_half,
         "recursive_doubling": halving,
         "pat": halving,
     },
     "reduce_scatter": {
         "ring": ring_half,
-        "direct": one_part,
+        "direct": direct_half,
         "recursive_halving": halving,
         "pat": halving,
     },
-    "all_to_all": {"direct": one_part, "pairwise": ring_half, "bruck": bruck, "ring": around},
+    "all_to_all": {
+        "direct": direct_half,
+        "pairwise": ring_half,
+        "bruck": bruck,
+        "ring": neighbours_all_to_all,
+    },
     "broadcast": {"ring": chain, "tree": doubling, "scatter_gather": two_shot},
     "reduce": {"ring": chain, "tree": doubling, "scatter_gather": two_shot},
-    "gather": {"direct": one_part},
-    "scatter": {"direct": one_part},
+    "gather": {"direct": direct_half},
+    "scatter": {"direct": direct_half},
     "barrier": {"dissemination": doubling},
-    "send_receive": {"direct": whole},
+    "send_receive": {"direct": one_message},
 }
 """The closed form of each of :data:`collectives.select.ALGORITHMS`, by kind and name."""

@@ -38,8 +38,8 @@ def _last(schedule: Schedule, owner: Ranks) -> Mask:
 
 
 def _receiver(schedule: Schedule, owner: Ranks) -> Mask:
-    place = np.arange(len(owner), dtype=np.int32) % schedule.parts
-    return _owner(schedule, place * schedule.ranks // schedule.parts)
+    part = np.arange(len(owner), dtype=np.int32) % schedule.parts
+    return _owner(schedule, part * schedule.ranks // schedule.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,25 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None = None) -> None:
-    """Run a schedule on sets of contributions.
+    """Prove that a schedule computes its collective, by running it on sets of contributions.
 
-    ``owner`` gives, per chunk, the rank that contributes it (all-gather, gather, all-to-all) or
-    must end with it (reduce-scatter, scatter). By default the chunks are dealt out in blocks of
-    one length: chunk r belongs to rank r where there are as many chunks as ranks, and chunk
-    ``source * n + target`` is what ``source`` has for ``target`` in an all-to-all. Other owners
-    are for schedules whose ranks were renumbered (:func:`collectives.algorithms.placement.placed`).
-    ``receiver`` gives, per chunk of an all-to-all with unequal sizes, the rank that must end with
-    it.
+    Within a step all transfers read the state before the step. Nothing is returned: a schedule
+    that is wrong is an error.
 
-    Within a step all transfers read the state before the step.
+    Parameters
+    ----------
+    schedule
+        What is to be proven; its ``kind`` says what it must compute.
+    owner
+        Per chunk, the rank that contributes it (all-gather, gather, all-to-all) or must end with
+        it (reduce-scatter, scatter), shape ``(chunks,)``. By default the chunks are dealt out in
+        blocks of equal length: chunk r belongs to rank r where there are as many chunks as ranks,
+        and chunk ``source * n + target`` is what ``source`` has for ``target`` in an all-to-all.
+        Other owners are for schedules whose ranks were renumbered
+        (:func:`collectives.algorithms.placement.placed`).
+    receiver
+        Per chunk of an all-to-all with unequal sizes, the rank that must end with it, shape
+        ``(chunks,)``.
 
     Raises
     ------
@@ -88,6 +96,11 @@ def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None
         Naming step, rank and chunk: a rank sends what it does not have, adds a contribution a
         second time, overwrites one it does not get back, gets two different copies in one step,
         or does not have in the end what it should.
+
+    Examples
+    --------
+    >>> from collectives import ALGORITHMS
+    >>> check(ALGORITHMS["all_reduce"]["ring"](8))
     """
     collective = _collective(schedule, even=receiver is None)
     owner = _dealt_out(schedule) if owner is None else owner

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
-from collectives.algorithms.placement import by_domain, from_root, grid, placed
+from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed
 from collectives.machine import Machine, Ranks
 from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
@@ -63,19 +63,19 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
 BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     "all_reduce": {
         "hierarchical": lambda at: placed(hierarchical.all_reduce(*at.shape), at.ravel()),
-        "rings": lambda at: ring.all_reduce_over_rings(ring.orders(at)),
+        "rings": lambda at: ring.all_reduce_over_rings(ring.rings_across_domains(at)),
     },
     "all_gather": {
         "hierarchical": lambda at: placed(hierarchical.all_gather(*at.shape), at.ravel()),
-        "rings": lambda at: ring.all_gather_over_rings(ring.orders(at)),
+        "rings": lambda at: ring.all_gather_over_rings(ring.rings_across_domains(at)),
     },
     "reduce_scatter": {
         "hierarchical": lambda at: placed(hierarchical.reduce_scatter(*at.shape), at.ravel()),
-        "rings": lambda at: ring.reduce_scatter_over_rings(ring.orders(at)),
+        "rings": lambda at: ring.reduce_scatter_over_rings(ring.rings_across_domains(at)),
     },
 }
 """Algorithms that need to know who shares a domain, by the grid of
-:func:`collectives.algorithms.placement.grid`."""
+:func:`collectives.algorithms.placement.domain_grid`."""
 
 IN_NETWORK: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     "all_reduce": {
@@ -90,8 +90,8 @@ ON_RINGS = {
     "reduce_scatter": ring.reduce_scatter_over_rings,
 }
 BY_RINGS: dict[str, Callable[[int], Ranks]] = {
-    "bidirectional": ring.both_ways,
-    "multi_ring": ring.disjoint,
+    "bidirectional": ring.two_rings,
+    "multi_ring": ring.disjoint_rings,
 }
 """Several rings at once, for the kinds a ring serves: functions from n to the rings' orders."""
 
@@ -197,7 +197,7 @@ def _schedule(
     kind, where = call.kind, np.asarray(machine.domains)[positions]
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
     if name in by_domain_of:
-        return by_domain_of[name](grid(positions, where))
+        return by_domain_of[name](domain_grid(positions, where))
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
         return _shaped(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
@@ -221,11 +221,14 @@ def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
     where, topology = there
     if name == _UNEVEN:
-        return replace(ON_RINGS[kind](ring.uneven_orders(positions, where)), algorithm="multi_ring")
+        return replace(
+            ON_RINGS[kind](ring.rings_across_uneven_domains(positions, where)),
+            algorithm="multi_ring",
+        )
     if name in BY_RINGS:
         order = by_domain(positions, where)
         return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
-    shape = torus.shape_of(positions, topology)
+    shape = torus.torus_shape(positions, topology)
     if shape is None:
         raise ScheduleError(
             f"{kind}: {name} needs a torus of two or more dimensions, which the links between "
@@ -244,7 +247,7 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     if kind in ON_A_MESH and is_mesh(positions, topology):
         return ON_A_MESH[kind]
     alone = len(positions) == len(topology.nodes)
-    if kind in BY_GRID and alone and torus.shape_of(positions, topology) is not None:
+    if kind in BY_GRID and alone and torus.torus_shape(positions, topology) is not None:
         return _GRID
     return next(iter(ALGORITHMS[kind]))
 

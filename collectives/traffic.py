@@ -1,7 +1,7 @@
 """What the collectives of a step carry, and how much of the links' bandwidth they use.
 
-Read off a :class:`~simulator.timeline.Run`: a simulated timeline, or what was measured. Both use
-one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
+Read off :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Both
+use one definition of bytes: ``size`` is S of nccl-tests, ``wire`` is S times the factor of the kind
 (:func:`collectives.bandwidth.busbw_factor`): the fewest bytes that the busiest port has to carry
 one way.
 """
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.bandwidth import busbw_factor
-from simulator.timeline import Run
+from simulator.timeline import RunTimes
 from simulator.workload import UNKNOWN, Call
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class GroupVolume:
     """Bytes of the calls of one kind on the groups of one label and number of ranks.
 
     ``size`` and ``wire`` are means over the ranks of the run, of the calls each rank joins.
@@ -67,7 +67,7 @@ class Utilisation:
     utilisation: float | None
 
 
-def volumes(run: Run) -> list[Volume]:
+def volumes(run: RunTimes) -> list[GroupVolume]:
     """Bytes by kind and group, the most first."""
     workload = run.workload
     rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -83,14 +83,14 @@ def volumes(run: Run) -> list[Volume]:
         rows[key][0] += members * call.size
         rows[key][1] += members * call.size * busbw_factor(call.kind, len(call.group.ranks))
     ranks = max(1, len(workload.ranks))
-    found = [
-        Volume(*key, counts[key], unknown[key], rows[key][0] / ranks, rows[key][1] / ranks)
+    rows_by_group = [
+        GroupVolume(*key, counts[key], unknown[key], rows[key][0] / ranks, rows[key][1] / ranks)
         for key in counts
     ]
-    return sorted(found, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
+    return sorted(rows_by_group, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
 
 
-def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
+def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
     """Busbw and bandwidth utilisation by kind, the longest first.
 
     Busbw is S times the factor of the kind over the time from the last arrival to the end
@@ -114,7 +114,7 @@ def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
         own[0] += time
         own[1] += call.size * busbw_factor(call.kind, len(call.group.ranks))
         own[2] += least_time(call, ports) if ports is not None else 0.0
-    found = [
+    by_kind = [
         Utilisation(
             kind=kind,
             calls=counts[kind],
@@ -125,7 +125,7 @@ def utilisations(run: Run, ports: Ports | None) -> list[Utilisation]:
         )
         for kind, (time, wire, least) in sums.items()
     ]
-    return sorted(found, key=lambda row: (-row.time, row.kind))
+    return sorted(by_kind, key=lambda row: (-row.time, row.kind))
 
 
 def least_time(call: Call, ports: Ports) -> float:

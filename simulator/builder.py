@@ -8,13 +8,20 @@ import numpy as np
 
 from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
 
-Rows = list[tuple[int, int, int, int, int, float, float, float, float, float, float]]
+_OpRow = tuple[int, int, int, int, int, float, float, float, float, float, float]
 _UNKNOWN = (math.nan, math.nan)
 
 
 @dataclass(slots=True)
 class WorkloadBuilder:
     """Collects ops, edges and calls; :meth:`build` checks them and makes the columns.
+
+    Parameters
+    ----------
+    job_ranks
+        Size of the job; the workload may hold only some of its ranks.
+    notes
+        What the reader of a trace has to say of it.
 
     Examples
     --------
@@ -28,7 +35,7 @@ class WorkloadBuilder:
 
     job_ranks: int
     notes: list[str] = field(default_factory=list)
-    _rows: Rows = field(default_factory=list)
+    _rows: list[_OpRow] = field(default_factory=list)
     _edges: list[tuple[int, int, float]] = field(default_factory=list)
     _calls: list[CallRow] = field(default_factory=list)
     _groups: dict[Group, int] = field(default_factory=dict)
@@ -36,7 +43,7 @@ class WorkloadBuilder:
     _lanes: dict[str, int] = field(default_factory=dict)
 
     def group(self, ranks: tuple[int, ...], label: str = "") -> int:
-        """Index of the group of these ranks in this order."""
+        """Return the index of the group of these ranks in this order, which is added if new."""
         return self._groups.setdefault(Group(ranks, label), len(self._groups))
 
     def call(self, row: CallRow) -> int:
@@ -59,7 +66,22 @@ class WorkloadBuilder:
     ) -> int:
         """Add an op; returns its index.
 
-        ``measured`` is its start and end (s), ``work`` its FLOPs and its bytes from and to memory.
+        Parameters
+        ----------
+        what
+            What it is.
+        rank, lane, name
+            Where it runs (``stream 7``) and what it is called.
+        duration
+            How long it takes of itself (s); of an op of a call, what its rank needs after it.
+        call
+            Index of the call it is part of; -1 for none.
+        ready
+            Earliest start (s).
+        measured
+            Its start and end as recorded (s), NaN where unknown.
+        work
+            Its FLOPs and its bytes from and to memory, NaN where unknown.
         """
         lane_index = self._lanes.setdefault(lane, len(self._lanes))
         name_index = self._names.setdefault(name, len(self._names))
@@ -74,6 +96,11 @@ class WorkloadBuilder:
 
     def build(self) -> Workload:
         """Make the workload.
+
+        Returns
+        -------
+        Workload
+            Checked; ops, calls and groups in the order in which they were added.
 
         Raises
         ------

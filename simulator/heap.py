@@ -32,14 +32,14 @@ def room(items: int) -> Heap:
 def push(heap: Heap, size: int, key: float, item: int) -> int:
     """Put an item into a heap that holds ``size``; return how many it holds then."""
     keys, items = heap
-    place = size
-    while place > 0:
-        above = (place - 1) // 2
+    slot = size
+    while slot > 0:
+        above = (slot - 1) // 2
         if keys[above] < key or (keys[above] == key and items[above] <= item):
             break
-        keys[place], items[place] = keys[above], items[above]
-        place = above
-    keys[place], items[place] = key, item
+        keys[slot], items[slot] = keys[above], items[above]
+        slot = above
+    keys[slot], items[slot] = key, item
     return size + 1
 
 
@@ -49,7 +49,7 @@ def pop(heap: Heap, size: int) -> int:
     keys, items = heap
     size -= 1
     key, item = keys[size], items[size]
-    place, below = 0, 1
+    slot, below = 0, 1
     while below < size:
         right = below + 1
         if right < size and (
@@ -59,7 +59,7 @@ def pop(heap: Heap, size: int) -> int:
             below = right
         if key < keys[below] or (key == keys[below] and item <= items[below]):
             break
-        keys[place], items[place] = keys[below], items[below]
-        place, below = below, 2 * below + 1
-    keys[place], items[place] = key, item
+        keys[slot], items[slot] = keys[below], items[below]
+        slot, below = below, 2 * below + 1
+    keys[slot], items[slot] = key, item
     return size

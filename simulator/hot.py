@@ -8,7 +8,7 @@ imports Numba itself would be plainer still, but it would have to be a second mo
 room that has loops: their named tuples and their callers are used where no loop is called.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
-does: after a change to ``heap.py`` or ``paths.py`` run ``make clean`` or delete ``*.nbi``.
+does: after a change to ``heap.py`` or ``routing/graph.py`` run ``make clean`` or delete ``*.nbi``.
 """
 
 import os

@@ -1,13 +1,8 @@
-"""The one place where text becomes a number, and back.
+"""The one place where text becomes a number, and back: quantities with a unit, names of dtypes.
 
 Inside the program every quantity is in base units (s, B, B/s, FLOP/s) and unitless names.
 In files and on the command line it is text with a unit. Bits are spelt ``bit``, bytes ``B``;
 ``gbps`` and ``Gb/s`` are refused because half of their writers mean the other one.
-
-Bytes per element of a dtype, however a framework spells it.
-
-The table is written out rather than derived from the digits in a name: a spelling nobody has
-looked at must be refused, because a wrong guess halves or doubles every byte of a job.
 """
 
 import math
@@ -36,25 +31,23 @@ _EXAMPLES = {
     "B/s": "'400 Gbit/s', '50 GB/s'",
     "FLOP/s": "'312 TFLOP/s'",
 }
-_NO_TIME = 1e-12
-"""Shorter times are differences of floats, and shown as 0 s."""
-_TWICE = ("KB", "Kbit", "µ", "μ")
-"""How units begin that are written in another way, too."""
-_FOLDED = (
-    (r"micro|µ|μ", "u"),
-    (r"milli", "m"),
-    (r"nano", "n"),
-    (r"sec(ond)?s?$", "s"),
-    (r"(bit|byte)s?", "b"),
-    (r"flops?(/s)?$", "flop/s"),
-    (r"ps$", "/s"),
-)
-"""What is written for what in units that people use and that are not accepted."""
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
 def parse_quantity(text: object, base: str) -> float:
     """Turn text with a unit into a number of ``base`` units (``s``, ``B``, ``B/s``, ``FLOP/s``).
+
+    Parameters
+    ----------
+    text
+        A number and a unit: ``400 Gbit/s``, ``2 us``. Anything else is refused, numbers too.
+    base
+        The base unit.
+
+    Returns
+    -------
+    float
+        In base units, without any rounding but that of floats.
 
     Raises
     ------
@@ -103,8 +96,38 @@ def _spelt(unit: str) -> str:
     return folded
 
 
+_TWICE = ("KB", "Kbit", "µ", "μ")
+"""How units begin that are written in another way, too."""
+_FOLDED = (
+    (r"micro|µ|μ", "u"),
+    (r"milli", "m"),
+    (r"nano", "n"),
+    (r"sec(ond)?s?$", "s"),
+    (r"(bit|byte)s?", "b"),
+    (r"flops?(/s)?$", "flop/s"),
+    (r"ps$", "/s"),
+)
+"""What is written for what in units that people use and that are not accepted."""
+
+
+_NO_TIME = 1e-12
+"""Shorter times are differences of floats, and shown as 0 s."""
+
+
 def format_quantity(value: float, base: str) -> str:
     """Text with the decimal unit that leaves one to three digits before the point.
+
+    Parameters
+    ----------
+    value
+        In base units.
+    base
+        The base unit: ``s``, ``B``, ``B/s`` or ``FLOP/s``.
+
+    Returns
+    -------
+    str
+        Four significant digits and a unit.
 
     Examples
     --------
@@ -134,36 +157,21 @@ def _validator(base: str) -> BeforeValidator:
 SecondsText = Annotated[float, _validator("s")]
 BandwidthText = Annotated[float, _validator("B/s")]
 FlopsText = Annotated[float, _validator("FLOP/s")]
-
-
-_SPELLINGS = {
-    1: (
-        "bool pred byte char int8 i8 s8 uint8 u8 signedchar unsignedchar qint8 quint8 "
-        "float8 fp8 f8 float8e4m3 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz "
-        "float8e8m0fnu f8e3m4 f8e4m3 f8e4m3fn f8e4m3fnuz f8e4m3b11fnuz f8e5m2 f8e5m2fnuz f8e8m0fnu "
-        "float4e2m1fnx2"
-    ),
-    2: (
-        "half float16 fp16 f16 bfloat16 bf16 nvbfloat16 short shortint int16 i16 s16 "
-        "uint16 u16 unsignedshort unsignedshortint"
-    ),
-    4: (
-        "float float32 fp32 f32 tf32 int int32 i32 s32 uint uint32 u32 unsigned unsignedint qint32 "
-        "complexhalf complex32 complex<half>"
-    ),
-    8: (
-        "double float64 fp64 f64 long longint longlong longlongint int64 i64 s64 uint64 u64 "
-        "unsignedlong unsignedlongint unsignedlonglong complexfloat complex64 c64 complex<float>"
-    ),
-    16: "complexdouble complex128 c128 complex<double>",
-}
-_BYTES = {name: width for width, names in _SPELLINGS.items() for name in names.split()}
-_PREFIX = re.compile(r"(?:torch\.|c10::|at::|std::|nccl(?=[a-z])|dt_)")
-_FILLING = re.compile(r"[\s_]+")
+"""Fields of pydantic models: text with a unit in, base units inside."""
 
 
 def bytes_per_element(dtype: str) -> int:
     """Bytes of one element; case, spaces and underscores do not count.
+
+    Parameters
+    ----------
+    dtype
+        As a framework spells it.
+
+    Returns
+    -------
+    int
+        Bytes (B).
 
     Known are the spellings of PyTorch (``Float``, ``c10::Half``, ``long int``), NCCL
     (``ncclBfloat16``), NumPy (``int64``), XLA's HLO (``pred``, ``f8e4m3fn``) and C on a 64-bit
@@ -187,3 +195,34 @@ def bytes_per_element(dtype: str) -> int:
             f"add it to the table in simulator/quantities.py"
         )
     return _BYTES[name]
+
+
+_SPELLINGS = {
+    1: (
+        "bool pred byte char int8 i8 s8 uint8 u8 signedchar unsignedchar qint8 quint8 "
+        "float8 fp8 f8 float8e4m3 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz "
+        "float8e8m0fnu f8e3m4 f8e4m3 f8e4m3fn f8e4m3fnuz f8e4m3b11fnuz f8e5m2 f8e5m2fnuz f8e8m0fnu "
+        "float4e2m1fnx2"
+    ),
+    2: (
+        "half float16 fp16 f16 bfloat16 bf16 nvbfloat16 short shortint int16 i16 s16 "
+        "uint16 u16 unsignedshort unsignedshortint"
+    ),
+    4: (
+        "float float32 fp32 f32 tf32 int int32 i32 s32 uint uint32 u32 unsigned unsignedint qint32 "
+        "complexhalf complex32 complex<half>"
+    ),
+    8: (
+        "double float64 fp64 f64 long longint longlong longlongint int64 i64 s64 uint64 u64 "
+        "unsignedlong unsignedlongint unsignedlonglong complexfloat complex64 c64 complex<float>"
+    ),
+    16: "complexdouble complex128 c128 complex<double>",
+}
+"""Spellings by bytes per element.
+
+Written out rather than derived from the digits in a name: a spelling nobody has looked at must be
+refused, because a wrong guess halves or doubles every byte of a job.
+"""
+_BYTES = {name: width for width, names in _SPELLINGS.items() for name in names.split()}
+_PREFIX = re.compile(r"(?:torch\.|c10::|at::|std::|nccl(?=[a-z])|dt_)")
+_FILLING = re.compile(r"[\s_]+")

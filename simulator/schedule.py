@@ -18,17 +18,31 @@ from simulator.errors import ScheduleError
 class Step:
     """Transfers that go on at the same time, repeated ``repeats`` times as a run of like steps.
 
-    Columns have shape ``(transfers,)``: rank ``source`` sends chunks ``chunk … chunk + count - 1``
-    to rank ``target`` (ranks are positions in the group). In repetition ``k`` the first chunk is
-    moved by ``k * shift`` within its block of ``cycle`` chunks::
+    A step begins, for the whole group, when the one before has ended. In repetition
+    ``k`` the first chunk is moved by ``k * shift`` within its block of ``cycle`` chunks::
 
         chunk // cycle * cycle + (chunk % cycle + k * shift) % cycle
 
-    With ``reduce`` the target adds what arrives to what it has, without it the target replaces
-    it. A step begins, for the whole group, when the one before has ended.
+    Parameters
+    ----------
+    source, target
+        Ranks, as positions in the group, shape ``(transfers,)``.
+    chunk, count
+        Rank ``source`` sends chunks ``chunk … chunk + count - 1``, shape ``(transfers,)``.
+    reduce
+        The target adds what arrives to what it has; else it replaces it.
+    repeats, shift, cycle
+        A run of like steps, as above.
+    in_network
+        The switches add and copy on the way (NVLS, SHARP): on every link the transfers of a chunk
+        to one target, if they reduce, or from one source, if not, count once.
 
-    With ``in_network`` the switches add and copy on the way (NVLS, SHARP): on every link the
-    transfers of a chunk to one target, if they reduce, or from one source, if not, count once.
+    Examples
+    --------
+    >>> pair = np.array([0, 1], np.int32)
+    >>> exchange = Step(pair, pair[::-1], pair, np.ones(2, np.int32), reduce=True, shift=1, cycle=2)
+    >>> exchange.chunks_at(1).tolist()
+    [1, 0]
     """
 
     source: NDArray[np.int32]
@@ -43,8 +57,8 @@ class Step:
 
     def chunks_at(self, repetition: int) -> NDArray[np.int32]:
         """First chunk of each transfer in the given repetition (0 is the first)."""
-        block, place = np.divmod(self.chunk, self.cycle)
-        moved = block * self.cycle + (place + repetition * self.shift) % self.cycle
+        block, offset = np.divmod(self.chunk, self.cycle)
+        moved = block * self.cycle + (offset + repetition * self.shift) % self.cycle
         return np.asarray(moved, dtype=np.int32)
 
 
@@ -52,14 +66,30 @@ class Step:
 class Schedule:
     """How ``ranks`` ranks carry out a collective of ``kind``.
 
-    The buffer of ``size`` bytes (S of nccl-tests) is cut into ``parts`` chunks of
-    ``size / parts`` bytes; ``chunks`` counts the distinct chunks of the whole group (more than
-    ``parts`` in an all-to-all, where every rank's buffer is another one).
+    Parameters
+    ----------
+    kind, algorithm
+        What is carried out (a key of :data:`collectives.COLLECTIVES`), and how.
+    ranks
+        Size of the group.
+    chunks
+        Distinct chunks of the whole group: more than ``parts`` in an all-to-all, where every
+        rank's buffer is another one.
+    parts
+        The buffer of ``size`` bytes (S of nccl-tests) is cut into so many chunks.
+    steps
+        What happens, one after the other.
 
     Raises
     ------
     ScheduleError
         If a transfer names a rank or chunk that does not exist, or goes from a rank to itself.
+
+    Examples
+    --------
+    >>> zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    >>> print(Schedule("broadcast", "mine", 2, 1, 1, (Step(zero, one, zero, one, reduce=False),)))
+    mine broadcast (n=2)
     """
 
     kind: str
@@ -82,7 +112,7 @@ class Schedule:
     def _check_step(self, where: str, step: Step) -> None:
         columns = (step.source, step.target, step.chunk, step.count)
         if len({len(column) for column in columns}) != 1 or not len(step.source):
-            raise ScheduleError(f"{where}: columns must have one length, and not 0")
+            raise ScheduleError(f"{where}: columns must have equal length, and not 0")
         if step.repeats < 1 or step.cycle < 1:
             raise ScheduleError(f"{where}: repeats and cycle must be positive")
         ends = np.concatenate([step.source, step.target])
@@ -102,16 +132,31 @@ class Schedule:
 class Plan:
     """How a library carries out one call: a schedule and what the software adds to the wire.
 
-    ``overhead`` is paid once per call before anything moves, ``step_latency`` once per step on
-    top of the links' latency (both s). ``efficiency`` is the fraction of each link's bandwidth
-    that carries payload under the protocol (NCCL's LL carries 4 B in 8: 0.5).
+    Parameters
+    ----------
+    schedule
+        The steps.
+    overhead
+        Paid once per call before anything moves (s).
+    step_latency
+        Paid once per step on top of the links' latency (s).
+    efficiency
+        Fraction of each link's bandwidth that carries payload under the protocol (NCCL's LL
+        carries 4 B in 8: 0.5).
+    protocol
+        What the library calls it; "" where there is none.
+    pipelined
+        The message is cut into slices and nobody waits for the group: all steps are under way at
+        once, so their bytes are on the links together, and each costs the mean latency of its
+        transfers. What it takes to fill the pipeline belongs into ``overhead``.
+    latency_factor, bandwidth_factor
+        By resource, what the topology says of its links is multiplied by for this call: what was
+        measured of the library there (1 where nothing is said).
 
-    With ``pipelined`` the message is cut into slices and nobody waits for the group: all steps
-    are under way at once, so their bytes are on the links together, and each costs the mean
-    latency of its transfers. What it takes to fill the pipeline belongs into ``overhead``.
-
-    ``latency_factor`` and ``bandwidth_factor`` multiply what the topology says of the links of a
-    resource, for this call: what was measured of the library there (1 where nothing is said).
+    Raises
+    ------
+    ScheduleError
+        If a time is negative, or a fraction or factor out of range.
     """
 
     schedule: Schedule

@@ -1,9 +1,8 @@
-"""A step as it was measured, in the columns of a timeline: one definition serves both.
+"""What a simulation answers, and the same columns as measured: when ops and calls ran.
 
-The functions of :mod:`simulator.analysis.metrics` read a ``Run``: a simulated ``Timeline`` is one,
-and so is what was measured of the workload.
-
-What a simulation answers: when every op started and ended, and what released it.
+A simulated :class:`Timeline` and what was :func:`measured` of a workload are both
+:class:`RunTimes`, which the functions of :mod:`simulator.analysis.metrics` read: a number is
+defined once, for either.
 """
 
 from dataclasses import dataclass
@@ -22,15 +21,44 @@ from simulator.workload import Floats, Ints, What, Workload
 class Timeline:
     """Start and end of every op (s), and of every call; columns ``(ops,)`` and ``(calls,)``.
 
-    An op of a call starts when its rank arrives and ends when the call has, and its rank has
-    drained. ``call_start`` is when the call began to move: the last arrival. ``released_by`` is
-    the op whose end let an op start (-1: its own ``ready``), ``call_released_by`` the member that
-    arrived last. ``call_spent`` splits each call's time by resource, shape
-    ``(calls, resources + 1)``, the last column for software overhead. ``link_bytes`` has shape
-    ``(links,)``. ``plans`` says how each call was carried out: algorithm, protocol, overheads; None
-    of a call whose size is unknown, or in which nobody took part. ``folded`` says which ranks
-    were simulated for all, or why all were; "" where that was not asked for
-    (:mod:`simulator.folding.fold`).
+    Made by :func:`simulator.engine.simulate.simulate`.
+
+    Parameters
+    ----------
+    workload, topology, engine
+        What was simulated, on what, and how.
+    start, end
+        Of each op (s), shape ``(ops,)``. An op of a call starts when its rank arrives and ends
+        when the call has, and its rank has drained.
+    released_by
+        The op whose end let each op start (-1: its own ``ready``), shape ``(ops,)``.
+    call_start, call_end
+        Of each call (s), shape ``(calls,)``. A call begins to move at the last arrival.
+    call_released_by
+        The op of the member that arrived last, shape ``(calls,)``.
+    call_spent
+        Each call's time by resource (s), shape ``(calls, resources + 1)``; the last column is
+        software overhead.
+    link_bytes
+        Bytes that crossed each link (B), shape ``(links,)``.
+    plans
+        How each call was carried out: algorithm, protocol, overheads; None of a call whose size is
+        unknown, or in which nobody took part.
+    folded
+        Which ranks were simulated for all, or why all were; "" where that was not asked for
+        (:mod:`simulator.folding.fold`).
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.engine.simulate import simulate
+    >>> from simulator.topology import topology
+    >>> from simulator.workload import What
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> _ = builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
+    >>> timeline = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
+    >>> timeline.makespan, timeline.resource_bytes()
+    (0.002, {})
     """
 
     workload: Workload
@@ -70,35 +98,6 @@ class Timeline:
         return dict(zip(self.topology.resources, totals.tolist(), strict=True))
 
 
-class Run(Protocol):
-    """Start and end of every op and every call (s), as :class:`~simulator.timeline.Timeline`."""
-
-    @property
-    def workload(self) -> Workload:
-        """What ran."""
-        ...
-
-    @property
-    def start(self) -> Floats:
-        """When each op started: a call's, when its rank arrived."""
-        ...
-
-    @property
-    def end(self) -> Floats:
-        """When each op ended."""
-        ...
-
-    @property
-    def call_start(self) -> Floats:
-        """When each call's last member arrived."""
-        ...
-
-    @property
-    def call_end(self) -> Floats:
-        """When each call was over."""
-        ...
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured:
     """What was measured of a workload; made by :func:`measured`."""
@@ -131,3 +130,32 @@ def measured(workload: Workload) -> Measured | None:
     np.maximum.at(arrived, call, start[ops])
     np.minimum.at(over, call, end[ops])
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
+
+
+class RunTimes(Protocol):
+    """Start and end of every op and every call (s), as :class:`~simulator.timeline.Timeline`."""
+
+    @property
+    def workload(self) -> Workload:
+        """What ran."""
+        ...
+
+    @property
+    def start(self) -> Floats:
+        """When each op started: a call's, when its rank arrived."""
+        ...
+
+    @property
+    def end(self) -> Floats:
+        """When each op ended."""
+        ...
+
+    @property
+    def call_start(self) -> Floats:
+        """When each call's last member arrived."""
+        ...
+
+    @property
+    def call_end(self) -> Floats:
+        """When each call was over."""
+        ...

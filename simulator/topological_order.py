@@ -1,4 +1,4 @@
-"""Is a graph of edges free of circles, and if not, which one; and if so, in which order."""
+"""The topological order of a graph of edges, or a cycle that keeps it from having one."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,22 +6,22 @@ from numpy.typing import NDArray
 from simulator.hot import hot_loop
 
 
-def find_circle(offset: NDArray[np.int64], target: NDArray[np.int32]) -> list[int]:
-    """Ops on one circle, in order; empty if there is none. The graph is in CSR form."""
-    caught = np.ones(len(offset) - 1, dtype=bool)
-    caught[topological(offset, target)] = False
-    stuck = np.flatnonzero(caught)
+def find_cycle(offset: NDArray[np.int64], target: NDArray[np.int32]) -> list[int]:
+    """Ops on a cycle, in order; empty if there is none. The graph is in CSR form."""
+    on_or_behind = np.ones(len(offset) - 1, dtype=bool)
+    on_or_behind[topological_order(offset, target)] = False
+    stuck = np.flatnonzero(on_or_behind)
     if not len(stuck):
         return []
-    import networkx as nx  # slow to import, and seldom is there a circle
+    import networkx as nx  # slow to import, and seldom is there a cycle
 
     rows = ((op, target[offset[op] : offset[op + 1]].tolist()) for op in stuck.tolist())
     graph = nx.DiGraph((op, follower) for op, followers in rows for follower in followers)
     return [int(op) for op, _ in nx.find_cycle(graph)]
 
 
-def topological(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Order ops so that every edge leads on (Kahn 1962); those on or behind a circle are left out.
+def topological_order(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Order ops so that every edge leads on (Kahn 1962); those on or behind a cycle are left out.
 
     Of a graph in CSR form. Ops that may come at the same time come in order of their index or of
     what freed them: the same graph always has the same order.
@@ -32,9 +32,9 @@ def topological(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray
 
 
 def depths(offset: NDArray[np.int64], target: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Length, in edges, of the longest way to each op; of a graph without circles, in CSR form."""
+    """Edges on the longest path to each op; of a graph without cycles, in CSR form."""
     depth = np.zeros(len(offset) - 1, dtype=np.int64)
-    _deepen(offset, target, topological(offset, target), depth)
+    _deepen(offset, target, topological_order(offset, target), depth)
     return depth
 
 
@@ -45,7 +45,7 @@ def _queue_up(
     waits: NDArray[np.int32],
     queue: NDArray[np.int32],
 ) -> int:
-    """Queue ops when nothing is before them any more; return how many were."""
+    """Put ops into the ready queue when nothing is before them any more; return how many were."""
     queued = 0
     for op in range(len(waits)):
         if waits[op] == 0:

@@ -27,12 +27,35 @@ SCALE_UP, SCALE_OUT, PCIE = "scale_up", "scale_out", "pcie"
 class Link:
     """One direction of a cable.
 
+    Parameters
+    ----------
+    source, target
+        Nodes: ranks by number, all else by name.
+    bandwidth
+        B/s; infinite where nothing limits it.
+    latency
+        s.
+    resource
+        What it is counted as; a what-if scales the links of one resource.
+    latency_resource
+        The resource whose latency this is, "" for the link's own: a PCIe switch may be given the
+        latency of the scale-up fabric.
+
+    Raises
+    ------
+    TopologyError
+        If the bandwidth is not positive, the latency not a time, or both ends are the same node.
+
+    Notes
+    -----
     ``latency`` is alpha and ``1 / bandwidth`` is beta of the Hockney model (Parallel Computing
     20, 1994): a message of ``m`` bytes on an idle link takes ``latency + m / bandwidth``. On a
     path the message is cut through, not stored: latencies add up, the least bandwidth counts.
 
-    ``latency_resource`` is the resource whose latency this is, "" for the link's own: a PCIe switch
-    may be given the latency of the scale-up fabric.
+    Examples
+    --------
+    >>> Link(0, "switch", 50e9, 1e-6).resource
+    'scale_up'
     """
 
     source: Node
@@ -59,11 +82,35 @@ class Link:
 class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
 
-    Columns have shape ``(links,)``; ``source`` and ``target`` are indices into ``nodes``, of
-    which the ranks come first. ``resource`` is an index into ``resources``; ``latency_resource``
-    is the name of the resource whose latency a link has. ``route`` says which nodes a message
-    passes, both ends included; without it :mod:`simulator.routing.routes` finds the shortest path.
-    Build one with :func:`topology`.
+    Build one with :func:`topology`, or with a function of :mod:`topologies`.
+
+    Parameters
+    ----------
+    name
+        With its parameters: ``torus(4x8)``.
+    ranks
+        How many; they are the first of ``nodes``.
+    nodes
+        Ranks, switches, NICs.
+    source, target
+        Ends of each link, as indices into ``nodes``, shape ``(links,)``.
+    bandwidth, latency
+        Of each link (B/s, s), shape ``(links,)``.
+    resource
+        Of each link, as an index into ``resources``, shape ``(links,)``.
+    resources
+        Their names.
+    latency_resource
+        Name of the resource whose latency each link has, shape ``(links,)``.
+    route
+        Which nodes a message passes, both ends included; without it
+        :mod:`simulator.routing.routes` finds the shortest path.
+
+    Examples
+    --------
+    >>> network = topology("pair", 2, [Link(0, 1, 50e9, 1e-6), Link(1, 0, 50e9, 1e-6)])
+    >>> len(network), network.resources, network.link(1).target
+    (2, ('scale_up',), 0)
     """
 
     name: str
@@ -154,10 +201,31 @@ class Topology:
 def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
     """Compile links into a topology; ranks are the nodes ``0 … ranks - 1``.
 
+    Parameters
+    ----------
+    name
+        What errors and tables call it.
+    ranks
+        How many there are.
+    links
+        Every direction of every cable.
+
+    Returns
+    -------
+    Topology
+        Nodes other than ranks come in the order in which links name them.
+
     Raises
     ------
     TopologyError
         If there is no rank, a link is given twice, or a rank among several has no link.
+
+    Examples
+    --------
+    >>> links = [Link(rank, "s", 50e9, 1e-6) for rank in (0, 1)]
+    >>> links += [Link("s", rank, 50e9, 1e-6) for rank in (0, 1)]
+    >>> topology("star", 2, links).nodes
+    (0, 1, 's')
     """
     if ranks < 1:
         raise TopologyError(f"{name}: a topology needs a rank, not {ranks}")

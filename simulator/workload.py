@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
 from simulator.names import same_name
-from simulator.topological_order import find_circle
+from simulator.topological_order import find_cycle
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -61,7 +61,15 @@ def kind_named(text: str) -> str | None:
 
 
 class What(IntEnum):
-    """What an op is; the value is the code in ``Workload.what``."""
+    """What an op is; the value is the code in ``Workload.what``.
+
+    Ops from ``COLLECTIVE`` on are part of a call.
+
+    Examples
+    --------
+    >>> What.COMPUTE < What.COLLECTIVE, What(5).name
+    (True, 'RECEIVE')
+    """
 
     HOST = 0
     COMPUTE = 1
@@ -73,7 +81,25 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ordered ranks of a communicator, with what the trace calls it (``tp``, ``default_pg``, …)."""
+    """Ordered ranks of a communicator, with what the trace calls it (``tp``, ``default_pg``, …).
+
+    Parameters
+    ----------
+    ranks
+        Of the job, each once.
+    label
+        What the trace calls it.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no rank, or one stands twice.
+
+    Examples
+    --------
+    >>> print(Group((0, 1, 2, 3), "tp"))
+    tp[4]
+    """
 
     ranks: tuple[int, ...]
     label: str = ""
@@ -108,8 +134,26 @@ class Op:
 class Call:
     """One row of the table of calls, as a view; or a call by itself, to be planned.
 
-    ``size`` is S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output, in
-    bytes.
+    Parameters
+    ----------
+    kind, group
+        What is done (a member of :data:`KINDS`), and by whom.
+    size
+        S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output (B); NaN where
+        it is not known.
+    dtype
+        As the trace spells it.
+    transfer
+        Measured time from the last member's arrival to the end (s); NaN where it is not known.
+    index
+        Row of the table; -1 of a call by itself.
+    sequence
+        Number of the call among those of its group, as the trace counts.
+
+    Examples
+    --------
+    >>> print(Call("all_reduce", Group((0, 1), "dp"), 64e6, sequence=3))
+    all_reduce #3 of dp[2] (64000000 B)
     """
 
     kind: str
@@ -245,22 +289,52 @@ class Edges:
 class Workload:
     """A step of a job as a graph of ops; columns have shape ``(ops,)``.
 
-    ``duration`` of an op of a call is what its rank needs after the call's end (draining; 0 as a
-    rule): how long the call itself takes, the network says.
+    Read one from a trace (:func:`traces.load`), or put it together with
+    :class:`simulator.builder.WorkloadBuilder`.
 
-    ``ready`` is the earliest time an op may start whatever it waits for (a rank that starts late,
-    a stream still busy with the step before). ``measured_start`` and ``measured_end`` are NaN where
-    nothing was measured. ``job_ranks`` is the size of the job, ``ranks`` those the workload holds.
-
-    ``flops`` and ``traffic`` are an op's floating-point operations and bytes from and to its
-    accelerator's memory, NaN where not known; None where they are known of no op.
+    Parameters
+    ----------
+    what, rank
+        What each op is (:class:`What`), and whose.
+    lane, name
+        Where it runs and what it is called, as indices into ``lanes`` and ``names``.
+    call
+        The call it is part of, -1 for none.
+    duration
+        How long it takes of itself (s). Of an op of a call: what its rank needs after the call's
+        end (draining; 0 as a rule), since how long the call takes, the network says.
+    ready
+        Earliest time it may start whatever it waits for (s): a rank that starts late, a stream
+        still busy with the step before.
+    measured_start, measured_end
+        As recorded (s), NaN where nothing was.
+    edges, calls, groups
+        What waits for what, the collectives and messages, and who takes part in them.
+    names, lanes
+        Tables of text.
+    job_ranks
+        Size of the job; ``ranks`` are those the workload holds.
+    notes
+        What the reader of the trace has to say.
+    flops, traffic
+        Floating-point operations and bytes from and to the accelerator's memory, NaN where not
+        known; None where they are known of no op.
 
     Raises
     ------
     WorkloadError
         If columns differ in length, a time is negative or not finite, an index points nowhere, a
         call is joined by a rank outside its group or twice by one rank, or the edges make a
-        circle.
+        cycle.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> builder = WorkloadBuilder(job_ranks=2)
+    >>> _ = builder.op(What.COMPUTE, rank=1, lane="stream 7", name="gemm", duration=1e-3)
+    >>> workload = builder.build()
+    >>> len(workload), workload.ranks, str(workload.op(0))
+    (1, (1,), "rank 1 stream 7 'gemm' (op 0)")
     """
 
     what: NDArray[np.uint8]
@@ -407,7 +481,9 @@ def _check_ranks(workload: Workload) -> None:
         for rank in (min(group.ranks), max(group.ranks)):
             if not 0 <= rank < workload.job_ranks:
                 job = f"a job of {workload.job_ranks}"
-                raise WorkloadError(f"group {group} names rank {rank}, which {job} has not")
+                raise WorkloadError(
+                    f"group {group} names rank {rank}, which does not exist in {job}"
+                )
 
 
 def _check_table_of_calls(calls: Calls, groups: int) -> None:
@@ -451,7 +527,7 @@ def _check_calls(workload: Workload) -> None:
 
 
 def _check_order(workload: Workload) -> None:
-    circle = find_circle(workload.edges.offset, workload.edges.target)
-    if circle:
-        ops = " -> ".join(str(workload.op(op)) for op in [*circle, circle[0]])
-        raise WorkloadError(f"the edges make a circle: {ops}")
+    cycle = find_cycle(workload.edges.offset, workload.edges.target)
+    if cycle:
+        ops = " -> ".join(str(workload.op(op)) for op in [*cycle, cycle[0]])
+        raise WorkloadError(f"the edges make a cycle: {ops}")

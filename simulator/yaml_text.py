@@ -46,17 +46,17 @@ def parse_yaml(
     try:
         if isinstance(text, bytes):
             text = text.decode()
-        found: object = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+        value: object = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
     except UnicodeError as error:
         raise wrong(f"{source}: not YAML that can be used: it is not UTF-8 text") from error
     except yaml.YAMLError as error:
-        line, problem = _told(error, text if isinstance(text, str) else "")
-        told = " ".join(problem.split())[:_LONGEST_COMPLAINT]
-        raise wrong(f"{source}: line {line}: not YAML that can be used: {told}") from error
-    return found
+        line, problem = _where_and_what(error, text if isinstance(text, str) else "")
+        complaint = " ".join(problem.split())[:_LONGEST_COMPLAINT]
+        raise wrong(f"{source}: line {line}: not YAML that can be used: {complaint}") from error
+    return value
 
 
-def _told(error: yaml.YAMLError, text: str) -> tuple[int, str]:
+def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     """Return where an error of PyYAML is, and what it says."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark

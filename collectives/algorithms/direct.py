@@ -1,13 +1,8 @@
 """Direct algorithms: every rank sends straight to the rank that needs it, in one step.
 
 The fewest steps, and on a network with a port per rank the fewest bytes too (all-to-all, the
-halves of two-shot); n-1 transfers leave each rank at the same time.
-
-All-to-all with a size of its own for every pair (``all_to_all_v`` of MPI and PyTorch).
-
-The bytes become whole units, chunks of one length, so that the ordinary schedule can carry them:
-the greatest common divisor, or more where there would be too many to count; messages are then
-rounded up, by less than 1e-9 of all bytes each.
+halves of two-shot); n-1 transfers leave each rank at the same time. An all-to-all may have a size
+of its own for every pair (``all_to_all_v`` of MPI and PyTorch).
 """
 
 from math import ceil
@@ -19,6 +14,35 @@ from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
 Ranks = NDArray[np.int32]
+ByteTable = NDArray[np.int64]
+"""Bytes that each rank has for each, shape ``(n, n)``."""
+
+
+def two_shot_all_reduce(n: int) -> Schedule:
+    """Direct reduce-scatter, then direct all-gather: two steps and the fewest bytes."""
+    steps = reduce_scatter(n).steps + all_gather(n).steps
+    return Schedule("all_reduce", "two_shot", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def one_shot_all_reduce(n: int) -> Schedule:
+    """Send everything to everybody: one step, (n-1) S per rank; for small sizes."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, np.zeros_like(source), reduce=True)
+    return Schedule("all_reduce", "one_shot", ranks=n, chunks=1, parts=1, steps=steps)
+
+
+def reduce_scatter(n: int) -> Schedule:
+    """Send everybody the chunk that is theirs: one step of S/n to each."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, target, reduce=True)
+    return Schedule("reduce_scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def all_gather(n: int) -> Schedule:
+    """Send the own chunk to everybody: one step of S/n to each."""
+    source, target = _pairs(n)
+    steps = _one_step(source, target, source, reduce=False)
+    return Schedule("all_gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_to_all(n: int) -> Schedule:
@@ -36,47 +60,6 @@ def pairwise_all_to_all(n: int) -> Schedule:
         target = (rank + np.int32(distance)) % np.int32(n)
         steps += _one_step(rank, target, rank * np.int32(n) + target, reduce=False)
     return Schedule("all_to_all", "pairwise", ranks=n, chunks=n * n, parts=n, steps=steps)
-
-
-def all_gather(n: int) -> Schedule:
-    """Send the own chunk to everybody: one step of S/n to each."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, source, reduce=False)
-    return Schedule("all_gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def reduce_scatter(n: int) -> Schedule:
-    """Send everybody the chunk that is theirs: one step of S/n to each."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, target, reduce=True)
-    return Schedule("reduce_scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def two_shot_all_reduce(n: int) -> Schedule:
-    """Direct reduce-scatter, then direct all-gather: two steps and the fewest bytes."""
-    steps = reduce_scatter(n).steps + all_gather(n).steps
-    return Schedule("all_reduce", "two_shot", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def one_shot_all_reduce(n: int) -> Schedule:
-    """Send everything to everybody: one step, (n-1) S per rank; for small sizes."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, np.zeros_like(source), reduce=True)
-    return Schedule("all_reduce", "one_shot", ranks=n, chunks=1, parts=1, steps=steps)
-
-
-def gather(n: int) -> Schedule:
-    """Everybody sends its chunk to rank 0, all at once."""
-    rank = np.arange(1, n, dtype=np.int32)
-    steps = _one_step(rank, np.zeros_like(rank), rank, reduce=False)
-    return Schedule("gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def scatter(n: int) -> Schedule:
-    """Rank 0 sends everybody its chunk, all at once."""
-    rank = np.arange(1, n, dtype=np.int32)
-    steps = _one_step(np.zeros_like(rank), rank, rank, reduce=False)
-    return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def broadcast(n: int) -> Schedule:
@@ -97,6 +80,20 @@ def reduce(n: int) -> Schedule:
     return Schedule("reduce", "scatter_gather", ranks=n, chunks=n, parts=n, steps=steps)
 
 
+def gather(n: int) -> Schedule:
+    """Everybody sends its chunk to rank 0, all at once."""
+    rank = np.arange(1, n, dtype=np.int32)
+    steps = _one_step(rank, np.zeros_like(rank), rank, reduce=False)
+    return Schedule("gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def scatter(n: int) -> Schedule:
+    """Rank 0 sends everybody its chunk, all at once."""
+    rank = np.arange(1, n, dtype=np.int32)
+    steps = _one_step(np.zeros_like(rank), rank, rank, reduce=False)
+    return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
 def send_receive(n: int = 2) -> Schedule:
     """One message, from rank 0 to rank 1; a rank alone has nobody to send to.
 
@@ -115,8 +112,8 @@ def send_receive(n: int = 2) -> Schedule:
 def _pairs(n: int) -> tuple[Ranks, Ranks]:
     """Every rank with every other one."""
     source = np.repeat(np.arange(n, dtype=np.int32), n - 1)
-    place = np.tile(np.arange(n - 1, dtype=np.int32), n)
-    return source, place + (place >= source)
+    other = np.tile(np.arange(n - 1, dtype=np.int32), n)
+    return source, other + (other >= source)
 
 
 def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tuple[Step, ...]:
@@ -125,14 +122,7 @@ def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tu
     return (Step(source, target, chunk, np.ones_like(source), reduce=reduce),)
 
 
-Matrix = NDArray[np.int64]
-
-
-MOST = 2**30
-"""Most units: chunks are counted with 32 bits."""
-
-
-def all_to_all_v(sizes: Matrix) -> Schedule:
+def all_to_all_v(sizes: ByteTable) -> Schedule:
     """Send every rank its bytes at once; ``sizes[s, t]`` is what ``s`` has for ``t`` (B).
 
     Lay it out with S = :func:`all_to_all_v_size`. Chunks are numbered row by row; their sources and
@@ -150,12 +140,12 @@ def all_to_all_v(sizes: Matrix) -> Schedule:
     return Schedule("all_to_all", "direct_v", len(units), chunks=chunks, parts=parts, steps=steps)
 
 
-def all_to_all_v_size(sizes: Matrix) -> float:
+def all_to_all_v_size(sizes: ByteTable) -> float:
     """S of nccl-tests: the larger of what the busiest rank has and what it gets (B)."""
     return float(_busiest(_units(sizes)) * _unit(sizes))
 
 
-def all_to_all_v_owners(sizes: Matrix) -> tuple[Ranks, Ranks]:
+def all_to_all_v_owners(sizes: ByteTable) -> tuple[Ranks, Ranks]:
     """Source and target of each chunk, as :func:`collectives.check` takes them."""
     units = _units(sizes)
     source, target = (
@@ -164,22 +154,32 @@ def all_to_all_v_owners(sizes: Matrix) -> tuple[Ranks, Ranks]:
     return source.astype(np.int32), target.astype(np.int32)
 
 
-def _busiest(units: Matrix) -> int:
+def _busiest(units: ByteTable) -> int:
+    """Units of the rank that sends or receives the most."""
     return int(max(units.sum(axis=0).max(), units.sum(axis=1).max()))
 
 
-def _units(sizes: Matrix) -> Matrix:
-    units: Matrix = -(-_checked(sizes) // _unit(sizes))
+def _units(sizes: ByteTable) -> ByteTable:
+    """Messages in whole units, rounded up: chunks of equal length."""
+    units: ByteTable = -(-_checked(sizes) // _unit(sizes))
     return units
 
 
-def _unit(sizes: Matrix) -> int:
+def _unit(sizes: ByteTable) -> int:
+    """Bytes of a unit: the greatest common divisor, or more where there would be too many to count.
+
+    Messages are then rounded up by less than 1e-9 of all bytes each.
+    """
     table = _checked(sizes)
     total = int(table.sum())
-    return max(1, int(np.gcd.reduce(table.ravel())), ceil(total / MOST))
+    return max(1, int(np.gcd.reduce(table.ravel())), ceil(total / _MOST_UNITS))
 
 
-def _checked(sizes: Matrix) -> Matrix:
+_MOST_UNITS = 2**30
+"""Most units: chunks are counted with 32 bits."""
+
+
+def _checked(sizes: ByteTable) -> ByteTable:
     table = np.asarray(sizes)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
         raise ScheduleError(f"all_to_all_v needs bytes for every pair, not a table {table.shape}")

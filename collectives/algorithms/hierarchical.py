@@ -1,4 +1,4 @@
-"""Rings inside each domain and rings across domains, one per place in the domain.
+"""Rings inside each domain, and between domains rings or switches that add.
 
 ``levels`` counts from the inside out: ``(local ranks, domains)``, or ``(local, nodes, pods)``.
 Ranks are numbered in C order of an array of shape ``levels``: with two levels, place l of domain d
@@ -10,13 +10,11 @@ Every rank sends (L-1)/L of S inside and (D-1)/D of S/L across, in one direction
 all ranks use the scale-out fabric at the same time. The same stages are the rings of a torus, one
 dimension after the other.
 
-All-reduce added up by the switches between domains (SHARP).
-
-Rings reduce inside each domain; then the ranks of a place send what is left to the fabric, whose
-switches add it and hand the sum back: S/L out of each NIC and S/L into it, where a ring between D
-domains moves 2 (D-1)/D of S/L each way and a tree as much. Graham et al., "Scalable Hierarchical
-Aggregation Protocol (SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006. Whether a fabric can add
-is the user's to know: it is only taken where it is forced.
+Where the fabric can add (SHARP), the ranks of a place send it what is left instead, and it hands
+the sum back: S/L out of each NIC and S/L into it, where a ring between D domains moves 2 (D-1)/D of
+S/L each way and a tree as much. Graham et al., "Scalable Hierarchical Aggregation Protocol
+(SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006. Whether a fabric can add is the user's to know:
+it is only taken where it is forced.
 """
 
 from math import prod
@@ -61,11 +59,7 @@ def _schedule(kind: str, levels: tuple[int, ...], steps: tuple[Step, ...]) -> Sc
 
 
 def sharp_all_reduce(local: int, domains: int) -> Schedule:
-    """Reduce-scatter inside, add in the fabric, all-gather inside: 2(L-1) + 2 steps.
-
-    Ranks and chunks are numbered as in :mod:`collectives.algorithms.hierarchical`: place l of
-    domain d is rank ``l * domains + d``.
-    """
+    """Reduce-scatter inside, add in the fabric, all-gather inside: 2(L-1) + 2 steps."""
     shape = (local, domains)
     inside = pass_on(shape, 0, offset=-1, reduce=True)
     back = pass_on(shape, 0, offset=0, reduce=False)
@@ -78,14 +72,14 @@ def _in_the_fabric(local: int, domains: int) -> tuple[Step, ...]:
     """Everybody of a place sends up what another one owns; then owners' sums come down."""
     if domains == 1:
         return ()
-    place, owner, other = np.meshgrid(
+    place, owner, member = np.meshgrid(
         np.arange(local), np.arange(domains), np.arange(domains), indexing="ij"
     )
-    apart = owner != other
+    apart = owner != member
     chunk = (place * domains + owner)[apart].astype(np.int32)
-    peer = (place * domains + other)[apart].astype(np.int32)
-    one = np.ones_like(chunk)
+    peer = (place * domains + member)[apart].astype(np.int32)
+    single = np.ones_like(chunk)
     return (
-        Step(peer, chunk, chunk, one, reduce=True, in_network=True),
-        Step(chunk, peer, chunk, one, reduce=False, in_network=True),
+        Step(peer, chunk, chunk, single, reduce=True, in_network=True),
+        Step(chunk, peer, chunk, single, reduce=False, in_network=True),
     )

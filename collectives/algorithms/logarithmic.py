@@ -1,12 +1,9 @@
-"""Partners at distances that double or halve: log2 n steps.
+"""Partners at distances that double or halve: about log2 n steps.
 
 The exchanges need n to be a power of two and refuse other groups; Thakur, Rabenseifner and Gropp
-2005 (doi 10.1177/1094342005051521), section 4. The dissemination barrier takes any n.
-
-Logarithmic steps for any number of ranks: Bruck's all-to-all, and PAT.
-
-Both look at the distance from source to target in binary: a chunk makes the hops of the bits that
-are set, so that every rank talks to one rank at distance 2^k in each step.
+2005 (doi 10.1177/1094342005051521), section 4. The dissemination barrier, Bruck's all-to-all and
+PAT take any n: they look at the distance from source to target in binary, and a chunk makes the
+hops of the bits that are set, so that every rank talks to one rank at distance 2^k in each step.
 """
 
 import numpy as np
@@ -14,6 +11,8 @@ from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+
+Ranks = NDArray[np.int32]
 
 
 def doubling_all_reduce(n: int) -> Schedule:
@@ -23,6 +22,16 @@ def doubling_all_reduce(n: int) -> Schedule:
         for distance in _distances("recursive_doubling all_reduce", n)
     )
     return Schedule("all_reduce", "recursive_doubling", ranks=n, chunks=1, parts=1, steps=steps)
+
+
+def halving_doubling_all_reduce(n: int) -> Schedule:
+    """Halving reduce-scatter, then doubling all-gather: 2 log2 n steps, the fewest bytes.
+
+    Known as Rabenseifner's algorithm.
+    """
+    _distances("halving_doubling all_reduce", n)
+    steps = halving_reduce_scatter(n).steps + doubling_all_gather(n).steps
+    return Schedule("all_reduce", "halving_doubling", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def halving_reduce_scatter(n: int) -> Schedule:
@@ -43,32 +52,8 @@ def doubling_all_gather(n: int) -> Schedule:
     return Schedule("all_gather", "recursive_doubling", ranks=n, chunks=n, parts=n, steps=steps)
 
 
-def halving_doubling_all_reduce(n: int) -> Schedule:
-    """Halving reduce-scatter, then doubling all-gather: 2 log2 n steps, the fewest bytes.
-
-    Known as Rabenseifner's algorithm.
-    """
-    _distances("halving_doubling all_reduce", n)
-    steps = halving_reduce_scatter(n).steps + doubling_all_gather(n).steps
-    return Schedule("all_reduce", "halving_doubling", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def barrier(n: int) -> Schedule:
-    """Tell the rank 1, 2, 4, … further on who has come: ceil(log2 n) steps, any n.
-
-    The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17
-    (1988). Ranks hear of each other twice where n is no power of two, which a barrier permits.
-    """
-    rank = np.arange(n, dtype=np.int32)
-    zero, one = np.zeros_like(rank), np.ones_like(rank)
-    steps = tuple(
-        Step(rank, (rank + np.int32(2**power)) % np.int32(n), zero, one, reduce=True)
-        for power in range((n - 1).bit_length())
-    )
-    return Schedule("barrier", "dissemination", ranks=n, chunks=1, parts=1, steps=steps)
-
-
 def _distances(name: str, n: int) -> tuple[int, ...]:
+    """Distances 1, 2, 4, … n/2; ``name`` is what errors call the algorithm."""
     if n < 1 or n & (n - 1):
         raise ScheduleError(f"{name} needs a power of two of ranks, not {n}")
     return tuple(2**power for power in range(n.bit_length() - 1))
@@ -82,7 +67,19 @@ def _exchange(n: int, distance: int, *, block: int, parts: int, reduce: bool) ->
     return Step(source, target, chunk, np.full_like(source, block), reduce=reduce)
 
 
-Ranks = NDArray[np.int32]
+def barrier(n: int) -> Schedule:
+    """Tell the rank 1, 2, 4, … further on who has come: ceil(log2 n) steps, any n.
+
+    The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17
+    (1988). Ranks hear of each other twice where n is no power of two, which a barrier permits.
+    """
+    rank = np.arange(n, dtype=np.int32)
+    zero, single = np.zeros_like(rank), np.ones_like(rank)
+    steps = tuple(
+        Step(rank, (rank + np.int32(2**power)) % np.int32(n), zero, single, reduce=True)
+        for power in range((n - 1).bit_length())
+    )
+    return Schedule("barrier", "dissemination", ranks=n, chunks=1, parts=1, steps=steps)
 
 
 def bruck_all_to_all(n: int) -> Schedule:

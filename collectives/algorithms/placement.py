@@ -21,6 +21,18 @@ Ranks = NDArray[np.int32]
 def placed(schedule: Schedule, order: Ranks) -> Schedule:
     """Let group rank ``order[i]`` play rank i of the schedule.
 
+    Parameters
+    ----------
+    schedule
+        As its builder numbers ranks.
+    order
+        Group ranks, shape ``(n,)``.
+
+    Returns
+    -------
+    Schedule
+        Chunks keep their numbers; :func:`placed_owners` says whose they are then.
+
     Raises
     ------
     ScheduleError
@@ -36,7 +48,7 @@ def placed(schedule: Schedule, order: Ranks) -> Schedule:
     return replace(schedule, steps=steps)
 
 
-def owners(schedule: Schedule, order: Ranks) -> Ranks:
+def placed_owners(schedule: Schedule, order: Ranks) -> Ranks:
     """Owner of each chunk of ``placed(schedule, order)``, as :func:`collectives.check` takes it."""
     return np.repeat(np.asarray(order, dtype=np.int32), schedule.chunks // schedule.ranks)
 
@@ -58,7 +70,7 @@ def from_root(order: Ranks, domains: Ranks) -> Ranks:
     return np.concatenate([np.roll(order[:home], -root), order[home:]])
 
 
-def grid(positions: Ranks, domains: Ranks) -> Ranks:
+def domain_grid(positions: Ranks, domains: Ranks) -> Ranks:
     """Group ranks as an array ``(local ranks, domains)``, each column one domain by position.
 
     Raises

@@ -1,12 +1,13 @@
 """Rings: every rank talks to its two neighbours only, and sends the fewest bytes possible.
 
-Ranks pass blocks of chunks on to the next rank, all at once. Rings lie along one axis of an array
-of ranks, so that a flat ring, the levels of a hierarchy and the dimensions of a torus are the same
-few lines (:func:`pass_on`).
+*One ring*, or many small ones side by side: ranks pass blocks of chunks on to the next rank, all at
+once. Rings lie along one axis of an array of ranks, so that a flat ring, the levels of a hierarchy
+and the dimensions of a torus are the same few lines (:func:`pass_on`). A broadcast goes down a
+chain, a ring that is not closed.
 
-Several rings at once, each through every rank and each over NICs of its own.
-
-This is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
+*Several rings at once*, each through every rank, each with a share of the buffer: over both
+directions of the cables, over all links of a full mesh, or over a NIC of its own in every domain.
+The last is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
 different channels leave a node through different NICs. Steps inside and across nodes go on at the
 same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
 """
@@ -19,9 +20,20 @@ from numpy.typing import NDArray
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
+Ranks = NDArray[np.int32]
+
 PIPELINE = 8
 """Chunks of a chain where nobody says how many: as many as NCCL keeps slots in a connection's
 buffer (NCCL_STEPS, src/include/device.h)."""
+
+
+def all_reduce(n: int) -> Schedule:
+    """Reduce-scatter, then all-gather: 2(n-1) steps of S/n, the fewest bytes.
+
+    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002.
+    """
+    steps = reduce_scatter(n).steps + all_gather(n).steps
+    return Schedule("all_reduce", "ring", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def reduce_scatter(n: int) -> Schedule:
@@ -34,15 +46,6 @@ def all_gather(n: int) -> Schedule:
     """Each rank's chunk travels once around: n-1 steps of S/n."""
     steps = pass_on((n,), 0, offset=0, reduce=False)
     return Schedule("all_gather", "ring", ranks=n, chunks=n, parts=n, steps=steps)
-
-
-def all_reduce(n: int) -> Schedule:
-    """Reduce-scatter, then all-gather: 2(n-1) steps of S/n, the fewest bytes.
-
-    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002.
-    """
-    steps = reduce_scatter(n).steps + all_gather(n).steps
-    return Schedule("all_reduce", "ring", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_to_all(n: int, *, bundled: bool = True) -> Schedule:
@@ -84,9 +87,9 @@ def best_chunks(n: int, *, size: float, alpha: float, bandwidth: float) -> float
 def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> tuple[Step, ...]:
     """Rings along one axis of an array of ranks, all at once, as one run of like steps.
 
-    Ranks and chunks are numbered alike, in C order of an array of ``shape``. The rank at place p
-    of its ring begins with the block of place ``p + offset`` and goes on with the one it has just
-    received, ``shape[axis] - 1`` times. A block is what differs only in later axes.
+    Ranks and chunks are numbered alike, in C order of an array of ``shape``. The rank at position
+    p of its ring begins with the block of position ``p + offset`` and goes on with the one it has
+    just received, ``shape[axis] - 1`` times. A block is what differs only in later axes.
     """
     length, block = shape[axis], prod(shape[axis + 1 :])
     if min(shape) < 1:
@@ -94,14 +97,14 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
     if length == 1:
         return ()
     rank = np.arange(prod(shape), dtype=np.int32)
-    place = rank // block % length
-    ring = rank - place * block
+    position = rank // block % length
+    ring = rank - position * block
     start = rank // (length * block) * (length * block)
     return (
         Step(
             source=rank,
-            target=ring + (place + 1) % length * block,
-            chunk=start + (place + offset) % length * block,
+            target=ring + (position + 1) % length * block,
+            chunk=start + (position + offset) % length * block,
             count=np.full_like(rank, block),
             reduce=reduce,
             repeats=length - 1,
@@ -109,18 +112,6 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
             cycle=length * block,
         ),
     )
-
-
-def _one_by_one(n: int) -> tuple[Step, ...]:
-    rank = np.arange(n, dtype=np.int32)
-    one = np.ones_like(rank)
-    steps = []
-    for distance in range(1, n):
-        for hop in range(distance):
-            origin = (rank - np.int32(hop)) % np.int32(n)
-            chunk = origin * np.int32(n) + (origin + np.int32(distance)) % np.int32(n)
-            steps.append(Step(rank, (rank + one) % np.int32(n), chunk, one, reduce=False))
-    return tuple(steps)
 
 
 def _bundled(n: int) -> tuple[Step, ...]:
@@ -145,13 +136,26 @@ def _bundled(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def _one_by_one(n: int) -> tuple[Step, ...]:
+    """One chunk of every rank per step, hop by hop, the nearest targets first."""
+    rank = np.arange(n, dtype=np.int32)
+    single = np.ones_like(rank)
+    steps = []
+    for distance in range(1, n):
+        for hop in range(distance):
+            origin = (rank - np.int32(hop)) % np.int32(n)
+            chunk = origin * np.int32(n) + (origin + np.int32(distance)) % np.int32(n)
+            steps.append(Step(rank, (rank + single) % np.int32(n), chunk, single, reduce=False))
+    return tuple(steps)
+
+
 def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     """Fill, run full (one run of like steps), drain; columns are views of four arrays."""
     if chunks < 1:
         raise ScheduleError(f"a chain of {len(order)} ranks needs a chunk, not {chunks}")
     hops = len(order) - 1
     number = np.arange(max(chunks, hops), dtype=np.int32)
-    one = np.ones_like(number)
+    single = np.ones_like(number)
     full = max(0, chunks - hops)
     steps = []
     time = 0
@@ -163,7 +167,7 @@ def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step
                 source=order[first:end],
                 target=order[first + 1 : end + 1],
                 chunk=number[time - end + 1 : time - first + 1][::-1],
-                count=one[: end - first],
+                count=single[: end - first],
                 reduce=reduce,
                 repeats=repeats,
                 shift=1,
@@ -174,78 +178,27 @@ def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step
     return tuple(steps) if hops else ()
 
 
-Ranks = NDArray[np.int32]
-
-
-def orders(grid: Ranks) -> Ranks:
-    """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
-
-    Ring c enters even domains at place c and goes up, odd ones at place c-1 and goes down: it
-    leaves a domain through the NIC at whose rail it enters the next one (but for the last hop
-    around an odd number of domains), and every rank sends and receives across for one ring.
-    """
-    local, domains = grid.shape
-    ring, domain, place = np.ogrid[:local, :domains, :local]
-    visited = np.where(domain % 2, ring - 1 - place, ring + place) % local
-    rings: Ranks = grid[visited, domain].reshape(local, -1)
-    return rings
-
-
-def both_ways(n: int) -> Ranks:
-    """Two rings, one up and one down: each carries half, over the other direction of the cables."""
-    up = np.arange(n, dtype=np.int32)
-    return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
-
-
-def disjoint(n: int) -> Ranks:
-    """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
-
-    Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
-    Walecki's zigzag: the last rank between the ends of i, i+1, i-1, i+2, … modulo n-1, which uses
-    the cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
-    Bull. Inst. Combin. Appl. 52 (2008)).
-    """
-    if n < 4:
-        return both_ways(n)
-    others = n - 1
-    step = np.arange(others)
-    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
-    paths = (np.arange(others // 2)[:, None] + zigzag) % others
-    cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
-    return np.concatenate([cycles, cycles[:, ::-1]])
-
-
-def uneven_orders(positions: Ranks, domains: Ranks) -> Ranks:
-    """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
-
-    ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
-    enters each domain at its member c (counted round) and goes through all of it, so that the
-    rings use different NICs of every domain.
-    """
-    order = np.argsort(positions)
-    members = [order[domains[order] == domain] for domain in np.unique(domains)]
-    count = min(len(inside) for inside in members)
-    rings = [np.concatenate([np.roll(one, -ring) for one in members]) for ring in range(count)]
-    return np.array(rings, dtype=np.int32)
+def all_reduce_over_rings(rings: Ranks) -> Schedule:
+    """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
+    steps = (
+        _share_passed_on(rings, offset=-1, reduce=True),
+        _share_passed_on(rings, offset=0, reduce=False),
+    )
+    return _over_rings("all_reduce", rings, steps)
 
 
 def reduce_scatter_over_rings(rings: Ranks) -> Schedule:
     """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
-    return _schedule("reduce_scatter", rings, (_pass_on(rings, offset=-1, reduce=True),))
+    return _over_rings("reduce_scatter", rings, (_share_passed_on(rings, offset=-1, reduce=True),))
 
 
 def all_gather_over_rings(rings: Ranks) -> Schedule:
     """Each ring gathers its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
-    return _schedule("all_gather", rings, (_pass_on(rings, offset=0, reduce=False),))
+    return _over_rings("all_gather", rings, (_share_passed_on(rings, offset=0, reduce=False),))
 
 
-def all_reduce_over_rings(rings: Ranks) -> Schedule:
-    """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
-    steps = (_pass_on(rings, offset=-1, reduce=True), _pass_on(rings, offset=0, reduce=False))
-    return _schedule("all_reduce", rings, steps)
-
-
-def _pass_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
+def _share_passed_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
+    """As :func:`pass_on`, on rings given by the ranks that they visit: one chunk per rank."""
     count, n = rings.shape
     chunk = np.arange(rings.size, dtype=np.int32).reshape(count, n)
     return Step(
@@ -260,7 +213,61 @@ def _pass_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
     )
 
 
-def _schedule(kind: str, rings: Ranks, steps: tuple[Step, ...]) -> Schedule:
+def _over_rings(kind: str, rings: Ranks, steps: tuple[Step, ...]) -> Schedule:
     count, n = rings.shape
     chunks = count * n
     return Schedule(kind, "rings", n, chunks, chunks, steps if n > 1 else ())
+
+
+def two_rings(n: int) -> Ranks:
+    """Two rings, one up and one down, shape ``(2, n)``: each over a direction of the cables."""
+    up = np.arange(n, dtype=np.int32)
+    return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
+
+
+def disjoint_rings(n: int) -> Ranks:
+    """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
+
+    Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
+    Walecki's zigzag: the last rank between the ends of i, i+1, i-1, i+2, … modulo n-1, which uses
+    the cables whose ends add up to 2i or 2i + 1 (B. Alspach, "The wonderful Walecki construction",
+    Bull. Inst. Combin. Appl. 52 (2008)).
+    """
+    if n < 4:
+        return two_rings(n)
+    others = n - 1
+    step = np.arange(others)
+    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
+    paths = (np.arange(others // 2)[:, None] + zigzag) % others
+    cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
+    return np.concatenate([cycles, cycles[:, ::-1]])
+
+
+def rings_across_domains(grid: Ranks) -> Ranks:
+    """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
+
+    Ring c enters even domains at place c and goes up, odd ones at place c-1 and goes down: it
+    leaves a domain through the NIC at whose rail it enters the next one (but for the last hop
+    around an odd number of domains), and every rank sends and receives across for one ring.
+    """
+    local, domains = grid.shape
+    ring, domain, hop = np.ogrid[:local, :domains, :local]
+    visited = np.where(domain % 2, ring - 1 - hop, ring + hop) % local
+    rings: Ranks = grid[visited, domain].reshape(local, -1)
+    return rings
+
+
+def rings_across_uneven_domains(positions: Ranks, domains: Ranks) -> Ranks:
+    """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
+
+    ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
+    enters each domain at its member c (counted round) and goes through all of it, so that the
+    rings use different NICs of every domain.
+    """
+    order = np.argsort(positions)
+    members = [order[domains[order] == domain] for domain in np.unique(domains)]
+    count = min(len(inside) for inside in members)
+    rings = [
+        np.concatenate([np.roll(inside, -ring) for inside in members]) for ring in range(count)
+    ]
+    return np.array(rings, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Rings along the dimensions of a torus.
+"""Rings along the dimensions of a torus, and one ring through all of a grid.
 
 A torus is an array of group ranks, ``grid``; a ring closes along each of its axes. Dimension
 after dimension (:func:`all_reduce` and its halves) keeps one dimension busy at a time. *Rotating*,
@@ -6,11 +6,9 @@ the buffer is cut into a share per dimension and direction, each begins with ano
 all links are in use at once: Sack and Gropp, "Collective algorithms for multiported torus
 networks", ACM Trans. Parallel Comput. 1 (2015), doi 10.1145/2686882.
 
-A ring through a grid of chips that uses a cable for every hop: a Hamiltonian cycle.
-
-Ranks of a slice are numbered row by row, so a ring in the order of their numbers jumps at the end
-of each row, over links that other hops need. Going to and fro it never leaves its neighbours, and
-comes home along the first column. It exists if one of the lengths is even (a grid is bipartite).
+One ring through a grid of chips that uses a cable for every hop is a Hamiltonian cycle. Ranks of a
+slice are numbered row by row, so a ring in the order of their numbers jumps at the end of each row,
+over links that other hops need; going to and fro it never leaves its neighbours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,92 +26,6 @@ from simulator.topology import Topology
 Ranks = NDArray[np.int32]
 
 
-def cycle_through_grid(positions: Ranks, topology: Topology) -> Ranks | None:
-    """Group ranks in the order of a ring over the cables of the grid that their links form.
-
-    None where they form no grid of two or more dimensions, or one of odd lengths only.
-    """
-    n = len(positions)
-    shape = _grid(positions, topology)
-    if shape is None:
-        return None
-    rows, columns = n // shape[-1], shape[-1]
-    path = _to_and_fro(shape[:-1])
-    if rows % 2 == 0:
-        places = [(path[row], column) for row, column in _home(rows, columns)]
-    elif columns % 2 == 0:
-        places = [(path[row], column) for column, row in _home(columns, rows)]
-    else:
-        return None
-    flat = np.array([row * columns + column for row, column in places])
-    order: Ranks = np.argsort(positions)[flat].astype(np.int32)
-    return order
-
-
-def _home(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Cycle over an even number of rows: to and fro beside the first column, home along it."""
-    yield 0, 0
-    for row in range(rows):
-        across = range(1, columns)
-        yield from ((row, column) for column in (across if row % 2 == 0 else reversed(across)))
-    yield from ((row, 0) for row in range(rows - 1, 0, -1))
-
-
-def _to_and_fro(shape: tuple[int, ...]) -> list[int]:
-    """Path through a grid from its first place, neighbour to neighbour."""
-    if not shape:
-        return [0]
-    inner = _to_and_fro(shape[1:])
-    width = len(inner)
-    return [
-        outer * width + place
-        for outer in range(shape[0])
-        for place in (inner if outer % 2 == 0 else reversed(inner))
-    ]
-
-
-def _grid(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
-    """Find the grid, numbered row by row, whose cables the members have, and maybe more."""
-    n = len(positions)
-    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
-    members = np.sort(positions)
-    source = np.searchsorted(members, topology.source[inside]).astype(np.int64)
-    target = np.searchsorted(members, topology.target[inside]).astype(np.int64)
-    there = source * n + target
-    for shape in _grid_shapes(n, set(target[source == 0].tolist())):
-        if len(shape) > 1 and np.isin(_cables(shape), there).all():
-            return shape
-    return None
-
-
-def _cables(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
-    found = []
-    for axis in range(len(shape)):
-        one = np.take(places, range(shape[axis] - 1), axis).ravel()
-        other = np.take(places, range(1, shape[axis]), axis).ravel()
-        found += [one * places.size + other, other * places.size + one]
-    return np.concatenate(found)
-
-
-def _grid_shapes(n: int, near: set[int], stride: int = 1) -> Iterator[tuple[int, ...]]:
-    """Shapes by the strides from the last axis: rank 0 has a neighbour at each."""
-    if stride == n:
-        yield ()
-    if stride not in near:
-        return
-    for length in range(2, n // stride + 1):
-        if n % (length * stride) == 0:
-            for outer in _grid_shapes(n, near, length * stride):
-                yield (*outer, length)
-
-
-_HALVES = {
-    "reduce_scatter": hierarchical.reduce_scatter,
-    "all_gather": hierarchical.all_gather,
-}
-
-
 def all_reduce(grid: Ranks) -> Schedule:
     """Reduce-scatter dimension after dimension, all-gather back: 2 Σ (d - 1) steps."""
     return _plain(hierarchical.all_reduce(*grid.shape), grid)
@@ -129,14 +41,8 @@ def all_gather(grid: Ranks) -> Schedule:
     return _plain(hierarchical.all_gather(*grid.shape), grid)
 
 
-def rotating_reduce_scatter(grid: Ranks) -> Schedule:
-    """All dimensions, both ways, at once: D stages of as many steps as the longest has hops."""
-    return _rotating("reduce_scatter", grid, _stages("reduce_scatter", grid))
-
-
-def rotating_all_gather(grid: Ranks) -> Schedule:
-    """All dimensions, both ways, at once; owners as :func:`owners` says."""
-    return _rotating("all_gather", grid, _stages("all_gather", grid))
+def _plain(schedule: Schedule, grid: Ranks) -> Schedule:
+    return replace(placed(schedule, grid.ravel()), algorithm="torus")
 
 
 def rotating_all_reduce(grid: Ranks) -> Schedule:
@@ -145,69 +51,24 @@ def rotating_all_reduce(grid: Ranks) -> Schedule:
     return _rotating("all_reduce", grid, steps)
 
 
-def owners(grid: Ranks) -> Ranks:
+def rotating_reduce_scatter(grid: Ranks) -> Schedule:
+    """All dimensions, both ways, at once: D stages of as many steps as the longest has hops."""
+    return _rotating("reduce_scatter", grid, _stages("reduce_scatter", grid))
+
+
+def rotating_all_gather(grid: Ranks) -> Schedule:
+    """All dimensions, both ways, at once; owners as :func:`rotating_owners` says."""
+    return _rotating("all_gather", grid, _stages("all_gather", grid))
+
+
+def rotating_owners(grid: Ranks) -> Ranks:
     """Owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
     return np.concatenate([order for _, order in _shares(grid)])
 
 
-def shape_of(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
-    """Find the torus of two or more dimensions, numbered row by row, that joins the members.
-
-    None where the links between members are not just those of a torus.
-    """
-    n = len(positions)
-    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
-    members = np.sort(positions)
-    source, target = (
-        np.searchsorted(members, ends[inside]).astype(np.int64)
-        for ends in (topology.source, topology.target)
-    )
-    there = np.sort(source * n + target)
-    for shape in _shapes(n, set(target[source == 0].tolist())):
-        if len(shape) > 1 and np.array_equal(_links(shape), there):
-            return shape
-    return None
-
-
-def _links(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Links of a torus as ``source * n + target``, sorted; a row of two has one cable."""
-    grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
-    axes = range(grid.ndim)
-    turned = [np.roll(grid, way, axis) for axis in axes for way in (-1, 1)]
-    return np.unique([grid * grid.size + there for there in turned])
-
-
-def _shapes(n: int, near: set[int], stride: int = 1) -> Iterator[tuple[int, ...]]:
-    """Shapes that rank 0's neighbours allow, lengths above 1, by the strides from the last axis.
-
-    An axis of length d and stride s has the neighbours ``s`` and ``(d - 1) s``.
-    """
-    if stride == n:
-        yield ()
-    if stride not in near:
-        return
-    for length in range(2, n // stride + 1):
-        if n % (length * stride) == 0 and (length - 1) * stride in near:
-            for outer in _shapes(n, near, length * stride):
-                yield (*outer, length)
-
-
-def _plain(schedule: Schedule, grid: Ranks) -> Schedule:
-    return replace(placed(schedule, grid.ravel()), algorithm="torus")
-
-
-def _shares(grid: Ranks) -> list[tuple[tuple[int, ...], Ranks]]:
-    """Per share: the lengths in the order in which it visits them, and its ranks in that order.
-
-    Dimensions of one rank are none.
-    """
-    grid = grid.squeeze() if grid.size > 1 else grid.reshape(1)
-    axes = list(range(grid.ndim))
-    shares = []
-    for first in axes:
-        turned = grid.transpose(axes[first:] + axes[:first])
-        shares += [(turned.shape, part.ravel()) for part in (turned, np.flip(turned))]
-    return shares
+def _rotating(kind: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
+    parts = grid.size * len(_shares(grid))
+    return Schedule(kind, "torus_rotating", grid.size, chunks=parts, parts=parts, steps=steps)
 
 
 def _stages(half: str, grid: Ranks) -> tuple[Step, ...]:
@@ -229,6 +90,26 @@ def _stages(half: str, grid: Ranks) -> tuple[Step, ...]:
             ]
         )
     return sum((_side_by_side(stage) for stage in zip(*moved, strict=True)), ())
+
+
+_HALVES = {
+    "reduce_scatter": hierarchical.reduce_scatter,
+    "all_gather": hierarchical.all_gather,
+}
+
+
+def _shares(grid: Ranks) -> list[tuple[tuple[int, ...], Ranks]]:
+    """Per share: the lengths in the order in which it visits them, and its ranks in that order.
+
+    Dimensions of one rank are none.
+    """
+    grid = grid.squeeze() if grid.size > 1 else grid.reshape(1)
+    axes = list(range(grid.ndim))
+    shares = []
+    for first in axes:
+        turned = grid.transpose(axes[first:] + axes[:first])
+        shares += [(turned.shape, part.ravel()) for part in (turned, np.flip(turned))]
+    return shares
 
 
 def _side_by_side(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -256,6 +137,115 @@ def _joined(steps: Sequence[Step], repetition: int) -> Step:
     )
 
 
-def _rotating(kind: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
-    parts = grid.size * len(_shares(grid))
-    return Schedule(kind, "torus_rotating", grid.size, chunks=parts, parts=parts, steps=steps)
+def torus_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
+    """Find the torus of two or more dimensions, numbered row by row, that joins the members.
+
+    None where the links between members are not just those of a torus.
+    """
+    inside = np.sort(_links_inside(positions, topology))
+    for shape in _shapes(len(positions), inside, closed=True):
+        if len(shape) > 1 and np.array_equal(_torus_links(shape), inside):
+            return shape
+    return None
+
+
+def hamiltonian_cycle(positions: Ranks, topology: Topology) -> Ranks | None:
+    """Group ranks in the order of a ring over the cables of the grid that their links form.
+
+    None where they form no grid of two or more dimensions, or one of odd lengths only (a grid is
+    bipartite). It goes to and fro, and comes home along the first column.
+    """
+    shape = _mesh_shape(positions, topology)
+    if shape is None:
+        return None
+    rows, columns = len(positions) // shape[-1], shape[-1]
+    path = _to_and_fro(shape[:-1])
+    if rows % 2 == 0:
+        cells = [(path[row], column) for row, column in _home(rows, columns)]
+    elif columns % 2 == 0:
+        cells = [(path[row], column) for column, row in _home(columns, rows)]
+    else:
+        return None
+    flat = np.array([row * columns + column for row, column in cells])
+    order: Ranks = np.argsort(positions)[flat].astype(np.int32)
+    return order
+
+
+def _mesh_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
+    """Find the grid, numbered row by row, whose cables the members have, and maybe more."""
+    inside = _links_inside(positions, topology)
+    for shape in _shapes(len(positions), inside, closed=False):
+        if len(shape) > 1 and np.isin(_mesh_links(shape), inside).all():
+            return shape
+    return None
+
+
+def _links_inside(positions: Ranks, topology: Topology) -> NDArray[np.int64]:
+    """Links between members as ``source * n + target``, members numbered by position."""
+    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
+    members = np.sort(positions)
+    source, target = (
+        np.searchsorted(members, ends[inside]).astype(np.int64)
+        for ends in (topology.source, topology.target)
+    )
+    return np.asarray(source * len(positions) + target)
+
+
+def _shapes(n: int, links: NDArray[np.int64], *, closed: bool) -> Iterator[tuple[int, ...]]:
+    """Shapes of n ranks, lengths above 1, that the neighbours of rank 0 allow."""
+    near = set(links[links < n].tolist())
+
+    def inside(stride: int) -> Iterator[tuple[int, ...]]:
+        """By the strides from the last axis: one of length d has neighbours at s and (d - 1) s."""
+        if stride == n:
+            yield ()
+        if stride not in near:
+            return
+        for length in range(2, n // stride + 1):
+            closes = not closed or (length - 1) * stride in near
+            if n % (length * stride) == 0 and closes:
+                for outer in inside(length * stride):
+                    yield (*outer, length)
+
+    yield from inside(1)
+
+
+def _torus_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Links of a torus as ``source * n + target``, sorted; a row of two has one cable."""
+    grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
+    axes = range(grid.ndim)
+    turned = [np.roll(grid, way, axis) for axis in axes for way in (-1, 1)]
+    return np.unique([grid * grid.size + there for there in turned])
+
+
+def _mesh_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Links of a mesh as ``source * n + target``."""
+    grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
+    links = []
+    for axis in range(grid.ndim):
+        here = np.take(grid, range(shape[axis] - 1), axis).ravel()
+        there = np.take(grid, range(1, shape[axis]), axis).ravel()
+        links += [here * grid.size + there, there * grid.size + here]
+    return np.concatenate(links)
+
+
+def _home(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Cycle over an even number of rows: to and fro beside the first column, home along it."""
+    yield 0, 0
+    for row in range(rows):
+        across = range(1, columns)
+        yield from ((row, column) for column in (across if row % 2 == 0 else reversed(across)))
+    yield from ((row, 0) for row in range(rows - 1, 0, -1))
+
+
+def _to_and_fro(shape: tuple[int, ...]) -> list[int]:
+    """Path through a grid from its first place, neighbour to neighbour."""
+    if not shape:
+        return [0]
+    inner = _to_and_fro(shape[1:])
+    width = len(inner)
+    return [
+        outer * width + step
+        for outer in range(shape[0])
+        for step in (inner if outer % 2 == 0 else reversed(inner))
+    ]

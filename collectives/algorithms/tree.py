@@ -1,17 +1,16 @@
-"""Double binary trees: every rank is a leaf of one tree and inside the other.
+"""Trees: binomial, with whole buffers, and double binary, as NCCL has them.
 
-Each tree carries half of the message, so that leaves, half of all ranks, send as much as the
-others and no port idles. Sanders, Speck and Träff, Parallel Computing 35 (2009),
-doi 10.1016/j.parco.2009.09.001; NCCL's tree since 2.4. Sent slice by slice (a plan that is
-``pipelined``) it takes the bytes of a ring, or twice what a leaf sends, and log2 n latencies.
+A *binomial* tree has the fewest steps for one root, any n (Thakur, Rabenseifner and Gropp 2005,
+doi 10.1177/1094342005051521, section 3).
 
-With several domains the trees join one member of each, its place in the domain: every place has
-two trees of its own over its own NIC. Inside a domain the members of a place's trees are reached
-along a chain (NCCL's Tree), or through a switch that adds (its NVLSTree).
-
-Binomial trees: the fewest steps for one root, whole buffers in each.
-
-Thakur, Rabenseifner and Gropp 2005 (doi 10.1177/1094342005051521), section 3; any n.
+In *double binary* trees every rank is a leaf of one tree and inside the other. Each tree carries
+half of the message, so that leaves, half of all ranks, send as much as the others and no port
+idles. Sanders, Speck and Träff, Parallel Computing 35 (2009), doi 10.1016/j.parco.2009.09.001;
+NCCL's tree since 2.4. Sent slice by slice (a plan that is ``pipelined``) it takes the bytes of a
+ring, or twice what a leaf sends, and log2 n latencies. With several domains the trees join one
+member of each, its place in the domain: every place has two trees of its own over its own NIC.
+Inside a domain the members of a place's trees are reached along a chain (NCCL's Tree), or through a
+switch that adds (its NVLSTree).
 """
 
 from dataclasses import replace
@@ -20,6 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedule import Schedule, Step
+
+Ranks = NDArray[np.int32]
+
+
+def all_reduce(n: int) -> Schedule:
+    """Reduce to rank 0, then broadcast: 2 ceil(log2 n) steps of S."""
+    steps = _shrinkage(n) + _growth(n)
+    return Schedule("all_reduce", "tree", ranks=n, chunks=1, parts=1, steps=steps)
 
 
 def broadcast(n: int) -> Schedule:
@@ -32,31 +39,20 @@ def reduce(n: int) -> Schedule:
     return Schedule("reduce", "tree", ranks=n, chunks=1, parts=1, steps=_shrinkage(n))
 
 
-def all_reduce(n: int) -> Schedule:
-    """Reduce to rank 0, then broadcast: 2 ceil(log2 n) steps of S."""
-    steps = _shrinkage(n) + _growth(n)
-    return Schedule("all_reduce", "tree", ranks=n, chunks=1, parts=1, steps=steps)
-
-
 def _growth(n: int) -> tuple[Step, ...]:
+    """From rank 0 to all: ranks that have it double in each step."""
     steps = []
     have = 1
     while have < n:
         source = np.arange(min(have, n - have), dtype=np.int32)
-        zero, one = np.zeros_like(source), np.ones_like(source)
-        steps.append(Step(source, source + np.int32(have), zero, one, reduce=False))
+        zero, single = np.zeros_like(source), np.ones_like(source)
+        steps.append(Step(source, source + np.int32(have), zero, single, reduce=False))
         have *= 2
     return tuple(steps)
 
 
 def _shrinkage(n: int) -> tuple[Step, ...]:
-    return tuple(
-        replace(step, source=step.target, target=step.source, reduce=True)
-        for step in reversed(_growth(n))
-    )
-
-
-Ranks = NDArray[np.int32]
+    return _mirrored(_growth(n))
 
 
 def double_tree_all_reduce(n: int) -> Schedule:
@@ -70,45 +66,19 @@ def chained_all_reduce(grid: Ranks) -> Schedule:
     2(L-1) steps inside the domains and 2 ceil(log2 D) between them.
     """
     out = _down(grid) + _chain(grid)
-    return _schedule("double_tree", grid, _mirrored(out) + out)
+    return _double_tree("double_tree", grid, _mirrored(out) + out)
 
 
 def switched_all_reduce(grid: Ranks) -> Schedule:
     """Add and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
     out = _down(grid) + _multicast(grid)
-    return _schedule("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _mirrored(out) + out)
+    return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _mirrored(out) + out)
 
 
-def _schedule(name: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
+def _double_tree(name: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
+    """Two chunks per place, one for each of its trees."""
     parts = 2 * grid.shape[0]
     return Schedule("all_reduce", name, ranks=grid.size, chunks=parts, parts=parts, steps=steps)
-
-
-def _mirrored(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Reduce along the steps of a broadcast backwards."""
-    return tuple(
-        Step(
-            step.target,
-            step.source,
-            step.chunk,
-            step.count,
-            reduce=True,
-            in_network=step.in_network,
-        )
-        for step in reversed(steps)
-    )
-
-
-def parents(n: int) -> Ranks:
-    """Parent of each rank in a binary tree whose root is 0; the root is its own.
-
-    The lowest set bit of a number is its height: it moves up a place, or, where there is no such
-    rank, goes. Odd numbers are leaves.
-    """
-    rank = np.arange(n, dtype=np.int32)
-    low = rank & -rank
-    up = (rank ^ low) | (low << 1)
-    return np.where(up < n, up, rank ^ low).astype(np.int32)
 
 
 def _down(grid: Ranks) -> tuple[Step, ...]:
@@ -129,6 +99,18 @@ def _down(grid: Ranks) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def parents(n: int) -> Ranks:
+    """Parent of each rank in a binary tree whose root is 0; the root is its own.
+
+    The lowest set bit of a number is its height: it moves up a place, or, where there is no such
+    rank, goes. Odd numbers are leaves.
+    """
+    rank = np.arange(n, dtype=np.int32)
+    low = rank & -rank
+    up = (rank ^ low) | (low << 1)
+    return np.where(up < n, up, rank ^ low).astype(np.int32)
+
+
 def _chain(grid: Ranks) -> tuple[Step, ...]:
     """From every place to the next one of its domain, L-1 times."""
     places, domains = grid.shape
@@ -147,8 +129,16 @@ def _multicast(grid: Ranks) -> tuple[Step, ...]:
     places, domains = grid.shape
     if places == 1:
         return ()
-    one, other = np.nonzero(~np.eye(places, dtype=bool))
-    source, target = grid[one].ravel(), grid[other].ravel()
-    chunk = np.repeat(one.astype(np.int32) * 2, domains)
+    sender, receiver = np.nonzero(~np.eye(places, dtype=bool))
+    source, target = grid[sender].ravel(), grid[receiver].ravel()
+    chunk = np.repeat(sender.astype(np.int32) * 2, domains)
     count = np.full_like(chunk, 2)
     return (Step(source, target, chunk, count, reduce=False, in_network=True),)
+
+
+def _mirrored(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Reduce along the steps of a broadcast backwards."""
+    return tuple(
+        replace(step, source=step.target, target=step.source, reduce=True)
+        for step in reversed(steps)
+    )

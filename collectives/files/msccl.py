@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.files.thread_blocks import Block, Instruction, Program, resolve
+from collectives.files.thread_blocks import Instruction, MscclProgram, ThreadBlock, resolve
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule
 
@@ -43,8 +43,13 @@ class _Builder(ElementTree.TreeBuilder):
         raise ScheduleError(f"DOCTYPE {name}: a document type is not read")
 
 
-def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    """Turn a program into a schedule; owners are the default's.
+def read_msccl(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
+    """Turn a program into a schedule; owners are the default's (None).
+
+    Parameters
+    ----------
+    text
+        Of an XML file.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     ranks = _number(root, "algo", "ngpus")
     if sorted(gpus) != list(range(ranks)):
         raise ScheduleError(f"algo: ngpus is {ranks}, but the gpus are {sorted(gpus)}")
-    program = Program(
+    program = MscclProgram(
         kind=KINDS[coll],
         name=root.get("name", "custom"),
         ranks=ranks,
@@ -75,7 +80,7 @@ def read(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     return resolve(program), None
 
 
-def _blocks(rank: int, gpu: ElementTree.Element) -> list[Block]:
+def _blocks(rank: int, gpu: ElementTree.Element) -> list[ThreadBlock]:
     blocks = []
     for number, tb in sorted(_numbered(gpu, "tb", f"gpu {rank}").items()):
         where = f"gpu {rank}, tb {number}"
@@ -85,9 +90,9 @@ def _blocks(rank: int, gpu: ElementTree.Element) -> list[Block]:
         if sorted(steps) != list(range(len(steps))):
             raise ScheduleError(f"{where}: steps are {sorted(steps)}, not 0, 1, 2, …")
         instructions = tuple(
-            _instruction(steps[one], f"{where}, step {one}") for one in sorted(steps)
+            _instruction(steps[index], f"{where}, step {index}") for index in sorted(steps)
         )
-        blocks.append(Block(rank, number, send, receive, channel, instructions))
+        blocks.append(ThreadBlock(rank, number, send, receive, channel, instructions))
     return blocks
 
 
@@ -115,15 +120,15 @@ def _numbered(
     parent: ElementTree.Element, tag: str, where: str, key: str = "id"
 ) -> dict[int, ElementTree.Element]:
     """Children by number; another element, or a number given twice, is refused."""
-    found: dict[int, ElementTree.Element] = {}
+    children: dict[int, ElementTree.Element] = {}
     for child in parent:
         if child.tag != tag:
             raise ScheduleError(f"{where}: <{child.tag}> is not understood here, only <{tag}>")
         number = _number(child, f"{where}, a <{tag}>", key)
-        if number in found:
+        if number in children:
             raise ScheduleError(f"{where}: {tag} {number} is given twice")
-        found[number] = child
-    return found
+        children[number] = child
+    return children
 
 
 def _text(element: ElementTree.Element, where: str, name: str) -> str:

@@ -19,17 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collectives.files.msccl import read as read_xml
+from collectives.files.msccl import read_msccl
 from collectives.proof import check
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
-_Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
-"""From a text to a schedule, and the owners of its chunks where they are not the default's."""
-
 
 def load_schedule(path: Path | str) -> Schedule:
     """Read a schedule from ``.json`` or ``.xml`` and prove that it computes its collective.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+
+    Returns
+    -------
+    Schedule
+        Proven by :func:`collectives.check`.
 
     Raises
     ------
@@ -38,16 +45,20 @@ def load_schedule(path: Path | str) -> Schedule:
         and the element.
     """
     path = Path(path)
-    readers: dict[str, _Reader] = {".json": read_json, ".xml": read_xml}
+    readers: dict[str, _Reader] = {".json": read_json, ".xml": read_msccl}
     if path.suffix.lower() not in readers:
         raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(readers)}")
-    read = readers[path.suffix.lower()]
+    reader = readers[path.suffix.lower()]
     try:
-        schedule, owners = read(path.read_text(encoding="utf-8"))
+        schedule, owners = reader(path.read_text(encoding="utf-8"))
         check(schedule, owners)
     except (OSError, UnicodeDecodeError, ScheduleError) as error:
         raise ScheduleError(f"{path}: {error}") from error
     return schedule
+
+
+_Reader = Callable[[str], tuple[Schedule, NDArray[np.int32] | None]]
+"""From a text to a schedule, and the owners of its chunks where they are not the default's."""
 
 
 def to_json(schedule: Schedule, owners: NDArray[np.int32] | None = None) -> str:

@@ -1,6 +1,6 @@
 """Programs of thread blocks, run on what the buffers hold, and written down as a schedule.
 
-A place in a buffer holds a chunk with the set of ranks whose data are in it.
+A slot of a buffer holds a chunk with the set of ranks whose data are in it.
 """
 
 from collections import defaultdict, deque
@@ -11,11 +11,11 @@ import numpy as np
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
 
-Place = tuple[int, str, int]
+Slot = tuple[int, str, int]
 """Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""
 Value = tuple[int, frozenset[int]]
 """A chunk and who has contributed to it."""
-Transfer = tuple[int, int, int]
+SentChunk = tuple[int, int, int]
 """Source, target, chunk."""
 Connection = tuple[int, int, int]
 """Sender, receiver, channel."""
@@ -49,7 +49,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ThreadBlock:
     """A thread block: instructions in order, a peer each way (-1: none), a channel."""
 
     rank: int
@@ -61,7 +61,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class MscclProgram:
     """A collective of ``parts`` chunks per buffer; ``in_place``: input and output are one."""
 
     kind: str
@@ -69,10 +69,10 @@ class Program:
     ranks: int
     parts: int
     in_place: bool
-    blocks: tuple[Block, ...]
+    blocks: tuple[ThreadBlock, ...]
 
 
-def resolve(program: Program) -> Schedule:
+def resolve(program: MscclProgram) -> Schedule:
     """Run a program and write down what was sent in which step.
 
     Raises
@@ -103,25 +103,25 @@ class _Machine:
     build on: what is received counts when the level ends.
     """
 
-    program: Program
+    program: MscclProgram
     share: int
-    at: dict[Place, Value] = field(default_factory=dict)
+    at: dict[Slot, Value] = field(default_factory=dict)
     messages: dict[Connection, deque[list[Value]]] = field(
         default_factory=lambda: defaultdict(deque)
     )
     started: dict[tuple[int, int], int] = field(default_factory=dict)
     over: dict[tuple[int, int], int] = field(default_factory=dict)
-    _arriving: dict[Place, Value] = field(default_factory=dict)
+    _arriving: dict[Slot, Value] = field(default_factory=dict)
     _passed_on: list[tuple[Connection, list[Value]]] = field(default_factory=list)
-    _moved: dict[bool, list[Transfer]] = field(default_factory=dict)
+    _moved: dict[bool, list[SentChunk]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts, kind = self.program.parts, self.program.kind
         stride = {"all_gather": self.share, "all_to_all": parts}.get(kind, 0)
         for rank in range(self.program.ranks):
             for offset in range(self.share if kind == "all_gather" else parts):
-                place = self._place(rank, ("i", offset))
-                self.at[place] = (rank * stride + offset, frozenset([rank]))
+                slot = self._slot(rank, ("i", offset))
+                self.at[slot] = (rank * stride + offset, frozenset([rank]))
         self.started = {(block.rank, block.number): 0 for block in self.program.blocks}
 
     def finished(self) -> bool:
@@ -153,7 +153,7 @@ class _Machine:
                 )
         for rank in range(self.program.ranks):
             for offset, expected in enumerate(self._outputs(rank)):
-                if self.at.get(self._place(rank, ("o", offset))) != expected:
+                if self.at.get(self._slot(rank, ("o", offset))) != expected:
                     raise ScheduleError(
                         f"gpu {rank}: in the end o[{offset}] is not chunk {expected[0]}, whole"
                     )
@@ -166,110 +166,117 @@ class _Machine:
         if self.program.kind == "all_to_all":
             first = rank * share
             return [
-                (source * parts + first + one, frozenset([source]))
+                (source * parts + first + number, frozenset([source]))
                 for source in ranks
-                for one in range(share)
+                for number in range(share)
             ]
         own = range(rank * share, (rank + 1) * share)
         chunks = own if self.program.kind == "reduce_scatter" else range(parts)
         return [(chunk, frozenset(ranks)) for chunk in chunks]
 
-    def _place(self, rank: int, where: tuple[str, int]) -> Place:
-        """Find a place; in place, the smaller of input and output is a share of the larger."""
+    def _slot(self, rank: int, where: tuple[str, int]) -> Slot:
+        """Find a slot; in place, the smaller of input and output is a share of the larger."""
         buffer, offset = where
         if self.program.in_place and buffer != "s":
             shared = {"all_gather": "i", "reduce_scatter": "o"}.get(self.program.kind)
             return rank, "i", offset + (rank * self.share if buffer == shared else 0)
         return rank, buffer, offset
 
-    def _left(self, block: Block) -> int:
+    def _left(self, block: ThreadBlock) -> int:
         return len(block.instructions) - self.started[block.rank, block.number]
 
-    def _next(self, block: Block) -> Instruction:
+    def _next(self, block: ThreadBlock) -> Instruction:
         return block.instructions[self.started[block.rank, block.number]]
 
-    def _go_on(self, block: Block) -> bool:
+    def _go_on(self, block: ThreadBlock) -> bool:
         """Carry out what the block can do now; nothing after it has received in this level."""
         key = block.rank, block.number
         begun = self.started[key]
         while self._left(block) and self.started[key] == self.over[key] and self._may(block):
-            one = self._next(block)
-            self._execute(block, one)
+            instruction = self._next(block)
+            self._execute(block, instruction)
             self.started[key] += 1
-            self.over[key] += not one.receives
+            self.over[key] += not instruction.receives
         return self.started[key] > begun
 
-    def _may(self, block: Block) -> bool:
+    def _may(self, block: ThreadBlock) -> bool:
         """Whether what it waits for is over, and the message it receives has been sent."""
-        one = self._next(block)
-        if one.after is not None:
-            number, step = one.after
+        instruction = self._next(block)
+        if instruction.after is not None:
+            number, step = instruction.after
             if (block.rank, number) not in self.over:
-                raise ScheduleError(f"{one.where}: depid {number} is no tb of its gpu")
+                raise ScheduleError(f"{instruction.where}: depid {number} is no tb of its gpu")
             if self.over[block.rank, number] <= step:
                 return False
-        return not one.receives or bool(self.messages[block.receive, block.rank, block.channel])
+        return not instruction.receives or bool(
+            self.messages[block.receive, block.rank, block.channel]
+        )
 
-    def _execute(self, block: Block, one: Instruction) -> None:
-        if one.receives:
-            values = self._received(block, one)
-            if one.what != "rrs":
-                self._arriving |= self._written(block.rank, one, values)
-            if one.sends:
-                self._passed_on.append((_outward(block, one), values))
-        elif one.what != "nop":
-            values = self._read(block.rank, one)
-            if one.sends:
-                self.messages[_outward(block, one)].append(values)
+    def _execute(self, block: ThreadBlock, instruction: Instruction) -> None:
+        if instruction.receives:
+            values = self._received(block, instruction)
+            if instruction.what != "rrs":
+                self._arriving |= self._written(block.rank, instruction, values)
+            if instruction.sends:
+                self._passed_on.append((_outward(block, instruction), values))
+        elif instruction.what != "nop":
+            values = self._read(block.rank, instruction)
+            if instruction.sends:
+                self.messages[_outward(block, instruction)].append(values)
             else:
-                self.at |= self._written(block.rank, one, values)
+                self.at |= self._written(block.rank, instruction, values)
 
-    def _received(self, block: Block, one: Instruction) -> list[Value]:
+    def _received(self, block: ThreadBlock, instruction: Instruction) -> list[Value]:
         """Take a message, and add what lies at the source if the instruction reduces."""
         values = self.messages[block.receive, block.rank, block.channel].popleft()
-        if len(values) != one.count:
-            raise ScheduleError(f"{one.where}: cnt {one.count}, but {len(values)} chunks were sent")
+        if len(values) != instruction.count:
+            raise ScheduleError(
+                f"{instruction.where}: cnt {instruction.count}, but {len(values)} chunks were sent"
+            )
         for chunk, _ in values:
-            self._moved[one.reduces].append((block.receive, block.rank, chunk))
-        if not one.reduces:
+            self._moved[instruction.reduces].append((block.receive, block.rank, chunk))
+        if not instruction.reduces:
             return values
-        local = self._read(block.rank, one)
-        return [_added(one.where, *pair) for pair in zip(values, local, strict=True)]
+        local = self._read(block.rank, instruction)
+        return [_added(instruction.where, *pair) for pair in zip(values, local, strict=True)]
 
-    def _read(self, rank: int, one: Instruction) -> list[Value]:
-        buffer, first = one.source
-        places = [self._place(rank, (buffer, first + place)) for place in range(one.count)]
-        for offset, place in enumerate(places):
-            if place not in self.at:
-                raise ScheduleError(f"{one.where}: {buffer}[{first + offset}] holds nothing yet")
-        return [self.at[place] for place in places]
+    def _read(self, rank: int, instruction: Instruction) -> list[Value]:
+        buffer, first = instruction.source
+        slots = [self._slot(rank, (buffer, first + offset)) for offset in range(instruction.count)]
+        for offset, slot in enumerate(slots):
+            if slot not in self.at:
+                raise ScheduleError(
+                    f"{instruction.where}: {buffer}[{first + offset}] holds nothing yet"
+                )
+        return [self.at[slot] for slot in slots]
 
-    def _written(self, rank: int, one: Instruction, values: list[Value]) -> dict[Place, Value]:
-        buffer, first = one.target
+    def _written(
+        self, rank: int, instruction: Instruction, values: list[Value]
+    ) -> dict[Slot, Value]:
+        buffer, first = instruction.target
         return {
-            self._place(rank, (buffer, first + offset)): value
-            for offset, value in enumerate(values)
+            self._slot(rank, (buffer, first + offset)): value for offset, value in enumerate(values)
         }
 
 
-def _outward(block: Block, one: Instruction) -> Connection:
+def _outward(block: ThreadBlock, instruction: Instruction) -> Connection:
     if block.send < 0 or block.send == block.rank:
-        raise ScheduleError(f"{one.where}: sends, but its tb's send is {block.send}")
+        raise ScheduleError(f"{instruction.where}: sends, but its tb's send is {block.send}")
     return block.rank, block.send, block.channel
 
 
-def _added(where: str, one: Value, other: Value) -> Value:
-    if one[0] != other[0]:
-        raise ScheduleError(f"{where}: adds chunk {one[0]} to chunk {other[0]}")
-    if one[1] & other[1]:
+def _added(where: str, mine: Value, theirs: Value) -> Value:
+    if mine[0] != theirs[0]:
+        raise ScheduleError(f"{where}: adds chunk {mine[0]} to chunk {theirs[0]}")
+    if mine[1] & theirs[1]:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(one[1] & other[1])} to chunk {one[0]} "
+            f"{where}: adds the contribution of rank {min(mine[1] & theirs[1])} to chunk {mine[0]} "
             "a second time"
         )
-    return one[0], one[1] | other[1]
+    return mine[0], mine[1] | theirs[1]
 
 
-def _step(rows: list[Transfer], *, reduce: bool) -> Step:
+def _step(rows: list[SentChunk], *, reduce: bool) -> Step:
     """One step of rows of one chunk; neighbouring chunks between the same ends are one row."""
     joined: list[list[int]] = []
     for source, target, chunk in sorted(rows):

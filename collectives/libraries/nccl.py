@@ -193,9 +193,9 @@ def _ringed(case: Case) -> list[Offer]:
 
 def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.even and case.local > 1:
-        return _RINGS[case.kind](ring.orders(case.grid))
+        return _RINGS[case.kind](ring.rings_across_domains(case.grid))
     if case.domains > 1 and case.local > 1:
-        return _RINGS[case.kind](ring.uneven_orders(case.positions, case.where))
+        return _RINGS[case.kind](ring.rings_across_uneven_domains(case.positions, case.where))
     if case.domains == 1 and select.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
             return _RINGS[case.kind](_all_orders(case.n))

@@ -26,7 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
-from collectives.algorithms.placement import grid
+from collectives.algorithms.placement import domain_grid
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
 from collectives.libraries.nccl_constants import PROTOCOLS, SLOT, Tuning
@@ -118,8 +118,8 @@ class Case:
 
     @cached_property
     def grid(self) -> Ranks:
-        """Group ranks as :func:`collectives.algorithms.placement.grid` puts them."""
-        return grid(self.positions, self.where)
+        """Group ranks as :func:`collectives.algorithms.placement.domain_grid` puts them."""
+        return domain_grid(self.positions, self.where)
 
     @property
     def domains(self) -> int:

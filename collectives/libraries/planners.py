@@ -113,11 +113,11 @@ def on_slice(call: Call, graph: Topology) -> list[Schedule]:
         return []
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedules = []
-    order = torus.cycle_through_grid(positions, graph)
+    order = torus.hamiltonian_cycle(positions, graph)
     if order is not None:
         both = select.ON_RINGS[call.kind](np.stack([order, order[::-1]]))
         schedules.append(replace(both, algorithm="bidirectional"))
-    shape = torus.shape_of(positions, graph)
+    shape = torus.torus_shape(positions, graph)
     if shape is not None:
         at = np.argsort(positions).astype(np.int32).reshape(shape)
         schedules += [build(at) for build in select.BY_GRID[call.kind].values()]

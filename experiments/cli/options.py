@@ -80,7 +80,7 @@ def models() -> Iterable[str]:
 
 def topologies() -> Iterable[str]:
     """Families of topologies, as a spec begins."""
-    from topologies.spec import FAMILIES
+    from topologies import FAMILIES
 
     return [f"{name}:" for name in FAMILIES]
 

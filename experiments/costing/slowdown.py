@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.intervals import Intervals
-from simulator.edits.slowdown import alone, covered, kernels, moving, recorded
+from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, recorded
 from simulator.errors import CalibrationError, TwofoldError
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
@@ -127,7 +127,7 @@ def with_slow_down(scenario: Scenario, found: SlowDown | None) -> Scenario:
     slope = 0.0 if found is None else max(0.0, found.slope)
     if slope == 0.0:
         return scenario
-    return replace(scenario, workload=alone(scenario.workload, slope), slow_down=slope)
+    return replace(scenario, workload=kernels_alone(scenario.workload, slope), slow_down=slope)
 
 
 def measured(steps: Iterable[Workload]) -> SlowDown:

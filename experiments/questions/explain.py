@@ -13,13 +13,13 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions
-from simulator.analysis.attribution import Part, Stretch, path_parts, rank_parts, stretches
+from simulator.analysis.attribution import PathPart, Stretch, path_parts, rank_parts, stretches
 from simulator.analysis.critical_path import Segment, critical_path
 from simulator.errors import CalibrationError
 from simulator.quantities import format_quantity
 
 
-class PathPart(TypedDict):
+class PathPartAnswer(TypedDict):
     """Time on the critical path spent on one thing (s)."""
 
     what: str
@@ -37,7 +37,7 @@ class RankTimes(TypedDict):
 class ExplainAnswer(Head, BaselineAnswer):
     """Where a step goes: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it."""
 
-    critical_path: list[PathPart]
+    critical_path: list[PathPartAnswer]
     mean_rank_s: dict[str, float]
     ranks: list[RankTimes]
     measured_slow_down: SlowDown | None
@@ -61,7 +61,7 @@ class ExplainReport(Report):
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
 
     base: Baseline
-    parts: tuple[Part, ...]
+    parts: tuple[PathPart, ...]
     mean: dict[str, float]
     ranks: dict[int, dict[str, float]]
     path: tuple[Segment, ...]

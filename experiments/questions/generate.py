@@ -16,7 +16,7 @@ from experiments.settings import SettingsOptions
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
-from simulator.folding.representatives import check
+from simulator.folding.representatives import why_not_copies
 from simulator.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
@@ -319,7 +319,7 @@ def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, setting
     forced = tuple(parse(rule) for rule in settings.algorithms)
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
-    return check(workload, stand_ins, scenario.costs())
+    return why_not_copies(workload, stand_ins, scenario.costs())
 
 
 def write_plan(plan: GenerationPlan, path: Path) -> None:

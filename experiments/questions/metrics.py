@@ -20,7 +20,7 @@ from experiments.settings import SettingsOptions
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError, WhatIfError
-from simulator.timeline import Run, measured
+from simulator.timeline import RunTimes, measured
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot
 from traces.card.card import WorkloadCard
@@ -38,7 +38,7 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     fabric, per_node = cluster.scale_out, cluster.ranks_per_node
     nics = min(fabric.nics_per_node, per_node) if fabric is not None else 0
     shared = placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
-    places = [placement.place(rank) for rank in range(ranks)]
+    places = [placement.seat(rank) for rank in range(ranks)]
     domains = [placement.domain(cluster, rank) for rank in range(ranks)]
     own = [slot * nics // per_node if nics else None for _, slot in places]
     return Ports(
@@ -222,7 +222,7 @@ def _report(
     return MetricsReport(loaded, base, tuple(rows), findings, tuple(notes))
 
 
-def _values(run: Run, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
+def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
     """Every metric of a run, by its name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
     serving = serving_latency(run, loaded.phases)
@@ -256,7 +256,7 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: WorkloadCard)
     return values
 
 
-def _mfu(run: Run, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> float | None:
+def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> float | None:
     """MFU of the steps that were cut out; a trace that marks none is taken to be one."""
     coverage = loaded.coverage
     steps = len(coverage.steps) if coverage.step == "all" else 1

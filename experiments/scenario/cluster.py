@@ -7,7 +7,7 @@ import numpy as np
 from experiments.scenario.change import CLUSTER_RESOURCES, Changed, Edited, Multiplied, say_ops
 from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
-from simulator.edits.ops import scaled
+from simulator.edits.ops import durations_scaled
 from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
@@ -72,7 +72,7 @@ def accelerate(name: str) -> Edited:
             if not field.startswith("accelerator.")
         }
         cluster = cluster.model_copy(update={"accelerator": chip, "sources": sources})
-        faster = scaled(workload, known, ratio)
+        faster = durations_scaled(workload, known, ratio)
         return Changed(replace(scenario, workload=faster, cluster=cluster), f"{note} kept")
 
     return Edited(apply)

@@ -1,4 +1,4 @@
-"""Changes to what the ranks do: ops scaled, dropped and fused, overlap, stragglers."""
+"""Changes to what the ranks do: ops durations_scaled, dropped and fused, overlap, stragglers."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from experiments.scenario.change import (
 from experiments.scenario.resources import PARTS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
-from simulator.edits.ops import Mask, dropped, evened, fused, lags_scaled, scaled
+from simulator.edits.ops import Mask, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
 from simulator.names import did_you_mean
@@ -45,7 +45,7 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
             return _scale_lags(scenario, name.text, factor, ranks)
         ops = _select(workload, name, ranks)
         note = say_ops(workload, ops)
-        workload = scaled(workload, ops, factor)
+        workload = durations_scaled(workload, ops, factor)
         if name.is_one_of("host"):
             launches = ops[workload.edges.source]
             workload = lags_scaled(workload, launches, factor)

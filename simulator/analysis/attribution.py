@@ -15,7 +15,7 @@ from simulator.workload import Floats, What
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PathPart:
     """Time on the critical path spent on ``what`` (s); ``name`` says on which.
 
     The name is an op's, or of communication kind, group and what held it: a resource's latency or
@@ -27,7 +27,7 @@ class Part:
     seconds: float
 
 
-def path_parts(timeline: Timeline, path: list[Segment]) -> list[Part]:
+def path_parts(timeline: Timeline, path: list[Segment]) -> list[PathPart]:
     """Put the critical path down to causes, the largest first; they add up to the makespan."""
     totals: dict[tuple[str, str], float] = {}
     costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
@@ -35,7 +35,7 @@ def path_parts(timeline: Timeline, path: list[Segment]) -> list[Part]:
         for name, share in _causes(timeline, segment, costs):
             key = segment.what, name
             totals[key] = totals.get(key, 0.0) + share * segment.duration
-    parts = (Part(what, name, seconds) for (what, name), seconds in totals.items() if seconds)
+    parts = (PathPart(what, name, seconds) for (what, name), seconds in totals.items() if seconds)
     return sorted(parts, key=lambda part: -part.seconds)
 
 
@@ -87,12 +87,12 @@ def stretches(timeline: Timeline, path: list[Segment]) -> list[Stretch]:
         op = workload.op(segment.op)
         return op.rank, op.lane, segment.what, op.name
 
-    found = []
+    rows = []
     for key, run in groupby(path, alike):
         segments = list(run)
         start = segments[0].start
-        found.append(Stretch(*key, start, segments[-1].end - start, len(segments)))
-    return found
+        rows.append(Stretch(*key, start, segments[-1].end - start, len(segments)))
+    return rows
 
 
 COMPUTE, COPY, WAITING, HOST, LAUNCH = "compute", "copy", "waiting for ranks", "host", "launch"
@@ -150,8 +150,8 @@ def _exposed(timeline: Timeline, ops: NDArray[np.int64]) -> Iterator[tuple[str, 
     calls = workload.call[ops]
     begun = timeline.call_start[calls]
     key = workload.calls.group[calls].astype(np.int64) * 256 + workload.calls.kind[calls]
-    for one in dict.fromkeys(key[np.argsort(begun, kind="stable")].tolist()):
-        mine = key == one
+    for kind_and_group in dict.fromkeys(key[np.argsort(begun, kind="stable")].tolist()):
+        mine = key == kind_and_group
         call = workload.call_view(int(calls[mine][0]))
         yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], timeline.end[ops[mine]])
 

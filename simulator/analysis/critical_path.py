@@ -39,7 +39,31 @@ class Segment(NamedTuple):
 
 
 def critical_path(timeline: Timeline) -> list[Segment]:
-    """Segments of the critical path in order of time; their durations add up to the makespan."""
+    """Segments of the critical path in order of time; their durations add up to the makespan.
+
+    Parameters
+    ----------
+    timeline
+        A simulated step.
+
+    Returns
+    -------
+    list of Segment
+        They tile the time from 0 to the makespan; empty for a workload without ops.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.engine.simulate import simulate
+    >>> from simulator.topology import topology
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> launch = builder.op(What.HOST, rank=0, lane="main", name="launch", duration=1e-3)
+    >>> gemm = builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
+    >>> builder.edge(launch, gemm)
+    >>> timeline = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
+    >>> [(segment.what, segment.duration) for segment in critical_path(timeline)]
+    [('host', 0.001), ('compute', 0.002)]
+    """
     if not len(timeline.end):
         return []
     segments = list(_backwards(timeline))
@@ -136,8 +160,8 @@ def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     number, first = by_appearance(workload.calls.group[call] * kinds + workload.calls.kind[call])
     totals: dict[str, float] = {}
     seconds = np.bincount(number, weights=duration, minlength=len(first)).tolist()
-    for one, time in zip(call[first].tolist(), seconds, strict=True):
-        view = workload.call_view(one)
+    for index, time in zip(call[first].tolist(), seconds, strict=True):
+        view = workload.call_view(index)
         key = f"{view.kind} {view.group}"
         totals[key] = totals.get(key, 0.0) + time
     return totals

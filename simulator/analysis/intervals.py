@@ -29,14 +29,14 @@ def length(intervals: Intervals) -> float:
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def common(one: Intervals, other: Intervals) -> float:
+def common(first: Intervals, second: Intervals) -> float:
     """Length of what two unions have in common: lengths add up, less what the union of both has."""
-    return length(one) + length(other) - length(joined(one, other))
+    return length(first) + length(second) - length(united(first, second))
 
 
-def joined(one: Intervals, other: Intervals) -> Intervals:
+def united(first: Intervals, second: Intervals) -> Intervals:
     """Union of two unions."""
-    both = np.concatenate([one, other])
+    both = np.concatenate([first, second])
     return union(both[:, 0], both[:, 1])
 
 
@@ -59,7 +59,7 @@ def _covered_before(intervals: Intervals, time: NDArray[np.float64]) -> NDArray[
         return np.zeros(len(time))
     lengths = intervals[:, 1] - intervals[:, 0]
     before = np.concatenate([[0.0], np.cumsum(lengths)])
-    place = np.searchsorted(intervals[:, 0], time, side="right")
-    last = np.maximum(place - 1, 0)
+    begun = np.searchsorted(intervals[:, 0], time, side="right")
+    last = np.maximum(begun - 1, 0)
     inside = np.minimum(time, intervals[last, 1]) - intervals[last, 0]
-    return np.where(place > 0, before[last] + inside, 0.0)
+    return np.where(begun > 0, before[last] + inside, 0.0)

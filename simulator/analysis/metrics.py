@@ -1,7 +1,8 @@
 """Numbers people quote of a step: one function, one definition each.
 
-All read a :class:`~simulator.timeline.Run`: a simulated timeline, or what was measured. Bytes and
-bandwidths are in :mod:`collectives.traffic`, phases of serving in :mod:`simulator.analysis.phases`.
+All read :class:`~simulator.timeline.RunTimes`: a simulated timeline, or what was measured. Bytes
+and bandwidths are in :mod:`collectives.traffic`, phases of serving in
+:mod:`simulator.analysis.phases`.
 """
 
 from collections import defaultdict
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.intervals import Intervals, common, joined, length, union
-from simulator.timeline import Run
+from simulator.analysis.intervals import Intervals, common, length, union, united
+from simulator.timeline import RunTimes
 from simulator.workload import STEP_BEFORE, What
 
 
@@ -52,12 +53,12 @@ class Straggler:
     rank: int | None
 
 
-def rank_times(run: Run) -> list[RankTime]:
+def rank_times(run: RunTimes) -> list[RankTime]:
     """One row per rank, ascending."""
     return [_rank_time(run, rank) for rank in run.workload.ranks]
 
 
-def step_time(run: Run) -> float:
+def step_time(run: RunTimes) -> float:
     """When the last op of any rank ends (s since the earliest start of the step on any rank).
 
     The slowest rank's end, never a mean over ranks; a simulated timeline calls it makespan.
@@ -70,6 +71,22 @@ def mfu(flops: float, *, step: float, ranks: int, peak: float) -> float:
 
     Chowdhery et al., PaLM, arXiv 2204.02311, section 4.1: recomputed FLOPs do not count.
 
+    Parameters
+    ----------
+    flops
+        Of the model per step, forward and backward, all ranks together.
+    step
+        Step time (s).
+    ranks
+        Accelerators of the job.
+    peak
+        Peak of one accelerator (FLOP/s), decimal units, without sparsity.
+
+    Returns
+    -------
+    float
+        0 to 1; more means that a number given is wrong.
+
     Examples
     --------
     >>> mfu(312e12, step=2.0, ranks=1, peak=312e12)
@@ -78,10 +95,34 @@ def mfu(flops: float, *, step: float, ranks: int, peak: float) -> float:
     return flops / (step * ranks * peak)
 
 
-def exposed_communication(run: Run) -> float:
+def exposed_communication(run: RunTimes) -> float:
     """Mean over ranks of the time a rank communicates while it computes nothing (s).
 
     Communicating is from the last member's arrival to the call's end; waiting for members is not.
+
+    Parameters
+    ----------
+    run
+        A simulated timeline, or what was measured (:func:`simulator.timeline.measured`).
+
+    Returns
+    -------
+    float
+        Seconds; 0 without ranks.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.timeline import measured
+    >>> from simulator.workload import CallRow
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> call = builder.call(CallRow("all_reduce", builder.group((0,)), sequence=0, size=64e6))
+    >>> _ = builder.op(What.COLLECTIVE, rank=0, lane="stream 24", name="nccl", duration=0.0,
+    ...     call=call, measured=(0.0, 3.0))
+    >>> _ = builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2.0,
+    ...     measured=(0.0, 2.0))
+    >>> exposed_communication(measured(builder.build()))
+    1.0
     """
     return mean_exposed(rank_times(run))
 
@@ -91,7 +132,7 @@ def mean_exposed(rows: Sequence[RankTime]) -> float:
     return float(np.mean([row.exposed_communication for row in rows])) if rows else 0.0
 
 
-def communication_fraction(run: Run) -> float:
+def communication_fraction(run: RunTimes) -> float:
     """Mean over ranks of the time a call of the rank is moving, as a share of the step (0 to 1).
 
     Of CCL-Bench (arXiv 2605.06544) ``communication_fraction``, less the waiting for members, which
@@ -100,7 +141,7 @@ def communication_fraction(run: Run) -> float:
     return _share_of_step(run, [row.communication for row in rank_times(run)])
 
 
-def communication_overlap(run: Run) -> float | None:
+def communication_overlap(run: RunTimes) -> float | None:
     """Share of the communication during which its rank computes (0 to 1), summed over ranks.
 
     The rest is exposed: overlap * communication + exposed communication = communication. None
@@ -112,7 +153,7 @@ def communication_overlap(run: Run) -> float | None:
     return min(1.0, max(0.0, (total - exposed) / total)) if total > 0 else None
 
 
-def memory_transfer_overhead(run: Run) -> float:
+def memory_transfer_overhead(run: RunTimes) -> float:
     """Mean over ranks of the time of copies that nothing hides, as a share of the step (0 to 1).
 
     A copy or memset is hidden while a kernel of the rank runs or a call of it moves. Of CCL-Bench
@@ -121,7 +162,7 @@ def memory_transfer_overhead(run: Run) -> float:
     return _share_of_step(run, [row.exposed_copy for row in rank_times(run)])
 
 
-def load_imbalance(run: Run) -> float | None:
+def load_imbalance(run: RunTimes) -> float | None:
     """Greatest compute time of a rank over the mean of all ranks, less 1; 0 is balanced.
 
     The percent imbalance of Pearce et al., Quantifying the Effectiveness of Load Balance
@@ -135,7 +176,7 @@ def load_imbalance(run: Run) -> float | None:
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
 
-def straggler(run: Run) -> Straggler | None:
+def straggler(run: RunTimes) -> Straggler | None:
     """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
 
     Summed over the calls with at least two members in the run: from the first arrival to the last,
@@ -164,7 +205,7 @@ def straggler(run: Run) -> Straggler | None:
     return Straggler(index_value, worst if waited[worst] > 0 else None)
 
 
-def dominant_kernel(run: Run) -> DominantKernel | None:
+def dominant_kernel(run: RunTimes) -> DominantKernel | None:
     """Find the kernel name with the most time on all ranks together; None without kernels.
 
     Of CCL-Bench (arXiv 2605.06544) ``dominant_kernel_concentration``, over kernels that compute:
@@ -184,7 +225,7 @@ def dominant_kernel(run: Run) -> DominantKernel | None:
     return DominantKernel(workload.names[most], min(1.0, float(spent[most]) / total))
 
 
-def _kernels(run: Run) -> NDArray[np.int64]:
+def _kernels(run: RunTimes) -> NDArray[np.int64]:
     """Kernels that the step launched: not what a stream had left of the step before."""
     workload = run.workload
     mine = workload.what == What.COMPUTE
@@ -193,19 +234,19 @@ def _kernels(run: Run) -> NDArray[np.int64]:
     return np.flatnonzero(mine)
 
 
-def _share_of_step(run: Run, seconds: list[float]) -> float:
+def _share_of_step(run: RunTimes, seconds: list[float]) -> float:
     step = step_time(run)
     return min(1.0, float(np.mean(seconds)) / step) if seconds and step > 0 else 0.0
 
 
-def _rank_time(run: Run, rank: int) -> RankTime:
+def _rank_time(run: RunTimes, rank: int) -> RankTime:
     workload = run.workload
     mine = workload.ops_of(rank)
     what = workload.what[mine]
     kernels = _spans(run, mine[what == What.COMPUTE])
     copies = _spans(run, mine[what == What.COPY])
     calls = mine[what >= What.COLLECTIVE]
-    compute = joined(kernels, copies)
+    compute = united(kernels, copies)
     begun = run.call_start[workload.call[calls]]
     moving = union(begun, np.maximum(begun, run.end[calls]))
     waiting = union(run.start[calls], begun)
@@ -217,14 +258,14 @@ def _rank_time(run: Run, rank: int) -> RankTime:
         communication=length(moving),
         exposed_communication=_alone(moving, compute),
         exposed_waiting=_alone(waiting, compute),
-        exposed_copy=_alone(copies, joined(kernels, moving)),
+        exposed_copy=_alone(copies, united(kernels, moving)),
     )
 
 
-def _spans(run: Run, ops: NDArray[np.int64]) -> Intervals:
+def _spans(run: RunTimes, ops: NDArray[np.int64]) -> Intervals:
     return union(run.start[ops], run.end[ops])
 
 
-def _alone(one: Intervals, other: Intervals) -> float:
+def _alone(covered: Intervals, by: Intervals) -> float:
     """Length of the part of one union that the other does not cover."""
-    return max(0.0, length(one) - common(one, other))
+    return max(0.0, length(covered) - common(covered, by))

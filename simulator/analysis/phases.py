@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timeline import Run
+from simulator.timeline import RunTimes
 from simulator.workload import Workload
 
 PREFILL, DECODE = "prefill", "decode"
@@ -31,7 +31,7 @@ class ServingLatency:
     tpot: float | None
 
 
-def serving_latency(run: Run, phases: Iterable[Phase]) -> ServingLatency | None:
+def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | None:
     """TTFT and TPOT of the first request whose prefill is marked; None where none is.
 
     TTFT is from the start of the first prefill to the end of the last one before a decode (a
@@ -40,18 +40,18 @@ def serving_latency(run: Run, phases: Iterable[Phase]) -> ServingLatency | None:
     benchmarks and CCL-Bench (arXiv 2605.06544) have it. Of several ranks the slowest counts. A
     range that lies in another of its name is part of it.
     """
-    found: dict[int, list[Phase]] = {}
+    by_rank: dict[int, list[Phase]] = {}
     for phase in phases:
-        found.setdefault(phase.rank, []).append(phase)
-    latencies = [_of_rank(run, _outermost(ranges)) for _, ranges in sorted(found.items())]
-    known = [one for one in latencies if one is not None]
+        by_rank.setdefault(phase.rank, []).append(phase)
+    latencies = [_of_rank(run, _outermost(ranges)) for _, ranges in sorted(by_rank.items())]
+    known = [latency for latency in latencies if latency is not None]
     if not known:
         return None
-    per_token = [one.tpot for one in known if one.tpot is not None]
-    return ServingLatency(max(one.ttft for one in known), max(per_token, default=None))
+    per_token = [latency.tpot for latency in known if latency.tpot is not None]
+    return ServingLatency(max(latency.ttft for latency in known), max(per_token, default=None))
 
 
-def moment(run: Run, rank: int, lane: str, time: float) -> float | None:
+def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
     """When a run gets to what a lane did at a measured time (s); None if the lane has no ops.
 
     Inside an op by the share of it that is done, after one by the time since.
@@ -60,10 +60,10 @@ def moment(run: Run, rank: int, lane: str, time: float) -> float | None:
     ops = _lane_ops(workload, rank, lane)
     if not len(ops):
         return None
-    place = int(np.searchsorted(workload.measured_start[ops], time, side="right")) - 1
-    if place < 0:
+    begun_last = int(np.searchsorted(workload.measured_start[ops], time, side="right")) - 1
+    if begun_last < 0:
         return float(run.start[ops[0]]) - (float(workload.measured_start[ops[0]]) - time)
-    op = ops[place]
+    op = ops[begun_last]
     begun, over = float(workload.measured_start[op]), float(workload.measured_end[op])
     start, end = float(run.start[op]), float(run.end[op])
     if time >= over:
@@ -80,7 +80,7 @@ def _lane_ops(workload: Workload, rank: int, lane: str) -> NDArray[np.int64]:
     return ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
 
 
-def _of_rank(run: Run, phases: Sequence[Phase]) -> ServingLatency | None:
+def _of_rank(run: RunTimes, phases: Sequence[Phase]) -> ServingLatency | None:
     decodes = [phase for phase in phases if phase.name == DECODE]
     first_decode = min((phase.start for phase in decodes), default=np.inf)
     prefills = [p for p in phases if p.name == PREFILL and p.start < first_decode]
@@ -94,15 +94,15 @@ def _of_rank(run: Run, phases: Sequence[Phase]) -> ServingLatency | None:
     return ServingLatency(token - begin, None if last is None else (last - token) / len(decodes))
 
 
-def _at(run: Run, phase: Phase, time: float) -> float | None:
+def _at(run: RunTimes, phase: Phase, time: float) -> float | None:
     return moment(run, phase.rank, phase.lane, time)
 
 
 def _outermost(phases: Sequence[Phase]) -> list[Phase]:
     """Drop ranges inside another of the same name; the rest by start."""
     kept: dict[str, list[Phase]] = {}
-    for phase in sorted(phases, key=lambda one: (one.start, -one.end)):
+    for phase in sorted(phases, key=lambda phase: (phase.start, -phase.end)):
         own = kept.setdefault(phase.name, [])
         if not own or phase.end > own[-1].end:
             own.append(phase)
-    return sorted((one for own in kept.values() for one in own), key=lambda one: one.start)
+    return sorted((phase for own in kept.values() for phase in own), key=lambda phase: phase.start)

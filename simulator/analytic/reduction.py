@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hot import hot_loop
-from simulator.topological_order import topological as order_of
+from simulator.topological_order import topological_order as order_of
 from simulator.workload import Ints, Matrix, Offsets
 
 Mask = NDArray[np.bool_]

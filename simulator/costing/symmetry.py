@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.distinct import distinct
 from simulator.routing.hubs import cells
-from simulator.routing.routes import graph_of, metrics
+from simulator.routing.routes import graph_of, link_metrics
 from simulator.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -203,7 +203,7 @@ def _certain(network: Topology, component: Ints, shape: Ints, kind: Ints) -> NDA
     number[kept] = np.arange(len(kept))
     chosen = np.flatnonzero((number[network.source] >= 0) & (number[network.target] >= 0))
     start, stop = number[network.source[chosen]], number[network.target[chosen]]
-    metric = metrics(network)[chosen].astype(np.float64)
+    metric = link_metrics(network)[chosen].astype(np.float64)
     ranks = kept[kept < network.ranks]
     begin = ranks[_numbered(shape[component[ranks]] * len(few) + kind[ranks]) == 0]
     paths = _paths((start, stop, metric), number[begin], len(kept))

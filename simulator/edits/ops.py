@@ -1,11 +1,9 @@
-"""Edits: the same step with ops scaled, dropped or fused; each returns another workload.
+"""Edits: the same step with ops scaled, dropped or fused, or without stragglers.
 
-A dropped or fused op stays in its place with no duration, so that what waited for it still waits
-for what it waited for. What goes with it is its launch: the edge from the host, and the host op,
-if launching is all it was for: its other followers are the next op of its own thread and other
-ops that are not launched any more.
-
-Stragglers removed: what every rank does, every rank does in the median time.
+Each returns another workload. A dropped or fused op stays in its place with no duration, so that
+what waited for it still waits for what it waited for. What goes with it is its launch: the edge
+from the host, and the host op, if launching is all it was for: its other followers are the next op
+of its own thread and other ops that are not launched any more.
 """
 
 from dataclasses import dataclass, replace
@@ -18,8 +16,31 @@ from simulator.workload import Edges, Floats, What, Workload
 Mask = NDArray[np.bool_]
 
 
-def scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
-    """Multiply the durations of ops; of an op of a call, only its draining (none as a rule)."""
+def durations_scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
+    """Multiply the durations of ops; of an op of a call, only its draining (none as a rule).
+
+    Parameters
+    ----------
+    workload
+        Stays as it is.
+    ops
+        Which, shape ``(ops,)``.
+    factor
+        One number, or one per op.
+
+    Returns
+    -------
+    Workload
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> for name in ("gemm", "add"):
+    ...     _ = builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=2e-3)
+    >>> durations_scaled(builder.build(), np.array([True, False]), 0.5).duration.tolist()
+    [0.001, 0.002]
+    """
     return replace(workload, duration=np.where(ops, workload.duration * factor, workload.duration))
 
 
@@ -30,7 +51,29 @@ def lags_scaled(workload: Workload, edges: Mask, factor: float) -> Workload:
 
 
 def dropped(workload: Workload, ops: Mask) -> Workload:
-    """Let ops take no time; kernels and copies are not launched, and the gap before them goes."""
+    """Let ops take no time; kernels and copies are not launched, and the gap before them goes.
+
+    Parameters
+    ----------
+    workload
+        Stays as it is.
+    ops
+        Which, shape ``(ops,)``.
+
+    Returns
+    -------
+    Workload
+        Of as many ops.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> for name in ("gemm", "add"):
+    ...     _ = builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=2e-3)
+    >>> dropped(builder.build(), np.array([False, True])).duration.tolist()
+    [0.002, 0.0]
+    """
     duration = np.where(ops, 0.0, workload.duration)
     workload = replace(workload, duration=duration)
     edges = workload.edges
@@ -64,7 +107,7 @@ def calls_dropped(workload: Workload, calls: Mask) -> Workload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fused:
-    """A workload with runs of kernels fused: ``runs`` launches instead of ``kernels``."""
+    """A workload with runs of kernels fused: ``runs`` launches instead of those of ``kernels``."""
 
     workload: Workload
     kernels: Mask
@@ -78,6 +121,32 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     and nothing but that kernel waits for the one before: else what is in between would wait for
     itself. The one launch lasts the sum of the run times ``factor``; the gaps inside are gone,
     and so are the launches of all but the first.
+
+    Parameters
+    ----------
+    workload
+        Stays as it is.
+    ops
+        Which may be fused, shape ``(ops,)``.
+    factor
+        Time of the fused kernel over the sum of those it is made of.
+
+    Returns
+    -------
+    Fused
+        The workload, and which ops were fused into how many.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> gemm, add = (
+    ...     builder.op(What.COMPUTE, rank=0, lane="stream 7", name=name, duration=2e-3)
+    ...     for name in ("gemm", "add")
+    ... )
+    >>> builder.edge(gemm, add)
+    >>> fused(builder.build(), np.array([True, True])).workload.duration.tolist()
+    [0.004, 0.0]
     """
     before = _continued(workload, ops)
     first = np.arange(len(workload))
@@ -191,9 +260,9 @@ def _alike(workload: Workload) -> NDArray[np.int64]:
     counts = np.bincount(which * ranks + rank, minlength=len(kinds) * ranks).reshape(-1, ranks)
     common = (counts == counts[:, :1]).all(axis=1) & (counts[:, 0] > 0)
     ops, rank = ops[common[which]], rank[common[which]]
-    # In order of kind, then place, and each rank has as many of each kind: the n-th is the n-th.
-    found = [ops[rank == one] for one in range(ranks)]
-    return np.stack(found, axis=1) if found else np.empty((0, 0), dtype=np.int64)
+    # In order of kind, then index, and each rank has as many of each kind: the n-th is the n-th.
+    columns = [ops[rank == number] for number in range(ranks)]
+    return np.stack(columns, axis=1) if columns else np.empty((0, 0), dtype=np.int64)
 
 
 def _late(workload: Workload) -> NDArray[np.float64]:

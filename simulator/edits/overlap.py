@@ -14,9 +14,9 @@ def without_overlap(workload: Workload) -> Workload:
     """Let every rank compute nothing while it is in a call, from its arrival to the call's end.
 
     Each call is put in line with the kernels and copies of its rank, behind those that have fewer
-    ops before them (on the longest way through the graph; calls first among equals). That is the
+    ops before them (on the longest path through the graph; calls first among equals). That is the
     order of the program where all ranks run the same one, it is one order for all ranks, and no
-    edge contradicts it: nothing can wait in a circle. Calls with nothing to compute between them
+    edge contradicts it: no cycle can come of it. Calls with nothing to compute between them
     may still overlap, and the host runs on.
     """
     line = _line(workload)
@@ -27,7 +27,7 @@ def without_overlap(workload: Workload) -> Workload:
     # Between a rank's kernels and the calls after them, and these and the kernels after: a joint.
     meets = np.diff(rank[begins]) == 0
     joint = len(workload) + np.cumsum(meets) - 1
-    leads, follows = (np.concatenate(one) for one in ((meets, [False]), ([False], meets)))
+    leads, follows = (np.concatenate(parts) for parts in ((meets, [False]), ([False], meets)))
     before, after = leads[stretch], follows[stretch]
     source = np.concatenate([line[before], joint[stretch[after] - 1]])
     target = np.concatenate([joint[stretch[before]], line[after]])
@@ -44,16 +44,16 @@ def without_overlap(workload: Workload) -> Workload:
 
 def _line(workload: Workload) -> NDArray[np.int64]:
     """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
-    one = np.arange(len(workload), dtype=np.int64)
+    node = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
     # All members of a call count as one: who waits for one of them waits for all.
     first = np.full(len(workload.calls), len(workload), dtype=np.int64)
     np.minimum.at(first, workload.call[calls], calls)
-    one[calls] = first[workload.call[calls]]
+    node[calls] = first[workload.call[calls]]
     edges = workload.edges
-    joined = Edges.of(len(workload), one[edges.source], one[edges.target], edges.lag)
+    joined = Edges.of(len(workload), node[edges.source], node[edges.target], edges.lag)
     depth = depths(joined.offset, joined.target)
-    line = np.lexsort((one, workload.call < 0, depth[one], workload.rank))
+    line = np.lexsort((node, workload.call < 0, depth[node], workload.rank))
     return np.asarray(line[workload.what[line] != What.HOST])
 
 

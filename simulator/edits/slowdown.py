@@ -11,13 +11,13 @@ simulated in turn until they agree.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.intervals import Intervals, cover, union
-from simulator.timeline import Timeline
+from simulator.timeline import Measured, RunTimes, Timeline
 from simulator.workload import STEP_BEFORE, Floats, What, Workload
 
 _ROUNDS = 30
@@ -28,29 +28,17 @@ _SETTLED = 1e-5
 """Durations have settled when together they change by less than this share of them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Times:
-    """When ops started and ended, and calls moved (s), NaN where that is not known."""
+def recorded(workload: Workload) -> RunTimes:
+    """Take the times of the recording: a call moves for its transfer, until its first end.
 
-    start: Floats
-    end: Floats
-    call_start: Floats
-    call_end: Floats
-
-
-def simulated(timeline: Timeline) -> Times:
-    """Take the times of a simulation."""
-    return Times(timeline.start, timeline.end, timeline.call_start, timeline.call_end)
-
-
-def recorded(workload: Workload) -> Times:
-    """Take the times of the recording: a call moves for its transfer, until its first end."""
+    NaN where that is not known.
+    """
     joined = np.flatnonzero(workload.call >= 0)
     end = np.full(len(workload.calls), np.inf)
     np.fmin.at(end, workload.call[joined], workload.measured_end[joined])
     end[np.isinf(end)] = np.nan
     start = end - workload.calls.transfer
-    return Times(workload.measured_start, workload.measured_end, start, end)
+    return Measured(workload, workload.measured_start, workload.measured_end, start, end)
 
 
 def kernels(workload: Workload) -> NDArray[np.bool_]:
@@ -60,7 +48,7 @@ def kernels(workload: Workload) -> NDArray[np.bool_]:
     return np.asarray((workload.what == What.COMPUTE) & ~own)
 
 
-def beside(workload: Workload, times: Times) -> Floats:
+def beside(workload: Workload, times: RunTimes) -> Floats:
     """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
     fraction = np.zeros(len(workload))
     ops = np.flatnonzero(kernels(workload) & (times.end > times.start))
@@ -70,7 +58,7 @@ def beside(workload: Workload, times: Times) -> Floats:
     return fraction
 
 
-def moving(workload: Workload, times: Times, rank: int) -> Intervals:
+def moving(workload: Workload, times: RunTimes, rank: int) -> Intervals:
     """When a call of a rank moves."""
     calls = workload.call[(workload.call >= 0) & (workload.rank == rank)]
     calls = calls[times.call_end[calls] > times.call_start[calls]]
@@ -82,7 +70,7 @@ def covered(intervals: Intervals, start: Floats, end: Floats) -> Floats:
     return np.asarray(np.clip(cover(intervals, start, end) / (end - start), 0.0, 1.0))
 
 
-def alone(workload: Workload, slope: float) -> Workload:
+def kernels_alone(workload: Workload, slope: float) -> Workload:
     """Return a recorded workload whose kernels last as long as they would have alone.
 
     What was not recorded has run beside nothing.
@@ -96,7 +84,7 @@ def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: floa
     timeline = run(workload)
     duration = workload.duration
     for number in range(_ROUNDS):
-        slower = 1 + slope * beside(workload, simulated(timeline))
+        slower = 1 + slope * beside(workload, timeline)
         wanted = workload.duration * slower
         change = float(np.abs(wanted - duration).sum())
         if change <= _SETTLED * float(wanted.sum()):

@@ -7,8 +7,6 @@ together, and rates are found anew only where loads share.
 A load that has its links to itself is folded: all its latencies, then all its bytes, two events
 for any number of steps. It is done when its steps are, and half-way its steps are where time says.
 As long as another load is on any of its links, waiting or moving, it is taken step by step.
-
-A call under way: what it has to do yet, step by step or as a whole.
 """
 
 from collections.abc import Callable
@@ -77,64 +75,6 @@ class Traffic:
         return latency * taken, amount * taken
 
 
-def scaled(load: Load, factor: float) -> list[Run]:
-    """Return all that a load has to do, times and bytes multiplied."""
-    runs = load.runs or (Run(1, load.latency, load.amount),)
-    return [Run(run.repeats, run.latency * factor, run.amount * factor) for run in runs]
-
-
-def after(todo: list[Run], passed: float, rate: float) -> list[Run]:
-    """Return what is left of ``todo`` after ``passed`` seconds, its bytes flowing at ``rate``."""
-    for place, (repeats, latency, amount) in enumerate(todo):
-        step = latency + amount / rate
-        if passed < step * repeats:
-            ended = min(int(passed / step), repeats - 1)
-            inside = max(0.0, passed - ended * step)
-            if inside == 0.0:
-                return [Run(repeats - ended, latency, amount), *todo[place + 1 :]]
-            waits = max(0.0, latency - inside)
-            moved = max(0.0, inside - latency) * rate
-            begun = Run(1, waits, max(0.0, amount - moved))
-            later = [Run(repeats - ended - 1, latency, amount)] if ended + 1 < repeats else []
-            return [begun, *later, *todo[place + 1 :]]
-        passed -= step * repeats
-    return []
-
-
-def steps_of(todo: list[Run]) -> int:
-    """Count the steps of runs."""
-    return sum(run.repeats for run in todo)
-
-
-def amount_of(todo: list[Run]) -> float:
-    """Add up the bytes of runs (B)."""
-    return sum(run.repeats * run.amount for run in todo)
-
-
-def latency_of(todo: list[Run]) -> float:
-    """Add up the latencies of runs (s)."""
-    return sum(run.repeats * run.latency for run in todo)
-
-
-_SLACK = 1e-12
-"""A load that would end within this many seconds is over.
-
-Must exceed the spacing of floats around ``env.now`` (1.1e-13 s at 1000 s), or a wake-up can be
-too short to move the clock and the simulation stands still.
-"""
-_AFTER_ALL_OTHERS = 2
-"""SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is settled once."""
-
-_NOTED = 4096
-"""Different loads noted before the books are brought up to date, so that they can be forgotten."""
-
-_SEGMENTS = 256
-"""Segments in which a load is taken, at the most, while others are on its links.
-
-Enough for every step of a ring all-reduce on 129 ranks; of longer ones several steps are one.
-"""
-
-
 @dataclass(slots=True, eq=False)
 class Network:
     """Links shared by the traffic on them; made, run and thrown away with its environment.
@@ -187,7 +127,7 @@ class Network:
         if load.runs and len(load.link):
             self._of_steps[id(traffic)] = traffic
         if self._meets_others(load, 1) and load.runs:
-            traffic.todo = scaled(load, traffic.factor)
+            traffic.todo = runs_of(load, traffic.factor)
             self._unfolded(traffic)
         else:
             traffic.todo = []
@@ -327,8 +267,8 @@ class Network:
         if id(traffic) in self._moving:
             self._leave(traffic)
         load, passed = traffic.load, self.env.now - traffic.folded_at
-        todo = traffic.todo or scaled(load, traffic.factor)
-        traffic.todo = after(todo, passed, load.alone)
+        todo = traffic.todo or runs_of(load, traffic.factor)
+        traffic.todo = left_after(todo, passed, load.alone)
         moved = passed - (latency_of(todo) - latency_of(traffic.todo))
         traffic.spent[self.topology.resource[load.bottleneck]] += moved
         self._unfolded(traffic)
@@ -383,6 +323,25 @@ class Network:
             self._at(max(0.0, due - self.env.now), lambda _: self._wake(due))
 
 
+_SLACK = 1e-12
+"""A load that would end within this many seconds is over.
+
+Must exceed the spacing of floats around ``env.now`` (1.1e-13 s at 1000 s), or a wake-up can be
+too short to move the clock and the simulation stands still.
+"""
+_AFTER_ALL_OTHERS = 2
+"""SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is settled once."""
+
+_NOTED = 4096
+"""Different loads noted before the books are brought up to date, so that they can be forgotten."""
+
+_SEGMENTS = 256
+"""Segments in which a load is taken, at the most, while others are on its links.
+
+Enough for every step of a ring all-reduce on 129 ranks; of longer ones several steps are one.
+"""
+
+
 def _crowded(traffics: list[Traffic], count: NDArray[np.int32]) -> list[bool]:
     """Say of each whether ``count`` of any of its load's links is more than one."""
     if not traffics:
@@ -392,3 +351,42 @@ def _crowded(traffics: list[Traffic], count: NDArray[np.int32]) -> list[bool]:
     shared = np.logical_or.reduceat(count[np.concatenate(links)] > 1, begin)
     crowded: list[bool] = shared.tolist()
     return crowded
+
+
+def runs_of(load: Load, factor: float) -> list[Run]:
+    """Return all steps of a load, times and bytes multiplied."""
+    runs = load.runs or (Run(1, load.latency, load.amount),)
+    return [Run(run.repeats, run.latency * factor, run.amount * factor) for run in runs]
+
+
+def left_after(todo: list[Run], passed: float, rate: float) -> list[Run]:
+    """Return what is left of ``todo`` after ``passed`` seconds, its bytes flowing at ``rate``."""
+    for number, (repeats, latency, amount) in enumerate(todo):
+        step = latency + amount / rate
+        if passed < step * repeats:
+            ended = min(int(passed / step), repeats - 1)
+            inside = max(0.0, passed - ended * step)
+            if inside == 0.0:
+                return [Run(repeats - ended, latency, amount), *todo[number + 1 :]]
+            waits = max(0.0, latency - inside)
+            moved = max(0.0, inside - latency) * rate
+            begun = Run(1, waits, max(0.0, amount - moved))
+            later = [Run(repeats - ended - 1, latency, amount)] if ended + 1 < repeats else []
+            return [begun, *later, *todo[number + 1 :]]
+        passed -= step * repeats
+    return []
+
+
+def steps_of(todo: list[Run]) -> int:
+    """Count the steps of runs."""
+    return sum(run.repeats for run in todo)
+
+
+def amount_of(todo: list[Run]) -> float:
+    """Add up the bytes of runs (B)."""
+    return sum(run.repeats * run.amount for run in todo)
+
+
+def latency_of(todo: list[Run]) -> float:
+    """Add up the latencies of runs (s)."""
+    return sum(run.repeats * run.latency for run in todo)

@@ -18,17 +18,30 @@ def max_min_rates(
 
     Load ``i`` at rate ``x`` puts ``weights[i][k] * x`` on link ``links[i][k]``: the flows of a
     load advance together, and each flow counts the same at a link (Bertsekas and Gallager, Data
-    Networks, 1992, section 6.5.2, progressive filling). Returns the rates (B/s) and, for each
-    load, the saturated link that holds it back.
+    Networks, 1992, section 6.5.2, progressive filling).
+
+    Parameters
+    ----------
+    links, weights
+        By load: the links it uses, and what it puts on each per unit of its rate.
+    bandwidth
+        Of every link (B/s), shape ``(links,)``.
+
+    Returns
+    -------
+    rates
+        Of each load (B/s), shape ``(loads,)``.
+    holds
+        The bottleneck of each, shape ``(loads,)``.
 
     Examples
     --------
     Two flows on link 0 (3 B/s), one of them also on link 1 (1 B/s):
 
-    >>> one = np.ones(2)
+    >>> ones = np.ones(2)
     >>> rates, _ = max_min_rates(
     ...     [np.array([0], np.int32), np.array([0, 1], np.int32)],
-    ...     [one[:1], one],
+    ...     [ones[:1], ones],
     ...     np.array([3.0, 1.0]),
     ... )
     >>> rates.tolist()

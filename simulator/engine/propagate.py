@@ -28,7 +28,7 @@ class Successors(NamedTuple):
     lag: Floats
 
 
-class Work(NamedTuple):
+class OpColumns(NamedTuple):
     """The call of each op (-1: none), and how long it takes of itself (s)."""
 
     call: Ints
@@ -97,7 +97,7 @@ class LocalTimes:
         given = (
             queue,
             Successors(edges.offset, edges.target, edges.lag),
-            Work(workload.call, workload.duration),
+            OpColumns(workload.call, workload.duration),
             ops,
             calls,
         )
@@ -115,8 +115,8 @@ class LocalTimes:
         return self._first(self._end(call))
 
     def _first(self, count: int) -> list[int]:
-        found: list[int] = self._queue[:count].tolist()
-        return found
+        calls: list[int] = self._queue[:count].tolist()
+        return calls
 
 
 def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
@@ -141,7 +141,7 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
 def _end(
     queue: Ints,
     edges: Successors,
-    work: Work,
+    work: OpColumns,
     ops: OpTimes,
     calls: Rendezvous,
     call: int,
@@ -152,9 +152,9 @@ def _end(
 
 @hot_loop
 def _release(
-    queue: Ints, edges: Successors, work: Work, ops: OpTimes, calls: Rendezvous, queued: int
+    queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, queued: int
 ) -> int:
-    """Work off the queue: ops that can start, and ops of calls that have ended.
+    """Work off the ready queue: ops that can start, and ops of calls that have ended.
 
     Returns how many calls can start of which this cannot tell the end; they stand at the front of
     the queue. Among predecessors that allow the same start the lowest index is the one that
@@ -204,10 +204,12 @@ def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
 
 
 @hot_loop
-def _leave(queue: Ints, work: Work, ops: OpTimes, calls: Rendezvous, call: int, queued: int) -> int:
+def _leave(
+    queue: Ints, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int, queued: int
+) -> int:
     """Queue the ops of a call that has ended; return how many are queued then."""
-    for place in range(calls.offset[call], calls.offset[call + 1]):
-        op = calls.member[place]
+    for index in range(calls.offset[call], calls.offset[call + 1]):
+        op = calls.member[index]
         ops.end[op] = calls.end[call] + work.duration[op]
         queue[queued] = op
         queued += 1

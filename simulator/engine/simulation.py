@@ -1,7 +1,4 @@
-"""A simulation under way: what every engine is given, and what it fills in.
-
-Say who waits for whom when nothing can happen any more.
-"""
+"""A simulation under way: what every engine is given and fills in, and why one got stuck."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,44 +12,6 @@ from simulator.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
-
-_SHOWN = 6
-
-
-def explain(workload: Workload, local: LocalTimes) -> str:
-    """One message: the calls that wait, who has arrived, who has not and what holds him."""
-    pending = np.isnan(local.ops.end)
-    at_rendezvous = np.flatnonzero(pending & ~np.isnan(local.ops.start) & (workload.call >= 0))
-    waiting = list(dict.fromkeys(workload.call[at_rendezvous].tolist()))
-    lines = [_wait(workload, local, call) for call in waiting[:_SHOWN]]
-    if len(waiting) > _SHOWN:
-        lines.append(f"and {len(waiting) - _SHOWN} more calls")
-    now = local.ops.end[~pending].max(initial=0.0)
-    return (
-        f"nothing can happen after t={now:.6g} s, {int(pending.sum())} ops pending: "
-        + "; ".join(lines)
-    )
-
-
-def _wait(workload: Workload, local: LocalTimes, call: int) -> str:
-    ops = np.flatnonzero(workload.call == call)
-    arrived = [int(workload.rank[op]) for op in ops if not np.isnan(local.ops.start[op])]
-    absent = [_held(workload, local, int(op)) for op in ops if np.isnan(local.ops.start[op])]
-    return (
-        f"{workload.call_view(call)}: ranks {arrived} wait, not there: {', '.join(absent[:_SHOWN])}"
-    )
-
-
-def _held(workload: Workload, local: LocalTimes, op: int) -> str:
-    """Name the rank, and the call it sits in instead."""
-    rank = int(workload.rank[op])
-    stuck = np.flatnonzero(
-        (workload.rank == rank) & ~np.isnan(local.ops.start) & np.isnan(local.ops.end)
-    )
-    if not len(stuck):
-        return f"rank {rank}"
-    return f"rank {rank} (waits in {workload.call_view(int(workload.call[stuck[0]]))})"
-
 
 Progress = Callable[[int, int], None]
 """Called now and then with calls done and calls in all."""
@@ -88,7 +47,7 @@ class Simulation:
         """
         ops, calls = self.local.ops, self.local.calls
         if np.isnan(ops.end).any():
-            raise DeadlockError(explain(self.workload, self.local))
+            raise DeadlockError(explain_deadlock(self.workload, self.local))
         return Timeline(
             workload=self.workload,
             topology=self.topology,
@@ -103,3 +62,42 @@ class Simulation:
             link_bytes=self.link_bytes,
             plans=self.costs.plans(self.workload),
         )
+
+
+def explain_deadlock(workload: Workload, local: LocalTimes) -> str:
+    """Say in one message which calls wait, who has arrived, who has not and what holds them."""
+    pending = np.isnan(local.ops.end)
+    at_rendezvous = np.flatnonzero(pending & ~np.isnan(local.ops.start) & (workload.call >= 0))
+    waiting = list(dict.fromkeys(workload.call[at_rendezvous].tolist()))
+    lines = [_wait(workload, local, call) for call in waiting[:_SHOWN]]
+    if len(waiting) > _SHOWN:
+        lines.append(f"and {len(waiting) - _SHOWN} more calls")
+    now = local.ops.end[~pending].max(initial=0.0)
+    return (
+        f"nothing can happen after t={now:.6g} s, {int(pending.sum())} ops pending: "
+        + "; ".join(lines)
+    )
+
+
+_SHOWN = 6
+"""Calls, and ranks that are absent from one, that a message names."""
+
+
+def _wait(workload: Workload, local: LocalTimes, call: int) -> str:
+    ops = np.flatnonzero(workload.call == call)
+    arrived = [int(workload.rank[op]) for op in ops if not np.isnan(local.ops.start[op])]
+    absent = [_held(workload, local, int(op)) for op in ops if np.isnan(local.ops.start[op])]
+    return (
+        f"{workload.call_view(call)}: ranks {arrived} wait, not there: {', '.join(absent[:_SHOWN])}"
+    )
+
+
+def _held(workload: Workload, local: LocalTimes, op: int) -> str:
+    """Name the rank, and the call it sits in instead."""
+    rank = int(workload.rank[op])
+    stuck = np.flatnonzero(
+        (workload.rank == rank) & ~np.isnan(local.ops.start) & np.isnan(local.ops.end)
+    )
+    if not len(stuck):
+        return f"rank {rank}"
+    return f"rank {rank} (waits in {workload.call_view(int(workload.call[stuck[0]]))})"

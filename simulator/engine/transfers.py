@@ -33,7 +33,15 @@ the call's start: it adds up to the time of the call.
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One send; ``source`` and ``target`` are positions in the group."""
+    """One send of a chunk, or of several together.
+
+    Parameters
+    ----------
+    source, target
+        Ranks, as positions in the group.
+    load
+        Its bytes and latency on the links of its path.
+    """
 
     source: int
     target: int
@@ -51,7 +59,10 @@ def lay_transfers(
 
     Arguments are those of :func:`simulator.costing.link_load.lay`.
 
-    One item per step, each repetition of a run being a step.
+    Returns
+    -------
+    list
+        One item per step, each repetition of a run being a step.
     """
     chunk_bytes = size / plan.schedule.parts / plan.efficiency
     steps: list[Transfers] = []

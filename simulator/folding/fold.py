@@ -23,7 +23,7 @@ from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.refinement import (
     CannotFoldError,
     Colours,
-    Rows,
+    OpsByRank,
     job_of,
     number_of_call,
     refine,
@@ -59,7 +59,7 @@ class Folded:
         whole = self.whole
         if len(self.kept) == len(whole):
             return replace(timeline, workload=whole, folded=self.text)
-        rows = Rows.of(whole)
+        rows = OpsByRank.of(whole)
         released = timeline.released_by[self.op].astype(np.int64)
         waits = np.flatnonzero(released >= 0)
         begin = rows.first[whole.rank[waits]]
@@ -87,9 +87,9 @@ class Folded:
         wanted = np.where(last >= 0, self.op[self.kept[last]], -1)
         member = np.flatnonzero(whole.call >= 0)
         right = member[self.op[member] == wanted[whole.call[member]]]
-        found = np.full(len(whole.calls), -1, dtype=np.int64)
-        found[whole.call[right[::-1]]] = right[::-1]
-        return found
+        released = np.full(len(whole.calls), -1, dtype=np.int64)
+        released[whole.call[right[::-1]]] = right[::-1]
+        return released
 
 
 def fold(
@@ -105,7 +105,7 @@ def fold(
     topology = costs.topology
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
         return _nothing(workload, len(topology), _NO_TWO)
-    rows = Rows.of(workload)
+    rows = OpsByRank.of(workload)
     alike = symmetry(topology)
     if alike is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
@@ -131,7 +131,7 @@ def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
     look: dict[int, list[tuple[int, float]]] = {}
     for rank in np.flatnonzero(ops).tolist():
         look.setdefault(int(part[rank]), []).append((int(ops[rank]), float(lasting[rank])))
-    return len(look) / max(1, len({tuple(one) for one in look.values()}))
+    return len(look) / max(1, len({tuple(ranks) for ranks in look.values()}))
 
 
 def _nothing(workload: Workload, links: int, reason: str) -> Folded:
@@ -169,19 +169,19 @@ def _representatives(colours: Colours) -> NDArray[np.bool_]:
     begin = np.searchsorted(colours.pair_group, np.arange(len(colours.group) + 1)).tolist()
     component, role = colours.pair_component.tolist(), colours.role.tolist()
     groups_of: list[list[int]] = [[] for _ in colours.component]
-    for group, one in zip(colours.pair_group.tolist(), component, strict=True):
-        groups_of[one].append(group)
+    for group, member in zip(colours.pair_group.tolist(), component, strict=True):
+        groups_of[member].append(group)
     kept = np.zeros(len(colours.component), dtype=np.bool_)
     represented: set[int] = set()
     for first, colour in enumerate(colours.component.tolist()):
         new = [] if colour in represented else [first]
         todo: list[tuple[int, int]] = []
         while new or todo:
-            for one in new:
-                if not kept[one]:
-                    kept[one] = True
-                    represented.add(int(colours.component[one]))
-                    for group in groups_of[one]:
+            for chosen in new:
+                if not kept[chosen]:
+                    kept[chosen] = True
+                    represented.add(int(colours.component[chosen]))
+                    for group in groups_of[chosen]:
                         heappush(todo, (begin[group + 1] - begin[group], group))
             _, group = heappop(todo) if todo else (0, -1)
             pairs = range(begin[group], begin[group + 1]) if group >= 0 else range(0)
@@ -200,7 +200,7 @@ def _missing(pairs: list[tuple[int, int]], kept: NDArray[np.bool_]) -> list[int]
 
 
 def _folded(
-    workload: Workload, rows: Rows, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
+    workload: Workload, rows: OpsByRank, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
 ) -> Folded:
     colours, is_kept = chosen
     kept = np.flatnonzero(is_kept)

@@ -1,8 +1,9 @@
-"""Which components of a network do the same: colour refinement over programs, groups and links.
+"""Which components of a network do the same: colour refinement to an equitable partition.
 
 A component's first colour is what its ranks do, op by op. A group is then coloured by its calls
 and by the colours of its components and their *roles* in it (which places take part, which links
-carry how much), a component by the groups it is in, and so on until no colour splits any more.
+carry how much), a component by the groups it is in, and so on to the fixed point at which no colour
+splits any more.
 What has one colour in the end starts and ends at the same times: by induction over time, since
 whatever an op waits for, and whatever else is on a call's links, has the same colours too.
 
@@ -30,7 +31,7 @@ class CannotFoldError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class OpsByRank:
     """Ops of a workload rank by rank: rank ``r`` has ``op[first[r]:first[r + 1]]``.
 
     ``local`` is the number of each op on its rank, shape ``(ops,)``.
@@ -41,17 +42,17 @@ class Rows:
     local: Ints
 
     @staticmethod
-    def of(workload: Workload) -> "Rows":
+    def of(workload: Workload) -> "OpsByRank":
         """Sort the ops of a workload by rank."""
         order = np.argsort(workload.rank, kind="stable")
         first = np.searchsorted(workload.rank[order], np.arange(workload.job_ranks + 1))
         local = np.empty(len(order), dtype=np.int64)
         local[order] = np.arange(len(order)) - first[workload.rank[order]]
-        return Rows(order, first, local)
+        return OpsByRank(order, first, local)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class JobOutline:
     """What the ranks of a job do and in which groups, so far as it decides about time.
 
     ``program`` has shape ``(ranks,)``. Group ``g`` has ``rank[offset[g]:offset[g + 1]]``;
@@ -94,7 +95,7 @@ Lay = Callable[[int], Sequence[Load]]
 """What the different calls of a group put on the links."""
 
 
-def job_of(workload: Workload, rows: Rows, seen: Callable[[str], str] = str) -> Job:
+def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str) -> JobOutline:
     """Say what a workload's ranks do; groups without calls have no rows.
 
     Labels of groups count as far as they are ``seen``.
@@ -112,15 +113,15 @@ def job_of(workload: Workload, rows: Rows, seen: Callable[[str], str] = str) -> 
     of_op[member] = rows.local[member][first][which.ravel()]
     used = np.bincount(calls.group, minlength=groups) > 0
     ranks = [
-        np.array(group.ranks if one else (), dtype=np.int64)
-        for group, one in zip(workload.groups, used, strict=True)
+        np.array(group.ranks if calling else (), dtype=np.int64)
+        for group, calling in zip(workload.groups, used, strict=True)
     ]
-    offset = np.concatenate([[0], np.cumsum([len(one) for one in ranks], dtype=np.int64)])
+    offset = np.concatenate([[0], np.cumsum([len(row) for row in ranks], dtype=np.int64)])
     rank = np.concatenate([np.empty(0, dtype=np.int64), *ranks])
     asked = rank * groups + np.repeat(np.arange(groups), np.diff(offset))
     at = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
     slot = np.where(known[at] == asked, rows.local[member][first][at], -1) if len(known) else asked
-    return Job(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
+    return JobOutline(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
 
 
 def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
@@ -131,7 +132,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
     labels: dict[str, int] = {}
     of_group = [labels.setdefault(seen(group.label), len(labels)) for group in workload.groups]
     label = np.array(of_group, dtype=np.int64)
-    one = mixed(
+    call = mixed(
         number_of_call(workload),
         label[calls.group],
         calls.kind,
@@ -141,7 +142,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
         calls.late,
         measured,
     )
-    return summed(one, calls.group, len(workload.groups))
+    return summed(call, calls.group, len(workload.groups))
 
 
 def number_of_call(workload: Workload) -> Ints:
@@ -153,7 +154,7 @@ def number_of_call(workload: Workload) -> Ints:
     return number
 
 
-def _programs(workload: Workload, rows: Rows, slot: Ints) -> Hashes:
+def _programs(workload: Workload, rows: OpsByRank, slot: Ints) -> Hashes:
     edges = workload.edges
     source = edges.source
     if (workload.rank[source] != workload.rank[edges.target]).any():
@@ -167,7 +168,7 @@ def _programs(workload: Workload, rows: Rows, slot: Ints) -> Hashes:
     return mixed(summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks))
 
 
-def refine(job: Job, symmetry: Symmetry, lay: Lay) -> Colours:
+def refine(job: JobOutline, symmetry: Symmetry, lay: Lay) -> Colours:
     """Colour components and groups until no colour splits any more.
 
     Raises
@@ -201,13 +202,13 @@ class _Pairs(NamedTuple):
 
 
 def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
-    """Split colours of components by what they do in groups, until no colour splits any more."""
-    found = 0
-    while found < (found := len(np.unique(colour))):
+    """Split colours of components by what they do in groups, to the fixed point."""
+    count = 0
+    while count < (count := len(np.unique(colour))):
         before = mixed(pairs.role, colour[pairs.component])
         of_group = mixed(kind, summed(before, pairs.group, len(kind)))
-        told = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
-        colour = mixed(colour, told)
+        neighbours = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
+        colour = mixed(colour, neighbours)
     return Colours(
         component=_small(colour),
         group=_small(of_group),
@@ -217,7 +218,7 @@ def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
     )
 
 
-def _links(job: Job, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes]:
+def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes]:
     """Hash what each group's calls are and how it lies, and each pair's share of their load."""
     kind = np.zeros(len(job.bundle), dtype=np.uint64)
     shares: dict[tuple[bytes, int], tuple[int, Hashes]] = {}
@@ -232,8 +233,8 @@ def _links(job: Job, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes]:
         if (pattern, bundle) not in shares:
             components = symmetry.components(ranks)
             shares[pattern, bundle] = len(shares), _shares(symmetry, lay(group), components)
-        kind[group], found = shares[pattern, bundle]
-        share.append(found)
+        kind[group], own = shares[pattern, bundle]
+        share.append(own)
     return mixed(kind, job.bundle), np.concatenate([np.empty(0, dtype=np.uint64), *share])
 
 
@@ -248,8 +249,8 @@ def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hash
             raise CannotFoldError("a path between two nodes leads through a third")
         digits, exponent = np.frexp(load.weight)
         weight = np.ldexp(np.round(np.ldexp(digits, _DIGITS)), exponent - _DIGITS)
-        one = mixed(np.full(len(of), number), symmetry.link_place[load.link], weight)
-        total += summed(one, np.searchsorted(components, of), len(components))
+        on_link = mixed(np.full(len(of), number), symmetry.link_place[load.link], weight)
+        total += summed(on_link, np.searchsorted(components, of), len(components))
     return total
 
 

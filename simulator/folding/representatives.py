@@ -1,8 +1,8 @@
 """A workload that holds some ranks of a job, and the claim that the others do the same.
 
 Whoever generates a workload knows which ranks run one program, and need not write it down for all
-of them. :func:`check` says whether a network, too, makes them the same: then the times of the ranks
-written down are those that the whole job would have given them, by the argument of
+of them. :func:`why_not_copies` says whether a network, too, makes them the same: then the times of
+the ranks written down are those that the whole job would have given them, by the argument of
 :mod:`simulator.folding.fold`, here with one row per group instead of one per call.
 """
 
@@ -15,7 +15,14 @@ from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.fold import loads_of
-from simulator.folding.refinement import CannotFoldError, Colours, Job, Rows, job_of, refine
+from simulator.folding.refinement import (
+    CannotFoldError,
+    Colours,
+    JobOutline,
+    OpsByRank,
+    job_of,
+    refine,
+)
 from simulator.workload import Workload
 
 
@@ -31,7 +38,7 @@ class Copies:
     groups: tuple[Ints, ...]
 
 
-def check(workload: Workload, copies: Copies, costs: Costs) -> str:
+def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
     """Say why the workload's times would not be those of the whole job; "" if they are."""
     alike = symmetry(costs.topology)
     if alike is None:
@@ -48,7 +55,9 @@ def check(workload: Workload, copies: Copies, costs: Costs) -> str:
     return ""
 
 
-def _loads(workload: Workload, costs: Costs, whole: tuple[Job, Ints], group: int) -> list[Load]:
+def _loads(
+    workload: Workload, costs: Costs, whole: tuple[JobOutline, Ints], group: int
+) -> list[Load]:
     job, own = whole
     if own[group] < 0:
         ranks = _some(job.members(group))
@@ -56,33 +65,33 @@ def _loads(workload: Workload, costs: Costs, whole: tuple[Job, Ints], group: int
     return loads_of(workload, costs, int(own[group]))
 
 
-class _Family(NamedTuple):
+class _CopiedGroups(NamedTuple):
     """Groups that are copies of each other, and which of them are in the workload."""
 
     rows: Ints
     groups: list[int]
 
 
-def _job(workload: Workload, copies: Copies) -> tuple[Job, Ints]:
+def _job(workload: Workload, copies: Copies) -> tuple[JobOutline, Ints]:
     """Put the whole job together; of each group, which of the workload's it is (-1: none).
 
-    Groups of the workload come first in their family, so that they are the ones to be laid.
+    Groups of the workload come first in their class, so that they are the ones to be laid.
     """
-    part = job_of(workload, Rows.of(workload))
-    families: dict[int, _Family] = {}
+    part = job_of(workload, OpsByRank.of(workload))
+    copied: dict[int, _CopiedGroups] = {}
     for group, rows in enumerate(copies.groups):
         if len(part.members(group)):
-            families.setdefault(id(rows), _Family(rows, [])).groups.append(group)
+            copied.setdefault(id(rows), _CopiedGroups(rows, [])).groups.append(group)
     ranks, slots, own, sizes = ([np.empty(0, dtype=np.int64)] for _ in range(4))
     bundle = [np.empty(0, dtype=np.uint64)]
-    for family in families.values():
-        rows, own_of = _own_first(workload, family)
+    for same in copied.values():
+        rows, own_of = _own_first(workload, same)
         ranks.append(rows.ravel())
-        slots.append(_slots(part, family, copies.stand_in)[rows.ravel()])
-        bundle.append(np.full(len(rows), _bundle(part, family), dtype=np.uint64))
+        slots.append(_slots(part, same, copies.stand_in)[rows.ravel()])
+        bundle.append(np.full(len(rows), _bundle(part, same), dtype=np.uint64))
         own.append(own_of)
         sizes.append(np.full(len(rows), rows.shape[1]))
-    job = Job(
+    job = JobOutline(
         program=part.program[copies.stand_in],
         bundle=np.concatenate(bundle),
         offset=np.concatenate([[0], np.cumsum(np.concatenate(sizes))]),
@@ -92,30 +101,28 @@ def _job(workload: Workload, copies: Copies) -> tuple[Job, Ints]:
     return job, np.concatenate(own)
 
 
-def _own_first(workload: Workload, family: _Family) -> tuple[Ints, Ints]:
-    known = {workload.groups[group].ranks: group for group in family.groups}
-    own = np.array([known.get(tuple(row), -1) for row in family.rows.tolist()], dtype=np.int64)
-    if (own >= 0).sum() != len(known) or len(np.unique(family.rows)) != family.rows.size:
-        raise CannotFoldError(
-            f"copies of {workload.groups[family.groups[0]]} are not what they say"
-        )
+def _own_first(workload: Workload, same: _CopiedGroups) -> tuple[Ints, Ints]:
+    known = {workload.groups[group].ranks: group for group in same.groups}
+    own = np.array([known.get(tuple(row), -1) for row in same.rows.tolist()], dtype=np.int64)
+    if (own >= 0).sum() != len(known) or len(np.unique(same.rows)) != same.rows.size:
+        raise CannotFoldError(f"copies of {workload.groups[same.groups[0]]} are not what they say")
     order = np.argsort(own < 0, kind="stable")
-    return family.rows[order], own[order]
+    return same.rows[order], own[order]
 
 
-def _bundle(part: Job, family: _Family) -> int:
-    """Return the calls of a family, which are the same in all of its groups."""
-    bundles = {int(part.bundle[group]) for group in family.groups}
+def _bundle(part: JobOutline, same: _CopiedGroups) -> int:
+    """Return the calls of an equivalence class, which are the same in all of its groups."""
+    bundles = {int(part.bundle[group]) for group in same.groups}
     if len(bundles) > 1:
-        ranks = _some(part.members(family.groups[0]))
+        ranks = _some(part.members(same.groups[0]))
         raise CannotFoldError(f"ranks {ranks} make other calls than their copies")
     return bundles.pop()
 
 
-def _slots(part: Job, family: _Family, stand_in: Ints) -> Ints:
-    """Return the slot of the family's group on every rank: that on the rank which stands for it."""
+def _slots(part: JobOutline, same: _CopiedGroups, stand_in: Ints) -> Ints:
+    """Return the slot of the group on every rank: that on the rank which stands for it."""
     slot = np.full(len(stand_in), -1, dtype=np.int64)
-    for group in family.groups:
+    for group in same.groups:
         rows = slice(part.offset[group], part.offset[group + 1])
         joined = part.slot[rows] >= 0
         slot[part.rank[rows][joined]] = part.slot[rows][joined]
@@ -144,7 +151,7 @@ def _check_places(alike: Symmetry, stand_in: Ints, component: Ints) -> None:
 
 def _check_colours(alike: Symmetry, colours: Colours, stand_in: Ints) -> None:
     ranks = np.arange(len(stand_in))
-    mine, other = (colours.component[alike.component[one]] for one in (ranks, stand_in))
+    mine, other = (colours.component[alike.component[chosen]] for chosen in (ranks, stand_in))
     if (mine != other).any():
         rank = int(np.flatnonzero(mine != other)[0])
         raise CannotFoldError(

@@ -20,8 +20,8 @@ UNKNOWN = 1 << 60
 """Metric of a path that is not found."""
 
 
-class Rows(NamedTuple):
-    """Lists by number: those of ``i`` are ``item[offset[i]:offset[i + 1]]``."""
+class CsrRows(NamedTuple):
+    """CsrRows in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Ints
     item: Indices
@@ -36,11 +36,11 @@ class Graph(NamedTuple):
     start: Indices
     stop: Indices
     metric: Ints
-    out: Rows
-    into: Rows
+    out: CsrRows
+    into: CsrRows
 
 
-class Found(NamedTuple):
+class SearchState(NamedTuple):
     """What a search finds, per node: its metric to the goal, a link that comes nearer, how many do.
 
     ``wanted`` marks the nodes that it is for; the rest is its own. A metric that is not
@@ -72,11 +72,11 @@ class Links(NamedTuple):
     used: Ints
 
 
-def rows(key: NDArray[np.int32], count: int) -> Rows:
-    """Group ``0 … len(key) - 1`` by key, each group in ascending order."""
+def grouped(key: NDArray[np.int32], count: int) -> CsrRows:
+    """List the indices of each key from 0 to ``count``, ascending."""
     offset = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(key, minlength=count), out=offset[1:])
-    return Rows(offset, np.argsort(key, kind="stable").astype(np.int32))
+    return CsrRows(offset, np.argsort(key, kind="stable").astype(np.int32))
 
 
 def reverse(graph: Graph) -> Graph:
@@ -84,10 +84,10 @@ def reverse(graph: Graph) -> Graph:
     return Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
 
 
-def nothing_found(graph: Graph) -> Found:
+def search_state(graph: Graph) -> SearchState:
     """Return the arrays that every search of a graph fills anew."""
     nodes = len(graph.out.offset) - 1
-    return Found(
+    return SearchState(
         metric=np.full(nodes, UNKNOWN, dtype=np.int64),
         via=np.zeros(nodes, dtype=np.int32),
         ways=np.zeros(nodes, dtype=np.int32),
@@ -101,15 +101,17 @@ def nothing_found(graph: Graph) -> Found:
 
 
 @hot_loop
-def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found: Found) -> None:
+def search(
+    goal: int, missing: int, limit: int, graph: Graph, inner: Mask, state: SearchState
+) -> None:
     """Dijkstra backwards from ``goal`` through ``inner`` nodes, of which it finds the metric.
 
     It ends when ``missing`` of the wanted nodes are final, or all nodes within ``limit`` are. All
     nodes of one metric become final before any of them is gone on from: those that are the last
     wanted, as neighbours mostly are, need not be.
     """
-    final, wanted, level, heap = found.final, found.wanted, found.level, found.heap
-    _begin(goal, found)
+    final, wanted, level, heap = state.final, state.wanted, state.level, state.heap
+    _begin(goal, state)
     waiting = push(heap, 0, 0.0, goal)
     while waiting > 0 and missing > 0 and heap.key[0] <= limit:
         far = heap.key[0]
@@ -122,28 +124,28 @@ def search(goal: int, missing: int, limit: int, graph: Graph, inner: Mask, found
                 level[reached] = node
                 reached += 1
                 missing -= wanted[node]
-        for place in range(reached if missing > 0 else 0):
-            waiting = _go_on(level[place], graph, inner, found, waiting)
+        for index in range(reached if missing > 0 else 0):
+            waiting = _go_on(level[index], graph, inner, state, waiting)
 
 
 @hot_loop
-def _begin(goal: int, found: Found) -> None:
+def _begin(goal: int, state: SearchState) -> None:
     """Forget what the last search found."""
-    for place in range(found.size[0]):
-        found.metric[found.seen[place]] = UNKNOWN
-        found.final[found.seen[place]] = False
-    found.metric[goal] = 0
-    found.seen[0] = goal
-    found.size[0] = 1
+    for index in range(state.size[0]):
+        state.metric[state.seen[index]] = UNKNOWN
+        state.final[state.seen[index]] = False
+    state.metric[goal] = 0
+    state.seen[0] = goal
+    state.size[0] = 1
 
 
 @hot_loop
-def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> int:
+def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: int) -> int:
     """Reach the nodes before a node; return how many nodes wait to be gone on from."""
-    metric, via, ways = found.metric, found.via, found.ways
+    metric, via, ways = state.metric, state.via, state.ways
     offset, into = graph.into
-    for place in range(offset[node], offset[node + 1]):
-        link = into[place]
+    for index in range(offset[node], offset[node + 1]):
+        link = into[index]
         before = graph.start[link]
         step = metric[node] + graph.metric[link]
         if not inner[before] or step > metric[before]:
@@ -152,22 +154,24 @@ def _go_on(node: int, graph: Graph, inner: Mask, found: Found, waiting: int) -> 
             ways[before] += 1
             continue
         if metric[before] == UNKNOWN:
-            found.seen[found.size[0]] = before
-            found.size[0] += 1
+            state.seen[state.size[0]] = before
+            state.size[0] += 1
         metric[before] = step
         via[before] = link
         ways[before] = 1
-        waiting = push(found.heap, waiting, float(step), before)
+        waiting = push(state.heap, waiting, float(step), before)
     return waiting
 
 
 @hot_loop
-def follow(node: int, goal: int, ends: Ends, graph: Graph, found: Found, links: Links) -> None:
+def follow(
+    node: int, goal: int, ends: Ends, graph: Graph, state: SearchState, links: Links
+) -> None:
     """Write the links from a node to the goal of a search behind all others."""
     while node != goal:
-        link = found.via[node]
-        if found.ways[node] > 1:
-            link = choose(node, ends, found.metric, graph)
+        link = state.via[node]
+        if state.ways[node] > 1:
+            link = choose_link(node, ends, state.metric, graph)
         put(link, links)
         node = graph.stop[link]
 
@@ -180,20 +184,20 @@ def put(link: int, links: Links) -> None:
 
 
 @hot_loop
-def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
-    """Choose by hash among the links of a node whose far end is nearer by their whole length."""
+def choose_link(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
+    """Choose by ECMP hash among the links of a node whose far end is nearer by their length."""
     stop, length, (offset, item) = graph.stop, graph.metric, graph.out
     ways = 0
     link = -1
-    for place in range(offset[node], offset[node + 1]):
-        if metric[stop[item[place]]] + length[item[place]] == metric[node]:
+    for index in range(offset[node], offset[node + 1]):
+        if metric[stop[item[index]]] + length[item[index]] == metric[node]:
             ways += 1
-            link = item[place]
+            link = item[index]
     if ways == 1:
         return link
-    left = np.int64(lot(ends.source, ends.target, node) % np.uint64(ways))
-    for place in range(offset[node], offset[node + 1]):
-        link = item[place]
+    left = np.int64(ecmp_hash(ends.source, ends.target, node) % np.uint64(ways))
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
         if metric[stop[link]] + length[link] == metric[node]:
             if left == 0:
                 break
@@ -202,8 +206,8 @@ def choose(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
 
 
 @hot_loop
-def lot(source: int, target: int, node: int) -> int:
-    """Mix 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
+def ecmp_hash(source: int, target: int, node: int) -> int:
+    """Hash of 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
     key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
     key ^= key >> np.uint64(33)

@@ -2,8 +2,6 @@
 
 A *hub* is a switch with many links, a thousand at times, of which a message needs two. So no
 search goes on through a hub unless it must (:mod:`simulator.routing.messages`).
-
-Arrays that a compiled pass fills without knowing how long they will be.
 """
 
 from collections.abc import Callable
@@ -15,40 +13,16 @@ from numpy.typing import NDArray
 from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
-    Found,
     Graph,
     Indices,
     Ints,
     Mask,
-    nothing_found,
+    SearchState,
+    grouped,
     reverse,
-    rows,
     search,
+    search_state,
 )
-
-Arrays = tuple[NDArray[Any], ...]
-
-
-def filled(go_on: Callable[..., int], end: int, arrays: Arrays) -> Arrays:
-    """Go on until ``end``, whenever arrays are full with twice the room; return the last ones.
-
-    ``go_on(begin, *arrays)`` does what there is to do from ``begin`` on, and returns where it
-    stopped for want of room, or ``end``. What it has written is there when it goes on.
-
-    Examples
-    --------
-    >>> def squares(begin, array):
-    ...     stop = min(10, len(array))
-    ...     array[begin:stop] = np.arange(begin, stop) ** 2
-    ...     return stop
-    >>> filled(squares, 10, (np.zeros(3, dtype=int),))[0].tolist()
-    [0, 1, 4, 9, 16, 25, 36, 49, 64, 81, 0, 0, 0, 0, 0]
-    """
-    begin = go_on(0, *arrays)
-    while begin < end:
-        arrays = tuple(np.append(array, np.zeros(len(array) + 1, array.dtype)) for array in arrays)
-        begin = go_on(begin, *arrays)
-    return arrays
 
 
 class Cells(NamedTuple):
@@ -82,9 +56,9 @@ class Hubs(NamedTuple):
 
 def cells(graph: Graph, hub: Mask) -> Cells:
     """Let the network fall apart."""
-    found = Cells(~hub, np.arange(len(hub)))
-    _join(graph, found)
-    return found
+    fallen_apart = Cells(~hub, np.arange(len(hub)))
+    _join(graph, fallen_apart)
+    return fallen_apart
 
 
 def hubs(graph: Graph, hub: Mask) -> Hubs:
@@ -104,10 +78,10 @@ def hubs(graph: Graph, hub: Mask) -> Hubs:
 def _near(numbers: Ints, graph: Graph, hub: Mask) -> Near:
     """Find the nodes that reach each hub without another: the hub itself, then the others."""
     offset = np.zeros(len(numbers) + 1, dtype=np.int64)
-    outside, found = ~hub, nothing_found(graph)
+    outside, state = ~hub, search_state(graph)
     item, metric = filled(
         lambda begin, item, metric: _reach(
-            begin, numbers, graph, outside, found, Near(offset, item, metric)
+            begin, numbers, graph, outside, state, Near(offset, item, metric)
         ),
         len(numbers),
         (np.zeros(1024, dtype=np.int32), np.zeros(1024, dtype=np.int64)),
@@ -117,7 +91,7 @@ def _near(numbers: Ints, graph: Graph, hub: Mask) -> Near:
 
 def _by_node(near: Near, numbers: Ints, nodes: int) -> Near:
     """Turn a row per hub into a row per node."""
-    offset, order = rows(near.item, nodes)
+    offset, order = grouped(near.item, nodes)
     of = np.repeat(numbers, np.diff(near.offset)).astype(np.int32)
     return Near(offset, of[order], near.metric[order])
 
@@ -131,15 +105,40 @@ def _farthest_first(beyond: Near) -> Ints:
     return np.argsort(-farthest, kind="stable")
 
 
+Arrays = tuple[NDArray[Any], ...]
+
+
+def filled(go_on: Callable[..., int], end: int, arrays: Arrays) -> Arrays:
+    """Go on until ``end``, whenever arrays are full with twice the room; return the last ones.
+
+    ``go_on(begin, *arrays)`` does what there is to do from ``begin`` on, and returns where it
+    stopped for want of room, or ``end``. What it has written is there when it goes on.
+
+    Examples
+    --------
+    >>> def squares(begin, array):
+    ...     stop = min(10, len(array))
+    ...     array[begin:stop] = np.arange(begin, stop) ** 2
+    ...     return stop
+    >>> filled(squares, 10, (np.zeros(3, dtype=int),))[0].tolist()
+    [0, 1, 4, 9, 16, 25, 36, 49, 64, 81, 0, 0, 0, 0, 0]
+    """
+    begin = go_on(0, *arrays)
+    while begin < end:
+        arrays = tuple(np.append(array, np.zeros(len(array) + 1, array.dtype)) for array in arrays)
+        begin = go_on(begin, *arrays)
+    return arrays
+
+
 @hot_loop
-def _join(graph: Graph, found: Cells) -> None:
+def _join(graph: Graph, cells: Cells) -> None:
     """Give the nodes of a part its least number (union-find)."""
-    outside, part = found
+    outside, part = cells
     for link in range(len(graph.start)):
-        one, other = graph.start[link], graph.stop[link]
-        if outside[one] and outside[other]:
-            one, other = _root(one, part), _root(other, part)
-            part[max(one, other)] = min(one, other)
+        start, stop = graph.start[link], graph.stop[link]
+        if outside[start] and outside[stop]:
+            low, high = _root(start, part), _root(stop, part)
+            part[max(low, high)] = min(low, high)
     for node in range(len(part)):
         part[node] = part[part[node]]
 
@@ -154,18 +153,20 @@ def _root(node: int, part: Ints) -> int:
 
 
 @hot_loop
-def _reach(begin: int, numbers: Ints, graph: Graph, outside: Mask, found: Found, near: Near) -> int:
+def _reach(
+    begin: int, numbers: Ints, graph: Graph, outside: Mask, state: SearchState, near: Near
+) -> int:
     """Write the row of each hub from ``begin`` on; return that for which there is no room."""
     for row in range(begin, len(numbers)):
-        search(numbers[row], 1, UNKNOWN, graph, outside, found)
+        search(numbers[row], 1, UNKNOWN, graph, outside, state)
         used = near.offset[row]
-        if used + found.size[0] > len(near.item):
+        if used + state.size[0] > len(near.item):
             return row
-        for place in range(found.size[0]):
-            node = found.seen[place]
-            near.item[used + place] = node
-            near.metric[used + place] = found.metric[node]
-        near.offset[row + 1] = used + found.size[0]
+        for index in range(state.size[0]):
+            node = state.seen[index]
+            near.item[used + index] = node
+            near.metric[used + index] = state.metric[node]
+        near.offset[row + 1] = used + state.size[0]
     return len(numbers)
 
 
@@ -183,10 +184,10 @@ def _between(graph: Graph, before: Near, after: Near, inner: Mask) -> None:
 
 @hot_loop
 def _joins(node: int, graph: Graph, before: Near, after: Near) -> bool:
-    for one in range(before.offset[node], before.offset[node + 1]):
-        for other in range(after.offset[node], after.offset[node + 1]):
-            start, stop = before.item[one], after.item[other]
-            way = before.metric[one] + after.metric[other]
+    for entry in range(before.offset[node], before.offset[node + 1]):
+        for leaving in range(after.offset[node], after.offset[node + 1]):
+            start, stop = before.item[entry], after.item[leaving]
+            way = before.metric[entry] + after.metric[leaving]
             if start != stop and way <= _direct(start, stop, graph):
                 return True
     return False

@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 from simulator.hot import hot_loop
 from simulator.routing.graph import (
     UNKNOWN,
+    CsrRows,
     Ends,
-    Found,
     Graph,
     Indices,
     Ints,
     Links,
     Mask,
-    Rows,
-    choose,
+    SearchState,
+    choose_link,
+    ecmp_hash,
     follow,
-    lot,
-    nothing_found,
+    grouped,
     put,
-    rows,
     search,
+    search_state,
 )
 from simulator.routing.hubs import Cells, Hubs, Near, filled
 
@@ -43,15 +43,15 @@ _FOLLOWED = -2
 class Messages(NamedTuple):
     """Messages, those to one target together, and the best path of each so far.
 
-    ``by`` is its last hub (-1: none, -2: it was followed already), ``lot`` what it won by among
+    ``by`` is its last hub (-1: none, -2: it was followed already), ``hashed`` what it won by among
     equals; ``first`` and ``length`` say where its links are.
     """
 
     source: Indices
-    to: Rows
+    to: CsrRows
     metric: Ints
     by: Indices
-    lot: NDArray[np.uint64]
+    hashed: NDArray[np.uint64]
     first: Ints
     length: Ints
 
@@ -59,11 +59,11 @@ class Messages(NamedTuple):
 class Reach(NamedTuple):
     """What is known, per node, of paths by a last hub: to it, and from it to what is behind.
 
-    ``to_last`` is -1 where it was not asked for yet. ``found`` is the search backwards from that
-    hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
+    ``to_last`` is -1 where it was not asked for yet. ``state`` is that of the search backwards from
+    that hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
     """
 
-    found: Found
+    state: SearchState
     to_last: Ints
     from_last: Ints
     asked: Mask
@@ -74,10 +74,10 @@ def messages(source: Indices, target: Indices, nodes: int) -> Messages:
     """Return messages of which no path is known."""
     return Messages(
         source=source.astype(np.int32),
-        to=rows(target, nodes),
+        to=grouped(target, nodes),
         metric=np.full(len(source), UNKNOWN, dtype=np.int64),
         by=np.full(len(source), -1, dtype=np.int32),
-        lot=np.zeros(len(source), dtype=np.uint64),
+        hashed=np.zeros(len(source), dtype=np.uint64),
         first=np.zeros(len(source), dtype=np.int64),
         length=np.zeros(len(source), dtype=np.int64),
     )
@@ -91,9 +91,9 @@ def no_links(sent: Messages, graph: Graph) -> Links:
 
 def inside(sent: Messages, graph: Graph, cells: Cells, links: Links) -> Links:
     """Find the path of every message within a cell; return the links of all."""
-    found = nothing_found(graph)
+    state = search_state(graph)
     (link,) = filled(
-        lambda begin, link: _inside(begin, sent, graph, cells, found, Links(link, links.used)),
+        lambda begin, link: _inside(begin, sent, graph, cells, state, Links(link, links.used)),
         len(cells.part),
         (links.link,),
     )
@@ -104,7 +104,7 @@ def across(sent: Messages, graph: Graph, hubs: Hubs, links: Links) -> Links:
     """Improve paths by those through hubs; return the links of all."""
     nodes = len(hubs.hub)
     reach = Reach(
-        found=nothing_found(graph),
+        state=search_state(graph),
         to_last=np.empty(nodes, dtype=np.int64),
         from_last=np.empty(nodes, dtype=np.int64),
         asked=np.empty(nodes, dtype=np.bool_),
@@ -129,51 +129,51 @@ def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
 
 @hot_loop
 def _inside(
-    begin: int, sent: Messages, graph: Graph, cells: Cells, found: Found, links: Links
+    begin: int, sent: Messages, graph: Graph, cells: Cells, state: SearchState, links: Links
 ) -> int:
     """Find paths to each target from ``begin`` on; return that for which there is no room."""
     targets = len(cells.part)
     for target in range(begin, targets):
-        missing = _ask(target, sent, cells, found)
+        missing = _ask(target, sent, cells, state)
         if missing > 0:
-            search(target, missing, UNKNOWN, graph, cells.outside, found)
-            if not _answer(target, sent, graph, found, links):
+            search(target, missing, UNKNOWN, graph, cells.outside, state)
+            if not _answer(target, sent, graph, state, links):
                 return target
     return targets
 
 
 @hot_loop
-def _ask(target: int, sent: Messages, cells: Cells, found: Found) -> int:
+def _ask(target: int, sent: Messages, cells: Cells, state: SearchState) -> int:
     """Want the sources in the cell of a target; return how many there are."""
     offset, item = sent.to
     missing = 0
-    for place in range(offset[target], offset[target + 1]):
-        node = sent.source[item[place]]
-        if cells.part[node] == cells.part[target] and not found.wanted[node]:
-            found.wanted[node] = True
+    for index in range(offset[target], offset[target + 1]):
+        node = sent.source[item[index]]
+        if cells.part[node] == cells.part[target] and not state.wanted[node]:
+            state.wanted[node] = True
             missing += 1
     return missing
 
 
 @hot_loop
-def _answer(target: int, sent: Messages, graph: Graph, found: Found, links: Links) -> bool:
+def _answer(target: int, sent: Messages, graph: Graph, state: SearchState, links: Links) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
-    for place in range(offset[target], offset[target + 1]):
-        found.wanted[sent.source[item[place]]] = False
+    for index in range(offset[target], offset[target + 1]):
+        state.wanted[sent.source[item[index]]] = False
     begin = links.used[0]
-    for place in range(offset[target], offset[target + 1]):
-        message = item[place]
+    for index in range(offset[target], offset[target + 1]):
+        message = item[index]
         node = sent.source[message]
-        if found.metric[node] == UNKNOWN:
+        if state.metric[node] == UNKNOWN:
             continue
-        if links.used[0] + found.size[0] > len(links.link):  # no path passes a node twice
+        if links.used[0] + state.size[0] > len(links.link):  # no path passes a node twice
             links.used[0] = begin
             return False
-        sent.metric[message] = found.metric[node]
-        sent.lot[message] = lot(node, target, target)
+        sent.metric[message] = state.metric[node]
+        sent.hashed[message] = ecmp_hash(node, target, target)
         sent.first[message] = links.used[0]
-        follow(node, target, Ends(node, target), graph, found, links)
+        follow(node, target, Ends(node, target), graph, state, links)
         sent.length[message] = links.used[0] - sent.first[message]
     return True
 
@@ -194,8 +194,8 @@ def _across(
         if missing == 0:
             continue
         last = hubs.beyond.item[hubs.beyond.offset[row]]
-        search(last, missing, reach.limit[0], graph, hubs.inner, reach.found)
-        reach.found.wanted[:] = False
+        search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
+        reach.state.wanted[:] = False
         reach.to_last[:] = -1
         if not winners:
             _compare(row, sent, hubs, reach)
@@ -220,8 +220,8 @@ def _want(
     reach.asked[:] = False
     for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             slack = sent.metric[message] - hubs.beyond.metric[behind]
             if slack < 0 or (winners and sent.by[message] != last):
                 continue
@@ -229,7 +229,7 @@ def _want(
             node = sent.source[message]
             if not reach.asked[node]:
                 reach.asked[node] = True
-                missing += _want_hubs(node, hubs.after, reach.found.wanted)
+                missing += _want_hubs(node, hubs.after, reach.state.wanted)
     reach.limit[0] = limit
     return missing
 
@@ -238,41 +238,41 @@ def _want(
 def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
     """Mark the hubs near a node; return how many were not yet."""
     missing = 0
-    for place in range(after.offset[node], after.offset[node + 1]):
-        missing += not wanted[after.item[place]]
-        wanted[after.item[place]] = True
+    for index in range(after.offset[node], after.offset[node + 1]):
+        missing += not wanted[after.item[index]]
+        wanted[after.item[index]] = True
     return missing
 
 
 @hot_loop
 def _measure(node: int, after: Near, reach: Reach) -> None:
     """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
-    to_last, metric = reach.to_last, reach.found.metric
+    to_last, metric = reach.to_last, reach.state.metric
     if to_last[node] >= 0:
         return
     to_last[node] = UNKNOWN
-    for place in range(after.offset[node], after.offset[node + 1]):
-        to_last[node] = min(to_last[node], after.metric[place] + metric[after.item[place]])
+    for index in range(after.offset[node], after.offset[node + 1]):
+        to_last[node] = min(to_last[node], after.metric[index] + metric[after.item[index]])
 
 
 @hot_loop
 def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
-    """Note the messages that gain by one hub as their last; equals draw lots by hash."""
+    """Note the messages that gain by one hub as their last; among equals the least hash wins."""
     offset, item = sent.to
-    best, by, lots = sent.metric, sent.by, sent.lot
+    best, by, hashes = sent.metric, sent.by, sent.hashed
     last = hubs.beyond.item[hubs.beyond.offset[row]]
     for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             node = sent.source[message]
             _measure(node, hubs.after, reach)
             total = reach.to_last[node] + hubs.beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
-            mine = lot(node, target, last)
-            if total < best[message] or mine < lots[message]:
-                best[message], by[message], lots[message] = total, last, mine
+            mine = ecmp_hash(node, target, last)
+            if total < best[message] or mine < hashes[message]:
+                best[message], by[message], hashes[message] = total, last, mine
 
 
 @hot_loop
@@ -286,8 +286,8 @@ def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, link
         reach.from_last[hubs.beyond.item[behind]] = hubs.beyond.metric[behind]
     for behind in range(begin, end):
         target = hubs.beyond.item[behind]
-        for place in range(offset[target], offset[target + 1]):
-            message = item[place]
+        for index in range(offset[target], offset[target + 1]):
+            message = item[index]
             if sent.by[message] != last:
                 continue
             if links.used[0] + len(hubs.hub) > len(links.link):  # no path passes a node twice
@@ -310,17 +310,17 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
     node = ends.source
     _measure(node, hubs.after, reach)
     while not hubs.hub[node]:
-        for place in range(offset[node], offset[node + 1]):
-            _measure(graph.stop[item[place]], hubs.after, reach)
-        link = choose(node, ends, reach.to_last, graph)
+        for index in range(offset[node], offset[node + 1]):
+            _measure(graph.stop[item[index]], hubs.after, reach)
+        link = choose_link(node, ends, reach.to_last, graph)
         put(link, links)
         node = graph.stop[link]
-    follow(node, last, ends, graph, reach.found, links)
+    follow(node, last, ends, graph, reach.state, links)
     tail = links.used[0]
     back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
     node = ends.target
     while node != last:
-        link = choose(node, ends, reach.from_last, back)
+        link = choose_link(node, ends, reach.from_last, back)
         put(link, links)
         node = graph.start[link]
     _turn(tail, links)
@@ -330,13 +330,13 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
 def _turn(begin: int, links: Links) -> None:
     """Turn round the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
-    for place in range((end - begin) // 2):
-        other = end - 1 - place
-        link[begin + place], link[other] = link[other], link[begin + place]
+    for index in range((end - begin) // 2):
+        other = end - 1 - index
+        link[begin + index], link[other] = link[other], link[begin + index]
 
 
 @hot_loop
 def _gather(sent: Messages, links: Links, offset: Ints, link: Indices) -> None:
     for message in range(len(sent.length)):
-        for place in range(sent.length[message]):
-            link[offset[message] + place] = links.link[sent.first[message] + place]
+        for index in range(sent.length[message]):
+            link[offset[message] + index] = links.link[sent.first[message] + index]

@@ -3,7 +3,7 @@
 Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
 stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
 ranks, where that is shorter or the only way. Among equal next hops one is chosen by a hash of
-source, target and place (static ECMP), and so is, among equal paths, the switch from which the
+source, target and node (static ECMP), and so is, among equal paths, the switch from which the
 target is entered: equal-cost paths are all used and every run chooses the same.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.routing.graph import UNKNOWN, Graph, Rows, rows
+from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
 from simulator.topology import SCALE_OUT, Topology
@@ -31,10 +31,22 @@ _SMALL_DOMAIN = 16
 def routes(
     network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Links of each message from node ``source[i]`` to ``target[i]``, as rows ``(offset, link)``.
+    """Find the links of each message.
 
     The last few answers are kept with the topology: a call is laid on it once to choose how it is
     carried out and once to be carried out.
+
+    Parameters
+    ----------
+    network
+        The topology.
+    source, target
+        Nodes of each message, shape ``(messages,)``.
+
+    Returns
+    -------
+    offset, link
+        In CSR form: message ``i`` takes ``link[offset[i]:offset[i + 1]]``.
 
     Raises
     ------
@@ -67,9 +79,9 @@ def _follow(
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
     number_of = {pair: number for number, pair in enumerate(ends)}
     offset, links = [0], []
-    route = network.route or (lambda one, other: (one, other))
-    for one, other in zip(source.tolist(), target.tolist(), strict=True):
-        path = route(one, other)
+    route = network.route or (lambda start, end: (start, end))
+    for start, end in zip(source.tolist(), target.tolist(), strict=True):
+        path = route(start, end)
         try:
             links += [number_of[index[a], index[b]] for a, b in pairwise(path)]
         except KeyError:
@@ -124,7 +136,7 @@ def _survey(network: Topology) -> _Survey:
     return _Survey(graph, hub, cells(graph, hub))
 
 
-def metrics(network: Topology) -> NDArray[np.int64]:
+def link_metrics(network: Topology) -> NDArray[np.int64]:
     """Say what every link counts on a path."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
@@ -134,10 +146,10 @@ def metrics(network: Topology) -> NDArray[np.int64]:
 
 def graph_of(network: Topology) -> Graph:
     """Compile the links for searches."""
-    metric = metrics(network)
-    into = rows(network.target, len(network.nodes))
+    metric = link_metrics(network)
+    into = grouped(network.target, len(network.nodes))
     start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
-    return Graph(start, stop, metric, Rows(*network.out_links), into)
+    return Graph(start, stop, metric, CsrRows(*network.out_links), into)
 
 
 def _hubs(network: Topology) -> NDArray[np.bool_]:

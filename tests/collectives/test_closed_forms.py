@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS
 from collectives import closed_forms as cost
 from collectives.algorithms import hierarchical, ring
-from collectives.closed_forms import COSTS, fully_connected
+from collectives.closed_forms import COSTS, time_on_full_mesh
 from simulator.errors import ScheduleError
 
 ALL = [(kind, name) for kind, table in ALGORITHMS.items() for name in table]
@@ -32,7 +32,7 @@ def test_a_schedule_takes_its_closed_form(kind, name, size, alpha, bandwidth):
         except ScheduleError:
             continue
         expected = COSTS[kind][name](n=n, **network)
-        assert fully_connected(schedule, **network) == pytest.approx(expected, rel=1e-12)
+        assert time_on_full_mesh(schedule, **network) == pytest.approx(expected, rel=1e-12)
 
 
 @given(
@@ -46,7 +46,7 @@ def test_a_chain_takes_its_closed_form_for_any_chunks(n, chunks, size, alpha, ba
     network = {"size": size, "alpha": alpha, "bandwidth": bandwidth}
     expected = cost.chain(n=n, chunks=chunks, **network)
     for build in (ring.broadcast, ring.reduce):
-        assert fully_connected(build(n, chunks), **network) == pytest.approx(expected, rel=1e-9)
+        assert time_on_full_mesh(build(n, chunks), **network) == pytest.approx(expected, rel=1e-9)
 
 
 @given(
@@ -61,7 +61,7 @@ def test_a_hierarchy_takes_its_closed_form(levels, size, alpha, bandwidth):
     both = cost.hierarchical_all_reduce(tuple(levels), **network)
     for kind, expected in (("all_reduce", both), ("all_gather", half), ("reduce_scatter", half)):
         schedule = getattr(hierarchical, kind)(*levels)
-        assert fully_connected(schedule, **network) == pytest.approx(expected, rel=1e-9)
+        assert time_on_full_mesh(schedule, **network) == pytest.approx(expected, rel=1e-9)
 
 
 def test_numbers_worked_out_by_hand():
@@ -69,7 +69,7 @@ def test_numbers_worked_out_by_hand():
     network = {"size": 80e6, "n": 8, "alpha": 1e-6, "bandwidth": 10e9}
     assert cost.ring_all_reduce(**network) == pytest.approx(14 * 1.001e-3)
     assert cost.ring_half(**network) == pytest.approx(7 * 1.001e-3)
-    assert cost.one_part(**network) == pytest.approx(1.001e-3)
+    assert cost.direct_half(**network) == pytest.approx(1.001e-3)
     assert cost.doubling(**network) == pytest.approx(3 * 8.001e-3)
     assert cost.halving_doubling(**network) == pytest.approx(6e-6 + 14e-3)
     assert cost.chain(**network, chunks=8) == pytest.approx(14 * 1.001e-3)
@@ -85,7 +85,7 @@ def test_two_transfers_on_one_link_share_it():
         reduce=False,
     )
     twice = type(steps)("send_receive", "direct", 2, 1, 1, (doubled,))
-    assert fully_connected(twice, size=10.0, alpha=0.0, bandwidth=1.0) == 20.0
+    assert time_on_full_mesh(twice, size=10.0, alpha=0.0, bandwidth=1.0) == 20.0
 
 
 @given(

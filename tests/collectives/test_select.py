@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, BY_DOMAIN, Machine, check, names, plan
 from collectives.algorithms import ring
-from collectives.algorithms.placement import by_domain, from_root, grid, owners
+from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed_owners
 from collectives.select import BY_GRID
 from helpers.calls import call_of
 from simulator.costing.link_load import cost, lay
@@ -156,18 +156,18 @@ def test_whatever_is_chosen_computes_its_collective(seed, members):
         if kind in ("gather", "scatter"):
             order = from_root(order, domains[ranks])
         if schedule.algorithm == "hierarchical":
-            order = grid(ranks, domains[ranks]).ravel()
+            order = domain_grid(ranks, domains[ranks]).ravel()
         if schedule.algorithm == "rings":
-            order = ring.orders(grid(ranks, domains[ranks])).ravel()
+            order = ring.rings_across_domains(domain_grid(ranks, domains[ranks])).ravel()
         if schedule.algorithm == "multi_ring":
-            order = ring.uneven_orders(ranks, domains[ranks]).ravel()
+            order = ring.rings_across_uneven_domains(ranks, domains[ranks]).ravel()
         fixed = kind in ("all_gather", "reduce_scatter", "gather", "scatter")
         check(schedule, owner=_owner(schedule, order) if fixed else None)
 
 
 def _owner(schedule, order):
     several = schedule.algorithm in ("rings", "multi_ring")
-    return order if several else owners(schedule, order)
+    return order if several else placed_owners(schedule, order)
 
 
 def traffic(schedule, ranks):
@@ -198,7 +198,7 @@ def test_the_root_stays_the_root_and_comes_first():
     for kind in ("broadcast", "reduce", "gather", "scatter"):
         schedule = chosen(kind, positions, FOURS).schedule
         fixed = kind in ("gather", "scatter")
-        check(schedule, owner=owners(schedule, order) if fixed else None)
+        check(schedule, owner=placed_owners(schedule, order) if fixed else None)
 
 
 def test_a_long_chain_is_cut_into_chunks_and_a_short_one_is_not():

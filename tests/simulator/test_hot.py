@@ -11,7 +11,7 @@ from experiments.cli.compile_ahead import every_loop, signature
 from helpers.places import ROOT
 from simulator.hot import hot_loop
 from simulator.workload import Floats
-from traces.chakra import reader as chakra
+from traces.chakra.write import save_chakra
 from traces.load import load
 
 COMPILED = "compiling hot loops (first use after installation): at most 1\n"
@@ -135,7 +135,7 @@ def used(*words):
 @pytest.fixture(scope="module")
 def chakra_job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chakra")
-    chakra.save(load(SAMPLE), folder)
+    save_chakra(load(SAMPLE), folder)
     return folder
 
 

@@ -292,17 +292,13 @@ def load_model(name_or_path: str | Path) -> Model:
     """
     path = Path(name_or_path)
     names = model_names()
-    name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
-    if name in names:
-        text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
-        return parse_model(text, source=name)
-    if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
-        hint = did_you_mean(str(name_or_path), names)
-        raise TraceError(
-            f"{name_or_path}: no such model; {hint}there are {', '.join(names)}, "
-            "and a path of a YAML file will do"
-        )
     try:
+        name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
+        if name in names:
+            text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
+            return parse_model(text, source=name)
+        if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
+            raise _unknown(str(name_or_path))
         with path.open("rb") as file:
             data = file.read(_LONGEST + 1)
         if len(data) > _LONGEST:
@@ -312,6 +308,14 @@ def load_model(name_or_path: str | Path) -> Model:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error
     return parse_model(text, source=str(path))
+
+
+def _unknown(name: str) -> TraceError:
+    hint = did_you_mean(name, model_names())
+    return TraceError(
+        f"{name}: no such model; {hint}there are {', '.join(model_names())}, "
+        "and a path of a YAML file will do"
+    )
 
 
 def parse_model(text: str, *, source: str) -> Model:

@@ -56,7 +56,8 @@ class GenerationPlan:
     replicas
         How many of the data-parallel replicas are written down, groups and all, to stand for the
         whole job; None for all. :func:`traces.generate.representatives.copies` says for whom they
-        stand, :func:`simulator.folding.representatives.check` whether they do so on a network.
+        stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
+        network.
 
     Raises
     ------

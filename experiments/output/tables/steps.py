@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from experiments.questions.generate import GenerationReport
     from experiments.questions.metrics import Metric, MetricsReport, Value
     from experiments.questions.replay import ReplayReport
-    from simulator.analysis.attribution import Part, Stretch
+    from simulator.analysis.attribution import PathPart, Stretch
 
 _SHOWN_RANKS = 16
 _NAMES = 6
@@ -126,7 +126,7 @@ def _say_slow_down(report: "ExplainReport") -> str:
     )
 
 
-def _named(parts: "Sequence[Part]") -> dict[str, float]:
+def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
     """Say the largest names of each use of time, and the rest of it together."""
     said: dict[str, float] = {}
     for what in dict.fromkeys(part.what for part in parts):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, check
 from collectives.algorithms import ring as rings_of
-from collectives.files.msccl import read as read_xml
+from collectives.files.msccl import read_msccl
 from collectives.files.schedule_file import load_schedule, read_json, to_json
 from simulator.errors import ScheduleError
 
@@ -163,7 +163,7 @@ def all_to_all_program(n, *, share=1):
 
 
 def resolved(text):
-    schedule, owners = read_xml(text)
+    schedule, owners = read_msccl(text)
     check(schedule, owners)
     return schedule
 
@@ -211,7 +211,7 @@ def test_what_is_passed_on_by_receive_reduce_send_is_not_kept():
         [block([step(0, "rrs", ("i", 0), ("o", 0))], send=0, recv=0)],
     ]
     with pytest.raises(ScheduleError, match=r"gpu 1: in the end o\[0\] is not chunk 0, whole"):
-        read_xml(algo("allreduce", gpus, chunks=1))
+        read_msccl(algo("allreduce", gpus, chunks=1))
 
 
 def in_place_all_gather(*, coll="allgather"):
@@ -270,10 +270,10 @@ def test_a_step_waits_for_what_it_depends_on():
         [block([step(0, "r", ("s", 0), ("o", 1))], recv=0)],
     ]
     with pytest.raises(ScheduleError, match=r"gpu 0: in the end o\[0\] is not chunk 0, whole"):
-        read_xml(algo("alltoall", gpus, chunks=3))
+        read_msccl(algo("alltoall", gpus, chunks=3))
     racing = algo("alltoall", gpus, chunks=3).replace('depid="0" deps="0"', 'depid="-1" deps="-1"')
     with pytest.raises(ScheduleError, match=r"gpu 0, tb 1, step 1: s\[0\] holds nothing yet"):
-        read_xml(racing)
+        read_msccl(racing)
 
 
 @pytest.mark.parametrize(
@@ -318,24 +318,24 @@ def test_adding_twice_or_another_chunk_is_found():
         [block([step(0, "rrc", ("i", 0)), step(1, "rrc", ("i", 0))], recv=0)],
     ]
     with pytest.raises(ScheduleError, match="adds the contribution of rank 0 to chunk 0 a second"):
-        read_xml(algo("allreduce", twice, chunks=1))
+        read_msccl(algo("allreduce", twice, chunks=1))
     other = [
         [block([step(0, "s", ("i", 1))], send=1)],
         [block([step(0, "rrc", ("i", 0))], recv=0)],
     ]
     with pytest.raises(ScheduleError, match="gpu 1, tb 0, step 0: adds chunk 1 to chunk 0"):
-        read_xml(algo("allreduce", other, chunks=2))
+        read_msccl(algo("allreduce", other, chunks=2))
 
 
 def test_what_is_sent_must_be_received():
     gpus = [[block([step(0, "s", ("i", 0))], send=1)], []]
     with pytest.raises(ScheduleError, match="gpu 0 sends more to gpu 1 on channel 0"):
-        read_xml(algo("allreduce", gpus, chunks=1))
+        read_msccl(algo("allreduce", gpus, chunks=1))
 
 
 def test_an_outermost_element_of_another_name_is_refused():
     with pytest.raises(ScheduleError, match="<program>: the outermost element must be <algo>"):
-        read_xml("<program/>")
+        read_msccl("<program/>")
 
 
 def test_a_document_type_is_refused_before_its_entities_are_expanded(tmp_path):

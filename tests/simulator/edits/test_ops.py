@@ -6,17 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import cases, plan, ring_network, workloads
-from simulator.analysis.metrics import length, rank_times, union
+from simulator.analysis.metrics import rank_times
 from simulator.builder import WorkloadBuilder
-from simulator.edits.ops import calls_dropped, dropped, evened, fused, lags_scaled, scaled
-from simulator.edits.overlap import with_full_overlap, without_overlap
+from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.engine.simulate import simulate
 from simulator.errors import WorkloadError
-from simulator.topological_order import depths, topological
 from simulator.workload import CallRow, What
 
 same = pytest.approx
@@ -57,11 +55,13 @@ def alone(workload):
 @given(workloads(ranks=3), st.sampled_from([0.5, 2.0, 3.0]), st.sampled_from([0.25, 4.0]))
 def test_scaling_is_multiplicative_and_once_is_as_it_was(workload, one, other):
     ops = workload.what == What.COMPUTE
-    twice = scaled(scaled(workload, ops, one), ops, other)
-    np.testing.assert_allclose(twice.duration, scaled(workload, ops, one * other).duration)
-    np.testing.assert_array_equal(scaled(workload, ops, 1.0).duration, workload.duration)
+    twice = durations_scaled(durations_scaled(workload, ops, one), ops, other)
+    np.testing.assert_allclose(
+        twice.duration, durations_scaled(workload, ops, one * other).duration
+    )
+    np.testing.assert_array_equal(durations_scaled(workload, ops, 1.0).duration, workload.duration)
     np.testing.assert_array_equal(
-        scaled(workload, ops, one).duration[~ops], workload.duration[~ops]
+        durations_scaled(workload, ops, one).duration[~ops], workload.duration[~ops]
     )
     edges = np.arange(len(workload.edges.lag)) % 2 == 0
     lags = lags_scaled(workload, edges, one).edges.lag
@@ -217,87 +217,6 @@ def test_fused_work_is_the_sum_of_the_work():
     assert (after.flops.tolist(), after.traffic.tolist()) == ([7.0, 0, 0], [13.0, 0, 0])
 
 
-@given(cases(), st.sampled_from(["analytic", "flow"]))
-@settings(deadline=None)
-def test_without_overlap_a_rank_in_a_call_computes_nothing(case, engine):
-    workload, network = case
-    workload = without_overlap(workload)
-    timeline = simulate(workload, network, plan, engine=engine)
-    device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
-    for rank in workload.ranks:
-        mine = workload.rank == rank
-        calls = mine & (workload.what >= What.COLLECTIVE)
-        inside = union(timeline.start[calls], timeline.end[calls])
-        busy = union(timeline.start[mine & device], timeline.end[mine & device])
-        both = np.concatenate([inside, busy])
-        assert length(union(both[:, 0], both[:, 1])) == same(
-            length(inside) + length(busy), abs=1e-15
-        )
-
-
-def test_a_call_comes_before_what_is_launched_behind_it():
-    builder = WorkloadBuilder(job_ranks=1)
-    unknown = CallRow("all_reduce", builder.group((0,)), 0, float("nan"), transfer=2.0)
-    call = builder.call(unknown)
-    first, behind = (
-        builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0) for _ in range(2)
-    )
-    reduce = builder.op(What.COLLECTIVE, rank=0, lane="c", name="c", duration=0.0, call=call)
-    builder.edge(first, behind)
-    builder.edge(first, reduce)
-    timeline = simulate(without_overlap(builder.build()), ring_network(1), plan)
-    assert (timeline.start[reduce], timeline.start[behind], timeline.makespan) == (1.0, 3.0, 4.0)
-
-
-@given(cases())
-def test_no_overlap_never_shortens_and_full_never_lengthens_without_contention(case):
-    workload, network = case
-    now = makespan(workload, network)
-    assert makespan(without_overlap(workload), network) >= now * (1 - 1e-12)
-    assert makespan(with_full_overlap(workload), network) <= now * (1 + 1e-12)
-
-
-@given(cases())
-def test_with_full_overlap_only_calls_wait_for_calls(case):
-    workload, network = case
-    full = with_full_overlap(workload)
-    slow = full.with_calls(factor=full.calls.factor * 50, late=full.calls.late + 1e-3)
-    local = full.call < 0
-    one, other = (simulate(each, network, plan, engine="analytic") for each in (full, slow))
-    np.testing.assert_array_equal(one.start[local], other.start[local])
-    alone = simulate(
-        calls_dropped(workload, np.ones(len(workload.calls), dtype=bool)), network, plan
-    )
-    # Order on a rank stays: nothing starts before it would if no call took any time.
-    own = workload.call < 0
-    assert (one.start[: len(workload)][own] >= alone.start[own] - 1e-12).all()
-
-
-def test_full_overlap_keeps_the_order_of_kernels_around_calls():
-    """The gap before a kernel stays its gap; one between two calls is theirs alone."""
-    builder = WorkloadBuilder(job_ranks=1)
-    group = builder.group((0,))
-    first = builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
-    calls = [
-        builder.op(
-            What.COLLECTIVE,
-            rank=0,
-            lane="s",
-            name="c",
-            duration=0.0,
-            call=builder.call(CallRow("all_reduce", group, number, 1.0)),
-        )
-        for number in range(2)
-    ]
-    second = builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0)
-    builder.edge(first, calls[0])
-    builder.edge(calls[0], calls[1], lag=0.5)
-    builder.edge(calls[1], second, lag=0.25)
-    timeline = simulate(with_full_overlap(builder.build()), ring_network(1), plan)
-    assert timeline.start[second] == 1.25
-    assert timeline.start[calls[1]] == 1.5
-
-
 @pytest.mark.parametrize("amounts", [[-1.0], [np.inf], [1.0, 1.0]], ids=str)
 @pytest.mark.parametrize("column", ["flops", "traffic"])
 def test_work_is_an_amount_or_unknown(column, amounts):
@@ -306,16 +225,6 @@ def test_work_is_an_amount_or_unknown(column, amounts):
     replace(workload, **{column: np.array([np.nan, 1.0])})
     with pytest.raises(WorkloadError, match=f"column '{column}' is not 2 amounts"):
         replace(workload, **{column: np.array([*amounts, 1.0])})
-
-
-def test_what_stands_in_for_a_call_has_no_work():
-    builder = WorkloadBuilder(job_ranks=1)
-    call = builder.call(CallRow("all_reduce", builder.group((0,)), 0, 1.0))
-    builder.op(What.COMPUTE, rank=0, lane="s", name="k", duration=1.0, work=(2.0, 3.0))
-    builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
-    full = with_full_overlap(builder.build())
-    np.testing.assert_array_equal(full.flops, [2.0, np.nan, np.nan])
-    np.testing.assert_array_equal(full.traffic, [3.0, np.nan, np.nan])
 
 
 def uniform(ranks, durations, late=0.0):
@@ -371,17 +280,3 @@ def test_ranks_that_begin_late_all_begin_with_the_first():
     workload = uniform(3, [[1.0]] * 3, late=0.5)
     workload = replace(workload, ready=workload.ready + 0.125)
     assert evened(workload).workload.ready.tolist() == [0.125] * 3
-
-
-@given(workloads(ranks=3))
-def test_a_topological_order_leads_on(workload):
-    edges = workload.edges
-    order = topological(edges.offset, edges.target)
-    place = np.empty(len(workload), dtype=int)
-    place[order] = np.arange(len(workload))
-    assert sorted(order.tolist()) == list(range(len(workload)))
-    assert (place[edges.source] < place[edges.target]).all()
-    depth = depths(edges.offset, edges.target)
-    for op in range(len(workload)):
-        before = edges.source[edges.target == op]
-        assert depth[op] == (1 + depth[before].max() if len(before) else 0)

@@ -11,7 +11,7 @@ from helpers.programs import build
 from helpers.slowed_programs import DEEP, as_recorded, slowed
 from simulator.analysis.intervals import cover, length, union
 from simulator.builder import WorkloadBuilder
-from simulator.edits.slowdown import alone, beside, recorded, simulated
+from simulator.edits.slowdown import beside, kernels_alone, recorded
 from simulator.workload import STEP_BEFORE, CallRow, What, Workload
 
 times = st.floats(0, 10)
@@ -52,14 +52,14 @@ def test_every_kernel_is_as_much_longer_as_it_lies_beside_a_call() -> None:
 
 def test_without_a_slope_nothing_is_slower() -> None:
     workload = as_recorded(slowed(0.0).run())
-    assert np.array_equal(alone(workload, 0.0).duration, workload.duration)
+    assert np.array_equal(kernels_alone(workload, 0.0).duration, workload.duration)
     assert slowed(0.2).run().makespan > 1.01 * slowed(0.0).run().makespan
 
 
 def test_a_recorded_step_replays_as_recorded() -> None:
     """Taken apart into kernels alone and what they ran beside, and put together again."""
     timeline = slowed(0.25).run()
-    kernels = alone(as_recorded(timeline), 0.25)
+    kernels = kernels_alone(as_recorded(timeline), 0.25)
     assert kernels.duration == pytest.approx(slowed(0.25).workload.duration, rel=1e-3)
     again = replace(slowed(0.25), workload=kernels).run()
     assert again.makespan == pytest.approx(timeline.makespan, rel=1e-5)
@@ -69,7 +69,7 @@ def test_a_recorded_step_replays_as_recorded() -> None:
 def test_recorded_and_simulated_times_tell_the_same() -> None:
     timeline = slowed(0.0).run()
     workload = as_recorded(timeline)
-    one, other = beside(workload, recorded(workload)), beside(workload, simulated(timeline))
+    one, other = beside(workload, recorded(workload)), beside(workload, timeline)
     assert one == pytest.approx(other, abs=1e-9)
     assert one.max() > 0.9
 
@@ -107,7 +107,7 @@ def test_kernels_slow_down_while_a_call_moves_and_not_while_it_waits(
 ) -> None:
     workload = one_rank(what, name)
     assert beside(workload, recorded(workload)).tolist() == [fraction, 0.0, 0.0]
-    assert alone(workload, 1.0).duration[0] == pytest.approx(4.0 / (1 + fraction))
+    assert kernels_alone(workload, 1.0).duration[0] == pytest.approx(4.0 / (1 + fraction))
 
 
 def test_what_was_not_recorded_ran_alone() -> None:
@@ -118,7 +118,5 @@ def test_what_was_not_recorded_ran_alone() -> None:
 def test_kernels_that_take_turns_settle() -> None:
     """Half the way at a time in the end: the law holds even for steep slopes."""
     timeline = slowed(3.0).run()
-    wanted = slowed(3.0).workload.duration * (
-        1 + 3.0 * beside(timeline.workload, simulated(timeline))
-    )
+    wanted = slowed(3.0).workload.duration * (1 + 3.0 * beside(timeline.workload, timeline))
     assert timeline.workload.duration.sum() == pytest.approx(wanted.sum(), rel=1e-4)

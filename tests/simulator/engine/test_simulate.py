@@ -1,5 +1,6 @@
 """What every engine obeys: causality, rendezvous, symmetry, scale."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import ring
+from helpers.refusals import one_call, refused
 from helpers.strategies import (
     ENGINES,
     SYMMETRIC,
@@ -20,6 +22,7 @@ from helpers.strategies import (
 )
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, simulate
+from simulator.errors import TopologyError
 from simulator.topology import scaled
 from simulator.workload import Group, What
 
@@ -247,3 +250,25 @@ def test_of_equal_edges_the_longest_lag_counts(engine):
     workload = builder.build()
     assert len(workload.edges.target) == 1
     assert run((workload, ring_network(2)), engine).start.tolist() == [0.0, 6.0]
+
+
+def test_a_job_larger_than_the_network_names_both_sizes():
+    workload = one_call().build()
+    big = replace(workload, job_ranks=5)
+    refused(
+        lambda: simulate(big, ring_network(4), plan),
+        "the job has 5 ranks",
+        "ring 4 has 4",
+        error=TopologyError,
+    )
+
+
+def test_an_unknown_engine_names_those_there_are():
+    workload = one_call().build()
+    refused(lambda: simulate(workload, ring_network(4), plan, engine="exact"), "'exact'", *ENGINES)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_call_without_size_and_measured_time_is_refused(engine):
+    workload = one_call(size=math.nan).build()
+    refused(lambda: simulate(workload, ring_network(2), plan, engine=engine), "neither a size")

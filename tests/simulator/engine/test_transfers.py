@@ -34,7 +34,9 @@ UNIFORM = {
     "tree": tree.all_reduce,
     "gather": direct.gather,
     "hierarchical": lambda n: hierarchical.all_reduce(2, n // 2),
-    "rings": lambda n: ring.all_reduce_over_rings(ring.orders(np.arange(n).reshape(2, -1))),
+    "rings": lambda n: ring.all_reduce_over_rings(
+        ring.rings_across_domains(np.arange(n).reshape(2, -1))
+    ),
     "halving_doubling": logarithmic.halving_doubling_all_reduce,
 }
 

@@ -142,3 +142,5 @@ def test_a_path_is_read_and_a_file_that_is_not_text_is_refused(tmp_path):
         load_model(path)
     with pytest.raises(TraceError, match="cannot be read"):
         load_model(tmp_path / "absent.yaml")
+    with pytest.raises(TraceError, match=r"^n{300}: cannot be read as a model card: File name too"):
+        load_model("n" * 300)

@@ -173,7 +173,7 @@ def test_other_formats_are_not_taken_for_goal(head):
         ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag 3\n}", "nobody sends 1b from 1 tag 3"),
         (
             "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb irequires a\n}",
-            "the edges make a circle",
+            "the edges make a cycle",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sums made by the switches between domains."""
+"""Rings in each domain and between domains, and sums made by the switches between them."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Machine, check, plan
+from collectives.algorithms import hierarchical
 from collectives.algorithms.hierarchical import sharp_all_reduce
+from collectives.bandwidth import bytes_sent
 from helpers.calls import call_of
+from helpers.schedules import SIZE, across, number_of_steps
 from simulator.costing.link_load import cost, lay
+from simulator.errors import ScheduleError
 from topologies import build, load_cluster
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_hierarchies_compute_their_collective(kind):
+    for local in range(1, 7):
+        for domains in range(1, 7):
+            check(getattr(hierarchical, kind)(local, domains))
+    for levels in [(5,), (2, 3, 4), (3, 1, 2), (1, 1, 1), (2, 2, 2, 2)]:
+        check(getattr(hierarchical, kind)(*levels))
+
+
+@given(local=st.integers(1, 6), domains=st.integers(2, 6))
+def test_a_hierarchy_sends_the_least_across_and_all_ranks_alike(local, domains):
+    n = local * domains
+    schedule = hierarchical.all_reduce(local, domains)
+    domain = np.arange(n) % domains
+    least = 2 * (domains - 1) / domains * SIZE / local
+    assert across(schedule, domain) == pytest.approx(np.full(n, least), rel=1e-12)
+    total = bytes_sent(schedule, SIZE)
+    assert total == pytest.approx(np.full(n, 2 * (n - 1) / n * SIZE), rel=1e-12)
+    assert number_of_steps(schedule) == 2 * (local - 1) + 2 * (domains - 1)
+
+
+def test_a_hierarchy_needs_levels_with_ranks():
+    with pytest.raises(ScheduleError, match="at least one level"):
+        hierarchical.all_reduce()
+    with pytest.raises(ScheduleError, match="no ranks"):
+        hierarchical.all_gather(4, 0)
+
 
 GIB = 2.0**30
 

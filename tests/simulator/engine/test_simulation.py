@@ -70,7 +70,7 @@ def test_the_same_order_on_every_rank_is_no_deadlock(engine):
 
 
 @every_engine
-def test_a_member_kept_away_by_a_circle_across_calls_is_named(engine):
+def test_a_member_kept_away_by_a_cycle_across_calls_is_named(engine):
     """Rank 1 would join ``tp`` after a kernel that waits for the end of ``tp`` on rank 0."""
     programs = Programs(labels=("tp",))
     (mine,) = programs.issue(0, "tp")

@@ -1,0 +1,68 @@
+"""Time to the first token and per token, from ranges that a trace marks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.analysis.phases import Phase, moment, serving_latency
+from simulator.builder import WorkloadBuilder
+from simulator.timeline import Measured, measured
+from simulator.workload import What
+
+
+def served(lengths):
+    """Host ops of rank 0, one after the other, measured and then simulated twice as long."""
+    builder, at = WorkloadBuilder(job_ranks=1), 0.0
+    for length in lengths:
+        builder.op(
+            What.HOST,
+            rank=0,
+            lane="thread 1",
+            name="h",
+            duration=2 * length,
+            measured=(at, at + length),
+        )
+        at += length
+    workload = builder.build()
+    ends = np.cumsum([2 * length for length in lengths])
+    slow = Measured(workload, ends - workload.duration, ends, np.empty(0), np.empty(0))
+    return measured(workload), slow
+
+
+def phase(name, start, end, rank=0, lane="thread 1"):
+    return Phase(name, rank, lane, start, end)
+
+
+def test_tokens_take_what_the_marked_ranges_take():
+    """Two chunks of prefill to 5 s, then two decodes to 9 s; marks lie inside ops."""
+    marks = [
+        phase("prefill", 1.0, 3.0),
+        phase("prefill", 3.5, 5.0),
+        phase("decode", 5.0, 7.0),
+        phase("decode", 5.5, 6.0),
+        phase("decode", 7.0, 9.0),
+        phase("prefill", 8.0, 9.0),
+    ]
+    run, slow = served([2.0, 4.0, 4.0])
+    fast = serving_latency(run, marks)
+    assert (fast.ttft, fast.tpot) == pytest.approx((4.0, 2.0))
+    twice = serving_latency(slow, marks)
+    assert (twice.ttft, twice.tpot) == pytest.approx((8.0, 4.0))
+
+
+def test_the_slowest_rank_has_the_latency_and_unmarked_steps_have_none():
+    run, _ = served([9.0])
+    assert serving_latency(run, []) is None
+    assert serving_latency(run, [phase("decode", 1.0, 2.0)]) is None
+    assert serving_latency(run, [phase("prefill", 1.0, 2.0, lane="thread 2")]) is None
+    assert serving_latency(run, [phase("prefill", 1.0, 2.0)]).tpot is None
+
+
+@given(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=5), st.floats(-1.0, 60.0))
+def test_a_measured_run_gets_everywhere_when_it_was_measured(lengths, time):
+    run, slow = served(lengths)
+    assert moment(run, 0, "thread 1", time) == pytest.approx(time, abs=1e-9)
+    inside = 0 <= time <= sum(lengths)
+    if inside:
+        assert moment(slow, 0, "thread 1", time) == pytest.approx(2 * time, abs=1e-9)

@@ -13,6 +13,7 @@ NEWEST_PYTHONS := python3.15 python3.14 \
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --progress-bar off
 INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
+DOCUMENTED := $(VENV)/documented
 PYTEST := -m pytest --numprocesses auto
 
 # True of a Python that is new enough and can make virtual environments with pip in them.
@@ -62,6 +63,12 @@ $(READY): $(INSTALLED)
 	@touch $@
 	@echo "== setup: done"
 
+# What documentation is built with.
+$(DOCUMENTED): $(READY)
+	@echo "== setup: install what builds the documentation"
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,docs]'
+	@touch $@
+
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 	$(BIN)/twofold $(DEMO)
 
@@ -80,6 +87,10 @@ test-all: check bounds  ## check, then all tests, the slow ones too, and the hot
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
+docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or reference fails
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
 
@@ -91,7 +102,7 @@ newest:  ## the tests with the newest versions on the newest Python that is here
 	@$(NEWEST)/bin/twofold $(DEMO)
 	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow")
 
-lock: $(READY)  ## write the versions that .venv holds to constraints.txt
+lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \
 	  > constraints.new
 	@$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check >> constraints.new
@@ -100,9 +111,9 @@ lock: $(READY)  ## write the versions that .venv holds to constraints.txt
 	fi
 	@LC_ALL=C sort -f -o constraints.txt constraints.new
 	@rm constraints.new
-	@touch $(READY)
+	@touch $(INSTALLED) $(READY) $(DOCUMENTED)
 
 clean:  ## remove the virtual environments, caches and build outputs
-	rm -rf $(VENV) $(NEWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@
 For all-gather that is the output, for reduce-scatter the input, each n times a rank's share.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -27,7 +28,12 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def algbw(size: float, time: float) -> float:
-    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md), B/s."""
+    """Algorithm bandwidth S/t (nccl-tests doc/PERFORMANCE.md), B/s.
+
+    Infinite where bytes take no time: one rank has nothing to send.
+    """
+    if not time:
+        return math.inf if size else 0.0
     return size / time
 
 
@@ -36,7 +42,8 @@ def busbw(kind: str, *, size: float, n: int, time: float) -> float:
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
     """
-    return algbw(size, time) * busbw_factor(kind, n)
+    factor = busbw_factor(kind, n)
+    return factor and algbw(size, time) * factor
 
 
 def busbw_factor(kind: str, n: int) -> float:

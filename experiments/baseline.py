@@ -1,8 +1,11 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from collectives.libraries.rules import parse
 from experiments.cards.cluster import CardCluster, card_cluster
@@ -15,13 +18,16 @@ from experiments.costing.slowdown import (
     slow_down,
     with_slow_down,
 )
+from experiments.plain import plain
 from experiments.scenario.scenario import Scenario
+from experiments.settings import Settings as Settings
 from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
+from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
 from traces.card.package import find_package, reader
-from traces.core.loaded import Loaded, Options
+from traces.core.loaded import CoverageRecord, Loaded
 from traces.load import Reader
 
 Watch = Callable[[str], Progress | None]
@@ -32,41 +38,7 @@ Where = Cluster | CardCluster | Path | str | None
 """A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to simulate: the options that every command shares.
-
-    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``; ``collective_cost`` is ``model``
-    or ``trace``; ``nodes`` spreads the ranks evenly over that many nodes. ``algorithms`` force
-    algorithms, as :func:`collectives.libraries.rules.parse` reads them:
-    ``all_reduce[1MiB..]@tp=ring``. ``workers`` is how many processes simulate the what-ifs; the
-    answers do not depend on it. ``what_ifs`` change the step before anything is asked of it, as
-    :func:`experiments.scenario.language.parse` reads them: ``rank 3 compute x1.2``. ``kernels`` and
-    ``replicate`` are those of :class:`traces.core.loaded.Options`. ``slow_down`` is how much longer
-    kernels take beside a call, as :func:`experiments.costing.slowdown.slow_down` reads it:
-    ``0.15``. ``fold`` simulates ranks that do the same once, which changes no answer; None: where
-    it pays.
-    """
-
-    engine: str = "flow"
-    collective_cost: str = "model"
-    step: str = "median"
-    nodes: int | None = None
-    algorithms: tuple[str, ...] = ()
-    workers: int = 1
-    what_ifs: tuple[str, ...] = ()
-    kernels: Path | None = None
-    replicate: bool = False
-    slow_down: str = ""
-    fold: bool | None = None
-
-    @property
-    def reading(self) -> Options:
-        """How the trace is read."""
-        return Options(self.kernels, self.replicate)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Baseline:
     """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
@@ -103,14 +75,22 @@ class Baseline:
         measured = self.loaded.measured_step
         return (self.replayed_step - measured) / measured if measured > 0 else None
 
-    def record(self) -> dict[str, object]:
-        """Return what every JSON answer says first."""
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        return f"<Baseline {self.title}: step {format_quantity(self.timeline.makespan, 's')}>"
+
+    @property
+    def title(self) -> str:
+        """What was simulated where, in a few words: ``gpu-dp2-tp4 on dgx-a100``."""
+        return f"{Path(self.loaded.trace).name} on {self.scenario.cluster.name}"
+
+    def answer(self) -> "BaselineAnswer":
+        """Return what every answer says of the replay that it is made from."""
         return {
             "trace": self.loaded.trace,
-            "cluster": self.scenario.cluster.name,
             "engine": self.settings.engine,
             "collective_cost": self.settings.collective_cost,
-            "slow_down": None if self.slow_down is None else asdict(self.slow_down),
+            "slow_down": self.slow_down,
             "folded": self.timeline.folded,
             "step": self.loaded.coverage.step,
             "coverage": self.loaded.coverage.record(),
@@ -123,6 +103,39 @@ class Baseline:
             ],
             "changed_step_s": self.timeline.makespan if self.notes else None,
         }
+
+    def record(self) -> dict[str, Any]:
+        """Return the same of what JSON has types for."""
+        record: dict[str, Any] = plain(self.answer())
+        return record
+
+
+class WhatIfNote(TypedDict):
+    """A change that was made before anything was asked, and what it touched."""
+
+    change: str
+    note: str
+
+
+class BaselineAnswer(TypedDict):
+    """The replay an answer is made from: its error (%), and what of the trace it covers.
+
+    Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
+    measured, ``changed_step_s`` where no what-if changed the step.
+    """
+
+    trace: str
+    engine: str
+    collective_cost: str
+    slow_down: SlowDown | None
+    folded: str
+    step: str
+    coverage: CoverageRecord
+    measured_step_s: float | None
+    simulated_step_s: float
+    baseline_error_pct: float | None
+    what_ifs: list[WhatIfNote]
+    changed_step_s: float | None
 
 
 def baseline(

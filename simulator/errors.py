@@ -10,6 +10,7 @@
     ├── ScheduleError     an algorithm that does not compute its collective
     ├── ClusterError      a cluster description, or a job that does not fit on it
     ├── WhatIfError       a question that the job or the cluster cannot be asked
+    ├── SettingsError     a setting that is unknown, or has a value that it cannot have
     ├── CalibrationError  a trace that cannot tell what it is asked about the network
     ├── OutputError       an output that cannot be written
     └── DeadlockError     nothing can happen any more and ops are pending: names who waits
@@ -57,6 +58,10 @@ class ClusterError(TwofoldError):
 
 class WhatIfError(TwofoldError):
     """A what-if that does not apply: an unknown resource, a factor that is not positive."""
+
+
+class SettingsError(TwofoldError):
+    """A setting that is unknown, or a value it cannot have: says what is accepted."""
 
 
 class CalibrationError(TwofoldError):

@@ -12,11 +12,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.quantities import format_quantity
 from simulator.topology import Topology
 from simulator.workload import Floats, Ints, What, Workload
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Timeline:
     """Start and end of every op (s), and of every call; columns ``(ops,)`` and ``(calls,)``.
 
@@ -41,6 +42,11 @@ class Timeline:
     call_spent: NDArray[np.float64]
     link_bytes: Floats
     folded: str = ""
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        step = format_quantity(self.makespan, "s")
+        return f"<Timeline {self.workload!r} on {self.topology.name}: {step}, {self.engine}>"
 
     @property
     def makespan(self) -> float:
@@ -89,7 +95,7 @@ class Run(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measured:
     """What was measured of a workload; made by :func:`measured`."""
 
@@ -98,6 +104,10 @@ class Measured:
     end: Floats
     call_start: Floats
     call_end: Floats
+
+    def __repr__(self) -> str:
+        """Say it in one line, as a timeline does."""
+        return f"<Measured {self.workload!r}>"
 
 
 def measured(workload: Workload) -> Measured | None:

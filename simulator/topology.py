@@ -51,7 +51,7 @@ class Link:
             raise TopologyError(f"link {self.source} -> {self.target} ends where it starts")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
 
@@ -71,6 +71,10 @@ class Topology:
     resource: NDArray[np.int16]
     resources: tuple[str, ...]
     route: Route | None = None
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of thousands of links are no description."""
+        return f"<Topology {self.name}: {self.ranks:,} ranks, {len(self):,} links>"
 
     def __len__(self) -> int:
         return len(self.source)

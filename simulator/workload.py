@@ -111,7 +111,7 @@ class Call:
         return f"{self.kind} #{self.sequence} of {self.group} ({size})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Calls:
     """Collectives and messages, one row each, shape ``(calls,)``.
 
@@ -129,6 +129,10 @@ class Calls:
     transfer: Floats
     factor: Floats
     late: Floats
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns are no description."""
+        return f"<Calls: {len(self):,}>"
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -175,7 +179,7 @@ class CallRow:
             raise WorkloadError(f"{self.kind}: size {self.size!r} is not a number of bytes")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Edges:
     """Successors in CSR form: op ``i`` is followed by ``target[offset[i]:offset[i + 1]]``.
 
@@ -186,6 +190,10 @@ class Edges:
     offset: Offsets
     target: Ints
     lag: Floats
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns are no description."""
+        return f"<Edges: {len(self.target):,}>"
 
     @staticmethod
     def of(ops: int, source: NDArray[Any], target: NDArray[Any], lag: NDArray[Any]) -> "Edges":
@@ -218,7 +226,7 @@ class Edges:
         return np.repeat(ops, np.diff(self.offset))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Workload:
     """A step of a job as a graph of ops; columns have shape ``(ops,)``.
 
@@ -266,6 +274,11 @@ class Workload:
         _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
         _check_order(self)
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        ranks = f"{len(self.ranks):,} of {self.job_ranks:,} ranks"
+        return f"<Workload of {ranks}: {len(self):,} ops, {len(self.calls):,} calls>"
 
     def __len__(self) -> int:
         return len(self.what)

@@ -210,9 +210,20 @@ def draw(network: Topology, path: str | Path) -> None:
     OutputError
         If the file cannot be written, or its ending is of no known format.
     """
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    _panel(figure.add_subplot(), network)
-    _save(figure, Path(path), dpi=120)
+    _save(figure(network), Path(path), dpi=120)
+
+
+def figure(network: Topology) -> Figure:
+    """Draw a topology as a matplotlib figure.
+
+    Raises
+    ------
+    TopologyError
+        If there are more than 1,024 ranks.
+    """
+    drawn = Figure(figsize=(8, 6), layout="constrained")
+    _panel(drawn.add_subplot(), network)
+    return drawn
 
 
 def gallery(path: str | Path) -> None:

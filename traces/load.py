@@ -110,6 +110,19 @@ def format_of(file: Path) -> str | None:
     return next((name for name in FORMATS if _is(name, head, file)), None)
 
 
+def input_files(path: Path) -> list[Path]:
+    """List the files that reading a trace looks into: it, those of its directory, what it names.
+
+    In a directory these are the files that some format recognises, and JSON besides, which may
+    hold a table of groups.
+    """
+    if path.is_dir():
+        listed = files_of(path)
+        return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
+    beside = getattr(import_module(FORMATS[recognised(path)].module), "files_beside", None)
+    return [path, *(beside(path) if beside is not None else ())]
+
+
 def files_of(path: Path) -> list[Path]:
     """List the files that may tell; JAX keeps them in a folder of the directory it is given."""
     if not path.is_dir():

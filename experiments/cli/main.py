@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from experiments.cli import files, generation, installation, networks, questions, trust
+from experiments.cli.show import WORDS
 from experiments.files import check_apart
 from simulator.errors import TwofoldError
 
@@ -58,6 +59,11 @@ class _Commands(TyperGroup):
         _fit_terminal()
         _find_home()
         return super().main(*arguments, **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note what was typed, which is part of an answer."""
+        WORDS.set(tuple(args))
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""

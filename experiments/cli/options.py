@@ -186,7 +186,14 @@ Bandwidth = Annotated[
 Latency = Annotated[
     str | None, typer.Option(help="Of each cable of a bare topology, such as '500 ns'.")
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        help="How to print the answer; csv begins with comments: pandas.read_csv(F, comment='#').",
+    ),
+]
 
 
 def check_changes(values: list[str] | None) -> list[str]:

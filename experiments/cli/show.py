@@ -1,5 +1,8 @@
 """What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
 
+import shlex
+from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,10 @@ if TYPE_CHECKING:
 
     from experiments.output.perfetto import WithPath
     from experiments.report import Report
+
+
+WORDS: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
+"""What was typed after ``twofold``: answers for programs say it."""
 
 
 def check_figure(figure: Path | None) -> None:
@@ -46,7 +53,8 @@ def show(report: "Report", output: Output, figure: Path | None = None) -> None:
 
         draw(report, figure)
         say(f"drew {figure}")
-    _writer(output)(report)
+    command = shlex.join(("twofold", *WORDS.get()))
+    _writer(output)(replace(report, command=command))
 
 
 def _writer(output: Output) -> "Callable[[Report], None]":

@@ -1,4 +1,7 @@
-"""Figures for papers, one column wide: a sweep as a curve, a comparison as bars."""
+"""Figures for papers, one column wide: a sweep as a curve, a comparison as bars.
+
+A function per report makes a matplotlib figure of it; :func:`draw` writes one to a file.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +23,10 @@ from experiments.questions.curve import CurveReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
 from experiments.questions.what_if import WhatIfReport
-from experiments.report import Report, named
+from experiments.report import Report
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import OutputError
-from topologies.drawing import draw as draw_topology
+from topologies.drawing import figure as topology_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +54,8 @@ _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#7F7F7F"
 """From the palette of Okabe and Ito (2008), told apart by colour-blind readers."""
 _COLUMN = 3.5
 """Width of one column of a two-column paper, in inches."""
+_PRINT, _SCREEN = 300, 120
+"""Dots per inch of a figure one column wide, and of a larger one, which is for a screen."""
 _SMALL = 6.5
 """Size of what stands at points and bars, in points."""
 _MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
@@ -65,25 +70,20 @@ _WRAP = 26
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw a report that has a figure: a sweep, a comparison, a collective, a topology.
+    """Write a report that has a figure: a sweep, a comparison, a collective, a topology.
 
     Raises
     ------
     OutputError
-        If the file cannot be written or its ending is no figure format.
-    """
-    named(report.drawn_by)(report, path)
-
-
-def draw_sweep(report: SweepReport, path: Path) -> None:
-    """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written or its ending is no figure format.
+        If there is no figure of the report, the file cannot be written, or its ending is no figure
+        format.
     """
     check_output(path, ENDINGS)
+    _save(report.figure(), path)
+
+
+def sweep(report: SweepReport) -> Figure:
+    """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
@@ -113,7 +113,7 @@ def draw_sweep(report: SweepReport, path: Path) -> None:
         axes.legend(frameon=False, fontsize=_SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
-        _save(figure, path)
+        return figure
 
 
 def _tick_factors(axes: "Axes", report: SweepReport, points: "list[SweepPoint]") -> None:
@@ -154,7 +154,7 @@ def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
         )
 
 
-def draw_compare(report: CompareReport, path: Path) -> None:
+def compare(report: CompareReport) -> Figure:
     """Draw a bar per cluster; the first is the baseline."""
     bars = [
         _Bar(
@@ -165,10 +165,10 @@ def draw_compare(report: CompareReport, path: Path) -> None:
         )
         for number, point in enumerate(report.points)
     ]
-    _draw_bars(bars, _title(report.base, ": step and utility"), path)
+    return _bars(bars, _title(report.base, ": step and utility"))
 
 
-def draw_what_ifs(report: WhatIfReport, path: Path) -> None:
+def what_ifs(report: WhatIfReport) -> Figure:
     """Draw a bar per change below that of the step as it is."""
     timeline = report.base.timeline
     exposed = exposed_communication(timeline)
@@ -184,7 +184,7 @@ def draw_what_ifs(report: WhatIfReport, path: Path) -> None:
             for point in report.points
         ),
     ]
-    _draw_bars(bars, _title(report.base, ": what ifs"), path)
+    return _bars(bars, _title(report.base, ": what ifs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +197,8 @@ class _Bar:
     gain: str
 
 
-def _draw_bars(bars: Sequence[_Bar], title: str, path: Path) -> None:
-    """Draw steps below each other, and the part of them that is exposed communication.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written or its ending is no figure format.
-    """
-    check_output(path, ENDINGS)
+def _bars(bars: Sequence[_Bar], title: str) -> Figure:
+    """Draw steps below each other, and the part of them that is exposed communication."""
     with mpl.rc_context(_STYLE):
         lines = sum(max(2, bar.name.count("\n") + 1) for bar in bars)
         figure = Figure(figsize=(_COLUMN, 0.95 + 0.17 * lines), layout="constrained")
@@ -230,10 +223,10 @@ def _draw_bars(bars: Sequence[_Bar], title: str, path: Path) -> None:
         axes.grid(visible=False, axis="y")
         figure.suptitle(title, fontsize=8)
         figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
-        _save(figure, path)
+        return figure
 
 
-def draw_collective(report: CollectiveReport, path: Path) -> None:
+def collective(report: CollectiveReport) -> Figure:
     """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
@@ -255,10 +248,10 @@ def draw_collective(report: CollectiveReport, path: Path) -> None:
         first = report.points[0]
         title = f"{first.kind} of {first.ranks} ranks on {report.where}"
         figure.suptitle(title.replace("_", "-"), fontsize=8)
-        _save(figure, path)
+        return figure
 
 
-def draw_curve(report: CurveReport, path: Path) -> None:
+def curve(report: CurveReport) -> Figure:
     """Draw step time over the factor, with the band it lies in and the break-even."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
@@ -286,7 +279,7 @@ def draw_curve(report: CurveReport, path: Path) -> None:
         axes.legend(frameon=False, fontsize=_SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
-        _save(figure, path)
+        return figure
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -319,13 +312,14 @@ def _save(figure: Figure, path: Path) -> None:
     """Write without a date, so that equal figures are equal files."""
     kind = path.suffix.lower().lstrip(".")
     dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    with writing(path) as stream:
+    dots = _PRINT if figure.get_figwidth() <= _COLUMN else _SCREEN
+    with mpl.rc_context(_STYLE), writing(path) as stream:
         try:
-            figure.savefig(stream, format=kind, dpi=300, metadata=dated)
+            figure.savefig(stream, format=kind, dpi=dots, metadata=dated)
         except ValueError as error:
             raise OutputError(f"{path}: cannot be drawn: {error}") from error
 
 
-def draw_topology_report(report: TopologyReport, path: Path) -> None:
-    """Draw a bare topology; errors as :func:`topologies.drawing.draw_topology`."""
-    draw_topology(report.network, path)
+def topology(report: TopologyReport) -> Figure:
+    """Draw a bare topology; errors as :func:`topologies.drawing.figure`."""
+    return topology_figure(report.network)

@@ -1,18 +1,21 @@
 """Calibrate a cluster with a trace that ran on it: what was fitted, how sure, what could not be."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import yaml
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
 from experiments.costing.fitting import Fit, interval
 from experiments.files import writing
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import SettingsOptions
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
 from topologies.cluster.schema import Calibrated
@@ -52,10 +55,26 @@ class Residual:
     worst_pct: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class ParameterRow(Parameter):
+    """A parameter with its unit; an unbounded ``high`` is null in JSON."""
+
+    unit: str = ""
+
+
+class CalibrateAnswer(Head, BaselineAnswer):
+    """What was fitted, how well it fits, and the cluster file that it makes."""
+
+    parameters: list[ParameterRow]
+    residuals: list[Residual]
+    calibrated_cluster: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CalibrationReport(Report):
     """Parameters and residuals by kind, and the cluster they make."""
 
+    schema: ClassVar[str] = "twofold/calibrate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_calibration"
 
     base: Baseline
@@ -63,25 +82,45 @@ class CalibrationReport(Report):
     parameters: tuple[Parameter, ...]
     residuals: tuple[Residual, ...]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "CalibrateAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
-            "parameters": [asdict(one) for one in self.parameters],
-            "residuals": [asdict(one) for one in self.residuals],
-            "cluster": self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True),
+        made = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
+            "parameters": list(self.rows),
+            "residuals": list(self.residuals),
+            "calibrated_cluster": made,
         }
+
+    @property
+    def rows(self) -> tuple[ParameterRow, ...]:
+        """Parameters with their units."""
+        return tuple(self._row(one) for one in self.parameters)
+
+    def _row(self, one: Parameter) -> ParameterRow:
+        values = {column.name: getattr(one, column.name) for column in fields(one)}
+        return ParameterRow(**values, unit="B/s" if one.parameter.endswith("bandwidth") else "s")
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        fitted = sum(row.value is not None for row in self.parameters)
+        kinds = ", ".join(row.kind for row in self.residuals)
+        return f"{self.base.title}: {fitted} of {len(self.parameters)} parameters of {kinds}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return Parameter, self.parameters
+        return ParameterRow, self.rows
 
 
+@question("calibrate")
 def calibrate(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> CalibrationReport:
     """Fit a cluster's collectives to those of a trace that ran on it.
 

@@ -1,8 +1,10 @@
 """The catalogue: which clusters there are, and where each number of one comes from."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
@@ -39,21 +41,54 @@ class ClusterRow:
     description: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class CatalogueAnswer(Head):
+    """The clusters of the catalogue."""
+
+    clusters: list[ClusterRow]
+
+
+class OneClusterAnswer(Head):
+    """One cluster, with every number it gives, in base units."""
+
+    accelerator: str
+    ranks_per_node: int
+    nodes: int
+    network: str
+    description: str
+    quantities: list[Quantity]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClustersReport(Report):
     """Clusters, and if it is one that was asked for, its numbers."""
 
+    schema: ClassVar[str] = "twofold/clusters/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_clusters"
 
     clusters: tuple[ClusterRow, ...]
     quantities: tuple[Quantity, ...]
+    asked: Cluster | None = None
 
-    def record(self) -> object:
-        """Return the JSON answer: a list of clusters, or one with its numbers (base units)."""
-        if self.quantities:
-            rows = [asdict(quantity) for quantity in self.quantities]
-            return asdict(self.clusters[0]) | {"quantities": rows}
-        return [asdict(cluster) for cluster in self.clusters]
+    def answer(self) -> CatalogueAnswer | OneClusterAnswer:
+        """Return the JSON answer: clusters, or one with its numbers."""
+        if self.asked is None:
+            return {**self.head(), "clusters": list(self.clusters)}
+        row = self.clusters[0]
+        return {
+            **self.head(self.asked),
+            "accelerator": row.accelerator,
+            "ranks_per_node": row.ranks_per_node,
+            "nodes": row.nodes,
+            "network": row.network,
+            "description": row.description,
+            "quantities": list(self.quantities),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        if self.asked is None:
+            return f"{len(self.clusters)} clusters"
+        return f"{self.clusters[0].cluster}: {self.clusters[0].network}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -62,6 +97,7 @@ class ClustersReport(Report):
         return ClusterRow, self.clusters
 
 
+@question("clusters")
 def clusters(name: str | None = None) -> ClustersReport:
     """Return the catalogue, or one cluster (a name or a YAML file) with its sources.
 
@@ -77,7 +113,7 @@ def clusters(name: str | None = None) -> ClustersReport:
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
     )
-    return ClustersReport((_row(cluster),), rows)
+    return ClustersReport((_row(cluster),), rows, cluster)
 
 
 def describe(cluster: Cluster) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +11,9 @@ import numpy as np
 from collectives import plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import parse
+from experiments.plain import Unbounded
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -35,30 +38,52 @@ class CollectivePoint:
     algorithm: str
     protocol: str
     time_s: float
-    algbw_GBps: float
-    busbw_GBps: float
+    algbw_GBps: Unbounded
+    busbw_GBps: Unbounded
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveAnswer(Head):
+    """A collective at several sizes, in ascending order, on the network ``where``."""
+
+    where: str
+    engine: str
+    points: list[CollectivePoint]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveReport(Report):
     """A collective on a network (``where``) at several sizes, in ascending order."""
 
+    schema: ClassVar[str] = "twofold/collective/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_collective"
+    drawn_by: ClassVar[str] = "experiments.output.figures:collective"
 
     where: str
     engine: str
     points: tuple[CollectivePoint, ...]
+    cluster: Cluster | None
 
-    def record(self) -> list[dict[str, object]]:
-        """Return the JSON answer: a list of rows."""
-        return [asdict(point) for point in self.points]
+    def answer(self) -> "CollectiveAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster),
+            "where": self.where,
+            "engine": self.engine,
+            "points": list(self.points),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        first, most = self.points[0], max(point.busbw_GBps for point in self.points)
+        what = f"{first.kind} of {first.ranks} ranks on {self.where}"
+        return f"{what}: {len(self.points)} sizes, busbw up to {most:.4g} GB/s"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CollectivePoint, self.points
 
 
+@question("collective")
 def collective(  # noqa: PLR0913 - the options of the command
     kind: str,
     network: Cluster | Topology | Path | str,
@@ -102,7 +127,7 @@ def collective(  # noqa: PLR0913 - the options of the command
                 busbw_GBps=busbw(kind, size=size, n=ranks, time=time) / _GIGA,
             )
         )
-    return CollectiveReport(where, engine, tuple(points))
+    return CollectiveReport(where, engine, tuple(points), _cluster(network))
 
 
 def one_call(kind: str, ranks: int, size: float) -> Workload:
@@ -165,6 +190,13 @@ def _network(
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
     return cluster.name, scenario.topology(), scenario.planner()
+
+
+def _cluster(network: Cluster | Topology | Path | str) -> Cluster | None:
+    """Return the cluster that was asked about; None for a bare topology."""
+    if isinstance(network, Cluster | Topology):
+        return network if isinstance(network, Cluster) else None
+    return load_cluster(network)
 
 
 def _bare_planner(network: Topology, algorithm: str | None) -> Planner:

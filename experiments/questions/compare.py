@@ -1,18 +1,22 @@
 """The same step on several clusters and topologies; the first is where it was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.costing.calibration import with_calibration
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
+from experiments.provenance import ClusterIdentity, Head, identity
+from experiments.question import question
 from experiments.questions.clusters import describe
 from experiments.report import Report, Rows
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
+from experiments.settings import SettingsOptions
 from simulator.errors import ClusterError
+from simulator.quantities import format_quantity
 from topologies import Cluster, load_cluster, with_topology
 
 
@@ -31,25 +35,45 @@ class ComparePoint:
     engine: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class CompareAnswer(Head, BaselineAnswer):
+    """A step on several clusters, in the order they were given."""
+
+    clusters: list[ClusterIdentity]
+    points: list[ComparePoint]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompareReport(Report):
     """Clusters in the order they were given."""
 
+    schema: ClassVar[str] = "twofold/compare/1"
     printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_compare"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_compare"
+    drawn_by: ClassVar[str] = "experiments.output.figures:compare"
 
     base: Baseline
     points: tuple[ComparePoint, ...]
+    clusters: tuple[Cluster, ...] = ()
 
-    def record(self) -> list[dict[str, object]]:
-        """Return the JSON answer: a list of rows."""
-        return [asdict(point) for point in self.points]
+    def answer(self) -> "CompareAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
+            "clusters": [identity(cluster) for cluster in self.clusters],
+            "points": list(self.points),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        told = [f"{one.cluster} {format_quantity(one.step_s, 's')}" for one in self.points]
+        return f"{Path(self.base.loaded.trace).name}: {', '.join(told)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return ComparePoint, self.points
 
 
+@question("compare")
 def compare(
     trace: Path | str,
     clusters: Sequence[Cluster | Path | str],
@@ -57,6 +81,7 @@ def compare(
     topologies: Sequence[str] = (),
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> CompareReport:
     """Simulate a step on several clusters, and on the first with other scale-up topologies.
 
@@ -80,7 +105,8 @@ def compare(
     others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
     found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
     answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]
-    return CompareReport(base, tuple(_point(base, name, one, to) for (name, one), to in answers))
+    points = tuple(_point(base, name, one, to) for (name, one), to in answers)
+    return CompareReport(base, points, tuple(candidates))
 
 
 def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:

@@ -1,18 +1,21 @@
 """Convert: a step of any format to a form that other tools read."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from experiments.baseline import Settings
 from experiments.files import check_apart
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
+from experiments.settings import SettingsOptions
 from simulator.errors import OutputError
 from simulator.schedule import Schedule
 from simulator.workload import Call
-from topologies import load_cluster
+from topologies import Cluster, load_cluster
 from traces.card.package import reader
 from traces.chakra import reader as chakra
 from traces.core.loaded import Loaded
@@ -28,35 +31,57 @@ class Written:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class ConvertAnswer(Head):
+    """What was read, and the files it became."""
+
+    trace: str
+    step: str
+    ops: int
+    calls: int
+    ranks: int
+    form: str
+    files: list[Written]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
 
+    schema: ClassVar[str] = "twofold/convert/1"
     printed_by: ClassVar[str] = "experiments.output.tables.generations:print_convert"
 
     loaded: Loaded
     form: str
     files: tuple[Written, ...]
     notes: tuple[str, ...]
+    settings: Settings
+    cluster: Cluster | None
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "ConvertAnswer":
         """Return the JSON answer."""
         return {
+            **self.head(self.cluster, self.settings),
             "trace": self.loaded.trace,
             "step": self.loaded.coverage.step,
             "ops": len(self.loaded.workload),
             "calls": len(self.loaded.workload.calls),
             "ranks": len(self.loaded.workload.ranks),
             "form": self.form,
-            "files": [asdict(file) for file in self.files],
+            "files": list(self.files),
             "notes": list(self.notes),
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        return f"{self.loaded.trace} as {self.form}: {len(self.files)} files"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Written, self.files
 
 
+@question("convert")
 def convert(
     source: Path | str,
     target: Path | str,
@@ -65,6 +90,7 @@ def convert(
     read_as: str | None = None,
     cluster: str | None = None,
     settings: Settings | None = None,
+    **options: Unpack[SettingsOptions],
 ) -> ConvertReport:
     """Read a step and write it in another form, one of ``FORMS``.
 
@@ -92,7 +118,7 @@ def convert(
     )
     paths, notes = FORMS[form](loaded, Path(target), scenario)
     files = tuple(Written(str(path), path.stat().st_size) for path in paths)
-    return ConvertReport(loaded, form, files, notes)
+    return ConvertReport(loaded, form, files, notes, settings, where)
 
 
 Form = Callable[[Loaded, Path, Scenario | None], tuple[tuple[Path, ...], tuple[str, ...]]]

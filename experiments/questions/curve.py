@@ -2,19 +2,29 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, Unpack
 
 import numpy as np
 
 from collectives.libraries.planners import one_schedule
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import LINKS, RANKS, Study
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
-from experiments.scenario.resources import check_factor, check_resource, utility_pct, value_of
+from experiments.scenario.resources import (
+    amount_of,
+    check_factor,
+    check_resource,
+    unit_of,
+    utility_pct,
+    value_of,
+)
 from experiments.scenario.scenario import Scenario
+from experiments.settings import SettingsOptions
 from simulator.analytic.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
@@ -32,7 +42,30 @@ class CurvePoint:
     utility_pct: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class CurveRow(CurvePoint):
+    """A point with the number of its value, in ``unit`` ("1": a multiple)."""
+
+    value_number: float | None = None
+    unit: str = ""
+
+
+class CurveAnswer(Head, BaselineAnswer):
+    """The curve of step time over a resource: straight lines between points, over 1/factor."""
+
+    resource: str
+    gap_s: float
+    certificate: Literal["convex", "monotone", "none"]
+    threshold_pct: float
+    break_even_factor: float | None
+    break_even_value: str
+    break_even_number: float | None
+    unit: str
+    note: str
+    points: list[CurveRow]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CurveReport(Report):
     """Points in order of the factor; straight lines between them, over 1/factor, are the curve.
 
@@ -44,37 +77,63 @@ class CurveReport(Report):
     as the curve goes; None if it still buys as much at its end.
     """
 
+    schema: ClassVar[str] = "twofold/curve/1"
     printed_by: ClassVar[str] = "experiments.output.tables.curves:print_curve"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_curve"
+    drawn_by: ClassVar[str] = "experiments.output.figures:curve"
 
     base: Baseline
     resource: str
     points: tuple[CurvePoint, ...]
     gap_s: float
-    certificate: str
+    certificate: Literal["convex", "monotone", "none"]
     threshold_pct: float
     break_even: float | None
     break_even_value: str
     note: str
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "CurveAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
+        even = self.break_even
+        number = None if even is None else amount_of(self.base.scenario, self.resource, even)
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
             "resource": self.resource,
             "gap_s": self.gap_s,
             "certificate": self.certificate,
             "threshold_pct": self.threshold_pct,
-            "break_even_factor": self.break_even,
+            "break_even_factor": even,
             "break_even_value": self.break_even_value,
+            "break_even_number": number,
+            "unit": unit_of(self.resource),
             "note": self.note,
-            "points": [asdict(point) for point in self.points],
+            "points": list(self.rows),
         }
+
+    @property
+    def rows(self) -> tuple[CurveRow, ...]:
+        """Points with their values as numbers."""
+        return tuple(self._row(one) for one in self.points)
+
+    def _row(self, one: CurvePoint) -> CurveRow:
+        return CurveRow(
+            **{column.name: getattr(one, column.name) for column in fields(one)},
+            value_number=amount_of(self.base.scenario, self.resource, one.factor),
+            unit=unit_of(self.resource),
+        )
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        even = "beyond its end" if self.break_even is None else f"at {self.break_even:.3g}x"
+        little = f"doubling buys less than {self.threshold_pct:g} % {even}"
+        return f"{self.base.title}, {self.resource}: {len(self.points)} points, {little}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return CurvePoint, self.points
+        return CurveRow, self.rows
 
 
+@question("curve")
 def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     job: Path | str,
     cluster: Where,
@@ -85,6 +144,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     threshold: float = 5.0,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> CurveReport:
     """Trace the step time over a resource from the first factor of ``reach`` to the last.
 

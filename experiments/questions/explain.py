@@ -1,20 +1,51 @@
 """Where a step goes: the critical path by its causes, and what each rank did with its time."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import SettingsOptions
 from simulator.analysis.attribution import Part, Stretch, path_parts, rank_parts, stretches
 from simulator.analysis.critical_path import Segment, critical_path
 from simulator.errors import CalibrationError
+from simulator.quantities import format_quantity
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class PathPart(TypedDict):
+    """Time on the critical path spent on one thing (s)."""
+
+    what: str
+    name: str
+    time_s: float
+
+
+class RankTimes(TypedDict):
+    """What one rank did with the step (s)."""
+
+    rank: int
+    time_s: dict[str, float]
+
+
+class ExplainAnswer(Head, BaselineAnswer):
+    """Where a step goes: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it."""
+
+    critical_path: list[PathPart]
+    mean_rank_s: dict[str, float]
+    ranks: list[RankTimes]
+    measured_slow_down: SlowDown | None
+    slow_down_note: str
+    path: list[Stretch]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExplainReport(Report):
     """A step explained.
 
@@ -26,6 +57,7 @@ class ExplainReport(Report):
     it cannot be told.
     """
 
+    schema: ClassVar[str] = "twofold/explain/1"
     printed_by: ClassVar[str] = "experiments.output.tables.explained:print_explain"
 
     base: Baseline
@@ -37,31 +69,45 @@ class ExplainReport(Report):
     slow_down: SlowDown | None = None
     slow_down_note: str = ""
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "ExplainAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
             "critical_path": [
                 {"what": part.what, "name": part.name, "time_s": part.seconds}
                 for part in self.parts
             ],
             "mean_rank_s": self.mean,
             "ranks": [{"rank": rank, "time_s": parts} for rank, parts in self.ranks.items()],
-            "measured_slow_down": None if self.slow_down is None else asdict(self.slow_down),
+            "measured_slow_down": self.slow_down,
             "slow_down_note": self.slow_down_note,
-            "path": [asdict(stretch) for stretch in self.stretches],
+            "path": list(self.stretches),
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        step = self.base.timeline.makespan
+        spent: dict[str, float] = {}
+        for part in self.parts:
+            spent[part.what] = spent.get(part.what, 0.0) + part.seconds
+        most = sorted(spent, key=lambda what: -spent[what])[:3]
+        told = [f"{what} {100 * spent[what] / (step or 1.0):.1f} %" for what in most]
+        return f"{self.base.title}: step {format_quantity(step, 's')}, {', '.join(told)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Stretch, self.stretches
 
 
+@question("explain")
 def explain(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> ExplainReport:
     """Simulate a step and say what it is spent on.
 

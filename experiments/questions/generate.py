@@ -7,16 +7,20 @@ Large jobs generated in part: replicas that stand for all, and it is said so.
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, replayed
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
 from experiments.files import writing
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import FOLDING, Scenario
+from experiments.settings import SettingsOptions
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import check
+from simulator.quantities import format_quantity
 from topologies import Cluster, load_cluster
 from traces.generate.generate import Volumes, generated, volumes
 from traces.generate.generate import generate as generate_workload
@@ -160,10 +164,26 @@ class Exchanged:
     size_bytes: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class GenerateAnswer(Head, BaselineAnswer):
+    """A generated step: how long, how well, and what it computes and communicates."""
+
+    model: str
+    parameters: float
+    parallelism: Parallelism
+    tokens_per_second: float
+    model_flops: float
+    mfu: float
+    exposed_communication_s: float
+    exchanged: list[Exchanged]
+    critical_path_s: dict[str, float]
+    critical_path_by_group_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenerationReport(Report):
     """A generated step on a cluster: how long, how well, and what it computes and communicates."""
 
+    schema: ClassVar[str] = "twofold/generate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.generations:print_generation"
 
     base: Baseline
@@ -190,33 +210,43 @@ class GenerationReport(Report):
         """New tokens of the whole job per second."""
         return self.volumes.tokens / self.base.timeline.makespan
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "GenerateAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
+        base = self.base.answer()
+        base["folded"] = self.folded or base["folded"]
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **base,
             "model": self.model.name,
             "parameters": parameters(self.model),
-            "parallelism": asdict(self.plan.parallelism),
+            "parallelism": self.plan.parallelism,
             "tokens_per_second": self.tokens_per_second,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
-            "folded": self.folded or self.base.timeline.folded,
             "exposed_communication_s": self.exposed_communication_s,
-            "exchanged": [asdict(row) for row in self.exchanged],
+            "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        step = format_quantity(self.base.timeline.makespan, "s")
+        return f"{self.base.title}: step {step}, MFU {100 * self.mfu:.2f} %"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Exchanged, self.exchanged
 
 
+@question("generate")
 def generate(
     asked: Asked,
     cluster: Cluster | Path | str,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> GenerationReport:
     """Generate a step for a cluster's accelerator and simulate it there.
 

@@ -1,15 +1,18 @@
 """What is in a trace, what could be used, what is missing and why: the coverage line, in full."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import TypedDict
 
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from simulator.workload import What
 from traces.card.package import find_package, reader
-from traces.core.loaded import Coverage, Loaded, Options
+from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
 from traces.load import format_of, recognised
 from traces.pytorch_et.reader import EtCalls, EtSummary, read, summary
 
@@ -26,10 +29,37 @@ class CallSummary:
     transfer_s: float | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class SkippedFile(TypedDict):
+    """A file that was not used, and why."""
+
+    file: str
+    reason: str
+
+
+class InspectAnswer(Head):
+    """What is in a trace, what of it could be used, and what is missing; times in seconds."""
+
+    trace: str
+    accelerator: str
+    step: str
+    steps: list[int]
+    measured_step_s: float | None
+    coverage: CoverageRecord
+    starts: dict[str, int]
+    worst_unexplained_starts: list[Gap]
+    clock_offset_s: dict[str, float]
+    ops: dict[str, int]
+    op_seconds: dict[str, float]
+    calls: list[CallSummary]
+    unused_events: dict[str, int]
+    skipped_files: list[SkippedFile]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InspectReport(Report):
     """A trace's content: ops by what they are, calls, and the coverage."""
 
+    schema: ClassVar[str] = "twofold/inspect/1"
     printed_by: ClassVar[str] = "experiments.output.tables.files:print_inspect"
 
     loaded: Loaded
@@ -42,10 +72,11 @@ class InspectReport(Report):
         """What could be used of the trace."""
         return self.loaded.coverage
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "InspectAnswer":
         """Return the JSON answer."""
         coverage = self.coverage
         return {
+            **self.head(),
             "trace": self.loaded.trace,
             "accelerator": self.loaded.accelerator,
             "step": coverage.step,
@@ -53,21 +84,28 @@ class InspectReport(Report):
             "measured_step_s": _known(self.loaded.measured_step),
             "coverage": coverage.record(),
             "starts": dict(coverage.starts),
-            "worst_unexplained_starts": [asdict(gap) for gap in coverage.gaps],
+            "worst_unexplained_starts": list(coverage.gaps),
             "clock_offset_s": {str(rank): o for rank, o in coverage.clock_offset.items()},
             "ops": self.ops,
             "op_seconds": self.seconds,
-            "calls": [asdict(call) for call in self.calls],
+            "calls": list(self.calls),
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        coverage = self.coverage
+        ranks = f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"
+        return f"{self.loaded.trace}: {ranks}, {len(self.loaded.workload):,} ops"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CallSummary, self.calls
 
 
-def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
+@question("inspect")
+def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     """Read a trace and say what is in it.
 
     Raises
@@ -75,7 +113,7 @@ def inspect(trace: Path | str, *, step: str = "median") -> InspectReport:
     TraceError
         As :func:`traces.load.load` says.
     """
-    loaded = reader(trace, _thorough(trace))(step)
+    loaded = reader(trace, _thorough(trace))(str(step))
     workload = loaded.workload
     present = [what for what in What if (workload.what == what).any()]
     return InspectReport(
@@ -115,27 +153,76 @@ def _known(number: float) -> float | None:
     return None if np.isnan(number) else number
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Communication records of one word, group, size (B, null: not told) and dtype."""
+
+    collective: str
+    group: str
+    ranks: int | None
+    size: float | None
+    dtype: str
+    count: int
+
+
+class ProgramAnswer(Head):
+    """What an Execution Trace holds; ``schema_of_file`` is the version its file says."""
+
+    file: str
+    schema_of_file: str
+    nodes: int
+    threads: int
+    operators: list[tuple[str, int]]
+    data_dependencies: int
+    calls: list[RecordedCalls]
+    groups: list[tuple[str, list[int] | None]]
+    unused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProgramReport(Report):
     """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
 
+    schema: ClassVar[str] = "twofold/program/1"
     printed_by: ClassVar[str] = "experiments.output.tables.files:print_program"
 
-    summary: EtSummary
+    summary_of_file: EtSummary
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "ProgramAnswer":
         """Return the JSON answer."""
-        told = asdict(self.summary)
-        for call in told["calls"]:
-            call["size"] = _known(call["size"])
-        return told
+        found = self.summary_of_file
+        return {
+            **self.head(),
+            "file": found.file,
+            "schema_of_file": found.schema,
+            "nodes": found.nodes,
+            "threads": found.threads,
+            "operators": list(found.operators),
+            "data_dependencies": found.data_dependencies,
+            "calls": [
+                RecordedCalls(
+                    one.collective, one.group, one.ranks, _known(one.size), one.dtype, one.count
+                )
+                for one in found.calls
+            ],
+            "groups": [
+                (label, None if ranks is None else list(ranks)) for label, ranks in found.groups
+            ],
+            "unused": found.unused,
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        found = self.summary_of_file
+        return f"{found.file}: an execution trace of {found.nodes:,} nodes, without times"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return EtCalls, self.summary.calls
+        return EtCalls, self.summary_of_file.calls
 
 
-def look(trace: Path | str, *, step: str = "median") -> "InspectReport | ProgramReport":
+@question("inspect")
+def look(trace: Path | str, *, step: str | int = "median") -> "InspectReport | ProgramReport":
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
     if path.is_file() and format_of(path) == "pytorch_et":

@@ -5,15 +5,18 @@ What carries a rank's bytes on a cluster: the links that bandwidth utilisation i
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from collectives.traffic import Ports, utilisations, volumes
-from experiments.baseline import Baseline, Settings, Watch, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.cards.check import check_card, peak_of, step_flops
 from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import SettingsOptions
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError
@@ -23,7 +26,7 @@ from topologies.cluster.build import one_slot
 from traces.card.card import Card
 from traces.card.package import Package, find_package
 from traces.card.package import load as load_any
-from traces.core.loaded import Loaded
+from traces.core.loaded import CoverageRecord, Loaded
 
 
 def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
@@ -82,10 +85,30 @@ class Metric:
     simulated: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredAnswer(Head):
+    """Metrics of a step as it was measured; nothing was simulated, and ``notes`` say why."""
+
+    trace: str
+    step: str
+    coverage: CoverageRecord
+    metrics: list[Metric]
+    card_findings: list[str]
+    notes: list[str]
+
+
+class MetricsAnswer(Head, BaselineAnswer):
+    """Metrics of a step, measured and simulated."""
+
+    metrics: list[Metric]
+    card_findings: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
 
+    schema: ClassVar[str] = "twofold/metrics/1"
     printed_by: ClassVar[str] = "experiments.output.tables.packages:print_metrics"
 
     loaded: Loaded
@@ -94,35 +117,46 @@ class MetricsReport(Report):
     findings: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> MeasuredAnswer | MetricsAnswer:
         """Return the JSON answer."""
-        loaded = self.loaded
-        head: dict[str, object] = (
-            self.base.record()
-            if self.base is not None
-            else {
+        base, loaded = self.base, self.loaded
+        metrics, findings, notes = list(self.metrics), list(self.findings), list(self.notes)
+        if base is None:
+            return {
+                **self.head(),
                 "trace": loaded.trace,
                 "step": loaded.coverage.step,
                 "coverage": loaded.coverage.record(),
+                "metrics": metrics,
+                "card_findings": findings,
+                "notes": notes,
             }
-        )
-        return head | {
-            "metrics": [asdict(metric) for metric in self.metrics],
-            "card_findings": list(self.findings),
-            "notes": list(self.notes),
+        return {
+            **self.head(base.recorded.cluster, base.settings),
+            **base.answer(),
+            "metrics": metrics,
+            "card_findings": findings,
+            "notes": notes,
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        where = Path(self.loaded.trace).name if self.base is None else self.base.title
+        return f"{where}: {len(self.metrics)} metrics, {len(self.findings)} findings on its card"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Metric, self.metrics
 
 
+@question("metrics")
 def metrics(
     trace: Path | str,
     cluster: Cluster | CardCluster | Path | str | None = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> MetricsReport:
     """Compute the metrics of a step as measured, and as simulated on a cluster.
 

@@ -5,14 +5,17 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from experiments.baseline import Settings
 from experiments.cards.check import check_card, kind_of_group
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.questions.metrics import metrics
 from experiments.report import Report, Rows
+from experiments.settings import SettingsOptions
 from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Card, Section, write_card
@@ -36,10 +39,20 @@ class PackagedFile:
     source: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class PackageAnswer(Head):
+    """What was written, the keys of the card that are blank, and what the trace contradicts."""
+
+    directory: str
+    files: list[PackagedFile]
+    blank: list[str]
+    card_findings: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PackageReport(Report):
     """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
 
+    schema: ClassVar[str] = "twofold/package/1"
     printed_by: ClassVar[str] = "experiments.output.tables.packages:print_package"
 
     directory: str
@@ -47,21 +60,30 @@ class PackageReport(Report):
     card: Card
     blank: tuple[str, ...]
     findings: tuple[str, ...]
+    settings: Settings
+    cluster: Cluster | None
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "PackageAnswer":
         """Return the JSON answer."""
         return {
+            **self.head(self.cluster, self.settings),
             "directory": self.directory,
-            "files": [asdict(file) for file in self.files],
+            "files": list(self.files),
             "blank": list(self.blank),
             "card_findings": list(self.findings),
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        blank = f"{len(self.blank)} blank keys on its card"
+        return f"{self.directory}: {len(self.files)} files, {blank}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return PackagedFile, self.files
 
 
+@question("package")
 def package(
     trace: Path | str,
     directory: Path | str,
@@ -69,6 +91,7 @@ def package(
     cluster: Cluster | Path | str | None = None,
     scripts: Sequence[Path] = (),
     settings: Settings | None = None,
+    **options: Unpack[SettingsOptions],
 ) -> PackageReport:
     """Write a package of a trace into a new or empty directory; all of it, or nothing.
 
@@ -105,6 +128,8 @@ def package(
         card=card,
         blank=tuple(blank_keys(card)),
         findings=check_card(card, loaded, source=str(target / CARD)),
+        settings=settings,
+        cluster=where,
     )
 
 

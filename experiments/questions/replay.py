@@ -1,14 +1,18 @@
 """Measured against simulated: whether the replay deserves to be asked what-ifs."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import SettingsOptions
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
+from simulator.quantities import format_quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,20 @@ class RankReplay:
     exposed_waiting_s: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class ReplayAnswer(Head, BaselineAnswer):
+    """A replay, rank by rank; the critical path by what it was spent on, and by group (s)."""
+
+    exposed_communication_s: float
+    ranks: list[RankReplay]
+    critical_path_s: dict[str, float]
+    critical_path_by_group_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReplayReport(Report):
     """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
 
+    schema: ClassVar[str] = "twofold/replay/1"
     printed_by: ClassVar[str] = "experiments.output.tables.replays:print_replay"
 
     base: Baseline
@@ -43,26 +57,37 @@ class ReplayReport(Report):
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "ReplayAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
             "exposed_communication_s": self.exposed_communication_s,
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "ranks": list(self.ranks),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        step = format_quantity(self.base.replayed_step, "s")
+        error = self.base.error
+        off = "not measured" if error is None else f"error {100 * error:+.2f} %"
+        return f"{self.base.title}: step {step}, {off}, {len(self.ranks)} ranks"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return RankReplay, self.ranks
 
 
+@question("replay")
 def replay(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> ReplayReport:
     """Simulate a step as it was recorded.
 

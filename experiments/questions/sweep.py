@@ -1,22 +1,28 @@
 """A sweep: the step time over a range of one resource, from a quarter of it to eight times."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
+    amount_of,
     check_factor,
     check_resource,
     improve,
+    unit_of,
     utility_pct,
     value_of,
 )
+from experiments.settings import SettingsOptions
 from simulator.errors import WhatIfError
+from simulator.quantities import format_quantity
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -36,27 +42,70 @@ class SweepPoint:
     engine: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class SweepRow(SweepPoint):
+    """A point with the number of its value, in ``unit`` ("1": a multiple)."""
+
+    value_number: float | None = None
+    unit: str = ""
+
+
+class SweepAnswer(Head, BaselineAnswer):
+    """The step time over one resource, in order of the factor."""
+
+    resource: str
+    note: str
+    points: list[SweepRow]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SweepReport(Report):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
 
+    schema: ClassVar[str] = "twofold/sweep/1"
     printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_sweep"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_sweep"
+    drawn_by: ClassVar[str] = "experiments.output.figures:sweep"
 
     base: Baseline
     resource: str
     points: tuple[SweepPoint, ...]
     note: str
 
-    def record(self) -> list[dict[str, object]]:
-        """Return the JSON answer: a list of rows."""
-        return [asdict(point) for point in self.points]
+    def answer(self) -> "SweepAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
+            "resource": self.resource,
+            "note": self.note,
+            "points": list(self.rows),
+        }
+
+    @property
+    def rows(self) -> tuple[SweepRow, ...]:
+        """Points with their values as numbers."""
+        return tuple(self._row(one) for one in self.points)
+
+    def _row(self, one: SweepPoint) -> SweepRow:
+        return SweepRow(
+            **{column.name: getattr(one, column.name) for column in fields(one)},
+            value_number=amount_of(self.base.scenario, one.resource, one.factor),
+            unit=unit_of(one.resource),
+        )
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        steps = [format_quantity(point.step_s, "s") for point in self.points]
+        first, last = self.points[0], self.points[-1]
+        reach = f"{steps[0]} at {first.factor:g}x to {steps[-1]} at {last.factor:g}x"
+        return f"{self.base.title}, {self.resource}: {len(steps)} points, {reach}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return SweepPoint, self.points
+        return SweepRow, self.rows
 
 
+@question("sweep")
 def sweep(
     trace: Path | str,
     cluster: Where,
@@ -65,6 +114,7 @@ def sweep(
     factors: Sequence[float] = FACTORS,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> SweepReport:
     """Simulate a step with a resource at each of several factors.
 

@@ -1,34 +1,77 @@
 """Bare topologies: what they are, and how to get one from text."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.spec import Summary, parse_topology, summary
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class TopologyAnswer(Head):
+    """A topology's counts, its diameter and its bisection bandwidth (B/s).
+
+    ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null where
+    the graph's file says them cable by cable.
+    """
+
+    name: str
+    ranks: int
+    nodes: int
+    links: int
+    diameter: int
+    bisection_bandwidth: float | None
+    bisection_from: str
+    cables: str
+    cable_bandwidth: float | None
+    cable_latency: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TopologyReport(Report):
     """A topology, its counts and figures; ``rows`` holds the one summary."""
 
+    schema: ClassVar[str] = "twofold/topology/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_topology"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_topology_report"
+    drawn_by: ClassVar[str] = "experiments.output.figures:topology"
 
     network: Topology
     rows: tuple[Summary, ...]
     cables: str
+    cable: tuple[float | None, float | None]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "TopologyAnswer":
         """Return the JSON answer."""
-        return asdict(self.rows[0]) | {"cables": self.cables}
+        row = self.rows[0]
+        bandwidth, latency = self.cable
+        return {
+            **self.head(),
+            "name": row.name,
+            "ranks": row.ranks,
+            "nodes": row.nodes,
+            "links": row.links,
+            "diameter": row.diameter,
+            "bisection_bandwidth": row.bisection_bandwidth,
+            "bisection_from": row.bisection_from,
+            "cables": self.cables,
+            "cable_bandwidth": bandwidth,
+            "cable_latency": latency,
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        row = self.rows[0]
+        return f"{row.name}: {row.ranks} ranks, {row.links} links, diameter {row.diameter}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Summary, self.rows
 
 
+@question("topology")
 def topology(
     spec: str, *, bandwidth: str | None = None, latency: str | None = None
 ) -> TopologyReport:
@@ -41,13 +84,18 @@ def topology(
     """
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
-    return TopologyReport(network, (summary(network),), cables)
+    return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency))
 
 
 def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:
     """Build a topology whose cables all have this bandwidth and latency, as text with units."""
-    return parse_topology(
-        spec,
-        bandwidth=None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
-        latency=None if latency is None else parse_quantity(latency, "s"),
+    each, delay = _cable(bandwidth, latency)
+    return parse_topology(spec, bandwidth=each, latency=delay)
+
+
+def _cable(bandwidth: str | None, latency: str | None) -> tuple[float | None, float | None]:
+    """Read what each cable is: bandwidth (B/s) and latency (s)."""
+    return (
+        None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
+        None if latency is None else parse_quantity(latency, "s"),
     )

@@ -1,28 +1,34 @@
 """The main job: what twice of each resource would buy."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.questions.utility_bound import most_utility
 from experiments.questions.utility_interval import half_widths
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     RESOURCES,
+    amount_of,
     check_factor,
     check_resource,
     improve,
     not_used,
+    unit_of,
     utility_pct,
     value_of,
 )
 from experiments.scenario.scenario import Scenario
+from experiments.settings import SettingsOptions
 from simulator.errors import WhatIfError
+from simulator.quantities import format_quantity
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -52,34 +58,82 @@ class Utility:
     engine: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class UtilityRow(Utility):
+    """A utility with the numbers of its texts, in ``unit`` ("1": a multiple).
+
+    They are None where there is no such value: the cluster has none, or cannot have as much.
+    """
+
+    baseline_value: float | None = None
+    changed_value: float | None = None
+    unit: str = ""
+
+
+class UtilityAnswer(Head, BaselineAnswer):
+    """What ``factor`` times of each resource buys, the greatest first."""
+
+    factor: float
+    utilities: list[UtilityRow]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(Report):
     """Utilities of a job's resources, the greatest first."""
 
+    schema: ClassVar[str] = "twofold/utility/1"
     printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_utility"
 
     base: Baseline
     factor: float
     utilities: tuple[Utility, ...]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "UtilityAnswer":
         """Return the JSON answer."""
-        rows = [asdict(utility) for utility in self.utilities]
-        return self.base.record() | {"factor": self.factor, "utilities": rows}
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
+            "factor": self.factor,
+            "utilities": list(self.rows),
+        }
+
+    @property
+    def rows(self) -> tuple[UtilityRow, ...]:
+        """Utilities with their values as numbers."""
+        return tuple(self._row(one) for one in self.utilities)
+
+    def _row(self, one: Utility) -> UtilityRow:
+        scenario, name = self.base.scenario, one.resource
+        return UtilityRow(
+            **{column.name: getattr(one, column.name) for column in fields(one)},
+            baseline_value=amount_of(scenario, name),
+            changed_value=amount_of(scenario, name, self.factor) if one.changed else None,
+            unit=unit_of(name),
+        )
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        known = [row for row in self.utilities if row.utility_pct is not None]
+        gains = [f"{row.resource} {row.utility_pct:.2f} %" for row in known[:3]]
+        more = ["…"] if len(known) > len(gains) else []
+        step = format_quantity(self.base.timeline.makespan, "s")
+        return f"{self.base.title}: {', '.join([f'step {step}', *gains, *more])}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return Utility, self.utilities
+        return UtilityRow, self.rows
 
 
+@question("utility")
 def utility(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     *,
     factor: float = 2.0,
-    resources: Sequence[str] = (),
+    resources: Sequence[str] | str = (),
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> UtilityReport:
     """Ask what ``factor`` times of each resource would buy.
 
@@ -89,6 +143,7 @@ def utility(
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
         that is not positive.
     """
+    resources = (resources,) if isinstance(resources, str) else resources
     asked = tuple(dict.fromkeys(resources)) or tuple(RESOURCES)
     for name in asked:
         check_resource(name)

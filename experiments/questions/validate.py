@@ -1,23 +1,26 @@
 """Validate: the error of the replay on every step of many traces, also of steps not fitted to."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
+from experiments.provenance import ClusterIdentity, Head, identity
+from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import EVERY as EVERY
+from experiments.settings import SettingsOptions
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.card.package import reader
 from traces.core.loaded import Coverage
 
-EVERY = "every"
-"""The step that stands for each of a trace, one after the other."""
+_EVERY_STEP = Settings(step=EVERY)
 BETWEEN = "@"
 """Stands between a trace and the cluster it ran on, if they ran on different ones."""
 
@@ -50,18 +53,43 @@ class StepError:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class ValidateAnswer(Head):
+    """The error of every step of every trace, in their order; medians without sign (%)."""
+
+    clusters: list[ClusterIdentity]
+    steps: list[StepError]
+    median_model_pct: float | None
+    median_trace_pct: float | None
+    median_left_out_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValidationReport(Report):
     """Steps in the order of the traces."""
 
+    schema: ClassVar[str] = "twofold/validate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_validation"
 
     steps: tuple[StepError, ...]
     settings: Settings
+    clusters: tuple[Cluster, ...]
 
-    def record(self) -> list[dict[str, object]]:
-        """Return the JSON answer: a list of rows."""
-        return [asdict(step) for step in self.steps]
+    def answer(self) -> "ValidateAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.clusters[0], self.settings),
+            "clusters": [identity(cluster) for cluster in self.clusters],
+            "steps": list(self.steps),
+            "median_model_pct": self.median("model_pct"),
+            "median_trace_pct": self.median("trace_pct"),
+            "median_left_out_pct": self.median("left_out_pct"),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        median = self.median("model_pct")
+        error = "no step answered" if median is None else f"median error {median:.2f} %"
+        return f"{len(self.steps)} steps: {error}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -74,12 +102,14 @@ class ValidationReport(Report):
         return float(np.median(known)) if known else None
 
 
+@question("validate", usual=lambda: _EVERY_STEP)
 def validate(
     traces: Sequence[Path | str],
     cluster: Cluster | Path | str | None = None,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> ValidationReport:
     """Replay all steps of traces; a trace may name its own cluster, as ``TRACE@CLUSTER``.
 
@@ -94,10 +124,11 @@ def validate(
     """
     if not traces:
         raise WhatIfError("nothing to validate: name a trace")
-    settings = settings or Settings(step=EVERY)
+    settings = settings or _EVERY_STEP
     pairs = [_pair(trace, cluster) for trace in traces]
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
-    return ValidationReport(tuple(rows), settings)
+    known = {where.name: where for _, where in pairs}
+    return ValidationReport(tuple(rows), settings, tuple(known.values()))
 
 
 def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str, Cluster]:

@@ -1,14 +1,17 @@
 """What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.provenance import Head
+from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.language import parse
 from experiments.scenario.resources import utility_pct
+from experiments.settings import SettingsOptions
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import WhatIfError
 
@@ -27,32 +30,51 @@ class WhatIfPoint:
     note: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class WhatIfAnswer(Head, BaselineAnswer):
+    """Changes of a step, each on its own, in the order they were given."""
+
+    points: list[WhatIfPoint]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WhatIfReport(Report):
     """Changes in the order they were given."""
 
+    schema: ClassVar[str] = "twofold/what-if/1"
     printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_what_ifs"
-    drawn_by: ClassVar[str] = "experiments.output.figures:draw_what_ifs"
+    drawn_by: ClassVar[str] = "experiments.output.figures:what_ifs"
 
     base: Baseline
     points: tuple[WhatIfPoint, ...]
 
-    def record(self) -> dict[str, object]:
+    def answer(self) -> "WhatIfAnswer":
         """Return the JSON answer."""
-        return self.base.record() | {"points": [asdict(point) for point in self.points]}
+        return {
+            **self.head(self.base.recorded.cluster, self.base.settings),
+            **self.base.answer(),
+            "points": list(self.points),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        told = [f"{one.change} {one.gain_pct:+.2f} %" for one in self.points[:3]]
+        more = ["…"] if len(self.points) > len(told) else []
+        return f"{self.base.title}: {', '.join([*told, *more])}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
         return WhatIfPoint, self.points
 
 
+@question("what_if")
 def what_ifs(
     trace: Path | str,
     cluster: Where,
-    changes: Sequence[str],
+    changes: Sequence[str] | str,
     *,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> WhatIfReport:
     """Simulate a step with each of several changes, each written as text.
 
@@ -66,6 +88,7 @@ def what_ifs(
     """
     if not changes:
         raise WhatIfError("say what to change, such as 'compute x0.5'")
+    changes = (changes,) if isinstance(changes, str) else changes
     asked = [parse(text) for text in changes]
     base = baseline(trace, cluster, settings, watch)
     points = []

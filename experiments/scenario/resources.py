@@ -128,6 +128,20 @@ def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     return f"{values[resource] * by:g} {unit}"
 
 
+def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float | None:
+    """Say the same as a number in the resource's unit; None where the cluster has none of it."""
+    if resource not in CLUSTER_RESOURCES:
+        return factor
+    values = resource_values(scenario.cluster)
+    by = 1 / factor if resource.endswith("latency") else factor
+    return float(values[resource] * by) if resource in values else None
+
+
+def unit_of(resource: str) -> str:
+    """Return the unit of :func:`amount_of`: "1" where it is a multiple of what was recorded."""
+    return CLUSTER_RESOURCES.get(resource, "1")
+
+
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     """Why a resource cannot matter to this job, in words; "" if it can."""
     workload = scenario.workload

@@ -23,7 +23,7 @@ FOLDING = ("flow", "analytic")
 """Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scenario:
     """What one simulation needs. A what-if is a function from a scenario to a scenario.
 
@@ -43,6 +43,10 @@ class Scenario:
     forced: tuple[Rule, ...] = ()
     slow_down: float = 0.0
     fold: bool | None = False
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        return f"<Scenario {self.workload!r} on {self.cluster.name}, engine {self.engine}>"
 
     @property
     def ranks(self) -> int:

@@ -32,8 +32,13 @@ from traces.core.loaded import Gap
 
 CLUSTER = ("--cluster", "dgx-a100")
 BASE = {
+    "schema": str,
+    "version": str,
+    "command": str,
+    "settings": dict,
+    "cluster": dict,
+    "inputs": list,
     "trace": str,
-    "cluster": str,
     "engine": str,
     "coverage": dict,
     "measured_step_s": float,
@@ -118,10 +123,13 @@ def test_replay_has_the_same_and_ranks(jobs, trace):
     assert sum(answer["critical_path_s"].values()) == pytest.approx(answer["simulated_step_s"])
 
 
-def test_sweep_and_compare_are_lists_of_rows(jobs):
-    for row in record(jobs, "sweep"):
-        has(row, {"resource": str, "factor": float, **ROW})
-    for row in record(jobs, "compare"):
+def test_sweep_and_compare_have_points_and_the_replay_they_are_made_from(jobs):
+    sweep, compare = record(jobs, "sweep"), record(jobs, "compare")
+    for answer in (sweep, compare):
+        has(answer, BASE)
+    for row in sweep["points"]:
+        has(row, {"resource": str, "factor": float, "value_number": float, "unit": str, **ROW})
+    for row in compare["points"]:
         has(row, {"cluster": str, **ROW})
 
 
@@ -290,12 +298,16 @@ def test_who_has_no_home_and_no_name_is_answered(tmp_path, home, taken):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_csv_is_the_table_of_the_record(jobs, command):
-    rows = list(csv.DictReader(io.StringIO(run(jobs, command, "--output", "csv"))))
+    rows = csv_rows(run(jobs, command, "--output", "csv"))
     answer = record(jobs, command)
     where = {
         "utility": "utilities",
         "replay": "ranks",
         "inspect": "calls",
+        "sweep": "points",
+        "compare": "points",
+        "validate": "steps",
+        "clusters": "clusters",
         "cluster": "quantities",
         "what-if": "points",
         "explain": "path",
@@ -303,10 +315,16 @@ def test_csv_is_the_table_of_the_record(jobs, command):
         "metrics": "metrics",
         "generate": "exchanged",
     }
-    expected = answer[where[command]] if command in where else answer
+    expected = answer[where[command]]
     assert rows == [
         {key: "" if value is None else str(value) for key, value in row.items()} for row in expected
     ]
+
+
+def csv_rows(text):
+    """Rows of CSV below its comments."""
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("# ")]
+    return list(csv.DictReader(io.StringIO("".join(lines))))
 
 
 def test_csv_has_a_header_where_no_row_is(tmp_path):
@@ -315,7 +333,9 @@ def test_csv_has_a_header_where_no_row_is(tmp_path):
 
     write_job(tmp_path / "job", 2, only_kernels)
     text = run({"job": str(tmp_path / "job")}, "inspect", "--output", "csv")
-    assert text == "kind,group,size_bytes,dtype,count,transfer_s\n"
+    header = "kind,group,size_bytes,dtype,count,transfer_s\n"
+    assert text.startswith("# schema: twofold/inspect/1\n")
+    assert [line for line in text.splitlines(keepends=True) if line[0] != "#"] == [header]
 
 
 def test_two_runs_print_the_same(jobs):
@@ -331,8 +351,11 @@ def test_options_reach_the_simulation(jobs):
     only = record(jobs, "utility", "-r", "host", "-r", "compute", "--factor", "3")
     assert sorted(row["resource"] for row in only["utilities"]) == ["compute", "host"]
     assert only["factor"] == 3
-    assert record(jobs, "utility", "--step", "7") == record(jobs, "utility")
-    assert [row["factor"] for row in record(jobs, "sweep", "--factors", "4,1")] == [1, 4]
+    assert (
+        record(jobs, "utility", "--step", "7")["utilities"] == record(jobs, "utility")["utilities"]
+    )
+    points = record(jobs, "sweep", "--factors", "4,1")["points"]
+    assert [row["factor"] for row in points] == [1, 4]
 
 
 def test_a_table_may_hold_any_name(tmp_path):
@@ -347,7 +370,7 @@ def test_a_table_may_hold_any_name(tmp_path):
 
 
 def test_the_catalogue_is_listed_with_sources(jobs):
-    rows = record(jobs, "clusters")
+    rows = record(jobs, "clusters")["clusters"]
     assert [row["cluster"] for row in rows] == list(catalog())
     quantities = {row["quantity"]: row for row in record(jobs, "cluster")["quantities"]}
     bandwidth = quantities["scale_up.bandwidth"]

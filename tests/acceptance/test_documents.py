@@ -1,8 +1,8 @@
 """The documents tell the truth: what they show is run, and does what stands there.
 
-Each page is one test. Its blocks run from top to bottom in one process, in one directory in which the
-files of the project are in their places, so that a block may use what one above it wrote; nothing
-stays in the checkout. What a block is, its language says:
+Each page is one test. Its blocks run from top to bottom in one process, in one directory in which
+the files of the project are in their places, so that a block may use what one above it wrote;
+nothing stays in the checkout. What a block is, its language says:
 
 ``console``
     Lines that begin with ``$`` are commands; a ``\\`` at the end continues one, ``> FILE`` at the
@@ -64,7 +64,8 @@ SHELL = {"cat", "ls", "make"}
 """Commands that are not ours."""
 
 _FENCE = re.compile(
-    r"(?:^<!-- (?P<comment>.+?) -->\n\n?)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
+    r"(?:^<!-- (?P<comment>.+?) -->\n\n?)?"
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)(?:#[^)]*)?\)")
@@ -274,7 +275,7 @@ def test_an_example_that_says_otherwise_fails() -> None:
 def test_a_file_is_written_and_read_by_its_reader() -> None:
     write_file(Block("A.md", 1, "json", "[1]\n", "json out/a.json"), {})
     assert Path("out/a.json").read_text() == "[1]\n"
-    with pytest.raises(Exception, match="a.yaml"):
+    with pytest.raises(Exception, match=r"a\.yaml"):
         write_file(Block("A.md", 1, "yaml", "name: a\n", "cluster a.yaml"), {})
 
 

@@ -19,24 +19,28 @@ from helpers.places import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+SHIPPED = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+DOOR = "twofold.py"
+PACKAGES = [name for name in SHIPPED if name != DOOR]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, Path(DOOR).stem])
 def test_no_other_distribution_brings_a_package_of_that_name(package: str) -> None:
     owners = set(metadata.packages_distributions().get(package, []))
     culprits = sorted(owners - {PROJECT["name"]})
     assert not culprits, f"{package} also comes from {culprits}: pip uninstall {' '.join(culprits)}"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, Path(DOOR).stem])
 def test_what_the_command_imports_is_this_checkout(package: str) -> None:
     # A process of its own and -I: pytest puts the checkout first on its path, the command does not.
     locate = f"import importlib.util as u; print(u.find_spec({package!r}).origin)"
     origin = subprocess.run(
         [sys.executable, "-I", "-c", locate], capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert Path(origin).resolve() == (ROOT / package / "__init__.py").resolve()
+    is_door = package == Path(DOOR).stem
+    expected = ROOT / DOOR if is_door else ROOT / package / "__init__.py"
+    assert Path(origin).resolve() == expected.resolve()
 
 
 def test_the_installed_version_is_the_one_in_pyproject() -> None:
@@ -50,7 +54,15 @@ def test_the_command_is_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["topologies/catalog/*.yaml", "traces/models/*.yaml", "traces/samples/**/*.json.gz"]
+    "data",
+    [
+        "topologies/catalog/*.yaml",
+        "traces/models/*.yaml",
+        "traces/samples/**/*.json.gz",
+        "experiments/schemas/*.json",
+        "*/py.typed",
+        DOOR,
+    ],
 )
 def test_data_files_ship_in_the_wheel(data: str) -> None:
     on_disk = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(data)}

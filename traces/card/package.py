@@ -17,6 +17,7 @@ from simulator.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import Reader, files_of, format_of
+from traces.load import input_files as trace_input_files
 from traces.load import reader as trace_reader
 
 if TYPE_CHECKING:
@@ -80,9 +81,50 @@ class Package:
     traces: Path
 
 
-def load(path: Path | str, step: str = MEDIAN) -> Loaded:
-    """Read a step of a package or of a bare trace; errors as :func:`reader`."""
-    return reader(path)(step)
+def load(
+    path: Path | str,
+    step: str | int = MEDIAN,
+    *,
+    name: str | None = None,
+    options: Options | None = None,
+) -> Loaded:
+    """Read a step of a trace, or of a package of traces with a workload card.
+
+    Parameters
+    ----------
+    path : path
+        A directory with a file per rank, one file, a package, or a plan; told from its content.
+    step : str or int
+        The number of a step, ``median`` or ``all``.
+    name : str, optional
+        A format of :data:`traces.load.FORMATS`, where the content does not tell it.
+    options : Options, optional
+        How profiler traces are read.
+
+    Returns
+    -------
+    Loaded
+        The step as a workload, what was measured of it, and what of the trace it covers.
+
+    Raises
+    ------
+    TraceError
+        If a file cannot be read or used: names file, event and field, and says what to do.
+
+    Examples
+    --------
+    >>> load("traces/samples/gpu-dp2-tp4").workload.job_ranks
+    8
+    """
+    return reader(path, options, name)(str(step))
+
+
+def input_files(path: Path) -> list[Path]:
+    """List the files that reading a trace or a package looks into."""
+    package = find_package(path)
+    if package is None:
+        return trace_input_files(path)
+    return [package.file, *trace_input_files(package.traces)]
 
 
 def reader(path: Path | str, options: Options | None = None, name: str | None = None) -> Reader:

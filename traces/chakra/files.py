@@ -138,6 +138,12 @@ def _head(path: Path, size: int = HEAD) -> bytes:
         return b""
 
 
+def group_tables(path: Path) -> tuple[Path, ...]:
+    """Name the tables of groups that lie beside a rank's file."""
+    tables, _ = _tables(_listed(path.parent), (path,))
+    return tuple(path.parent / name for name in tables)
+
+
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())

@@ -19,7 +19,7 @@ from simulator.workload import Floats
 from traces.chakra.calls import calls_of, highest_rank, local_calls, placed
 from traces.chakra.columns import columns, of_nodes, of_plain, rank_calls
 from traces.chakra.coverage import Job, connect, coverage, durations, spans, waited
-from traces.chakra.files import Files, read, read_files, recognise
+from traces.chakra.files import Files, group_tables, read, read_files, recognise
 from traces.chakra.nodes import RankNodes, lanes_of, often, rank_nodes
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
 from traces.chakra.stream import ChakraTrace
@@ -256,6 +256,11 @@ def load(path: Path, step: str = "all") -> Loaded:
         return load_files(path, files)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
+
+
+def files_beside(path: Path) -> tuple[Path, ...]:
+    """Name what is read beside a rank's file."""
+    return group_tables(path)
 
 
 def save(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:

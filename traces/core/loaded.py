@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from simulator.analysis.phases import Phase
 from simulator.workload import Workload
 
@@ -90,7 +92,7 @@ class Coverage:
         """Fraction of the collectives whose size the trace tells; 1 where there are none."""
         return self.sizes_known / self.collectives if self.collectives else 1.0
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> "CoverageRecord":
         """Return it for JSON: counts, and fractions between 0 and 1."""
         return {
             "ranks": len(self.ranks),
@@ -103,6 +105,20 @@ class Coverage:
             "starts_explained": self.starts_explained,
             "notes": list(self.notes),
         }
+
+
+class CoverageRecord(TypedDict):
+    """The coverage line for JSON: counts, and fractions between 0 and 1."""
+
+    ranks: int
+    ranks_in_job: int
+    kernels: int
+    launches_paired: int
+    collectives: int
+    collectives_matched: int
+    bytes_known: float
+    starts_explained: float
+    notes: list[str]
 
 
 MEDIAN, ALL = "median", "all"
@@ -124,7 +140,7 @@ class Options:
     executions: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Loaded:
     """A step as a workload, what was measured of it, and what of the trace it covers.
 
@@ -144,3 +160,8 @@ class Loaded:
     accelerator: str = ""
     phases: tuple[Phase, ...] = ()
     sm_coverage: float = math.nan
+
+    def __repr__(self) -> str:
+        """Say it in one line: columns of a million ops are no description."""
+        ranks = f"{len(self.coverage.ranks)} of {self.coverage.ranks_in_job} ranks"
+        return f"<Loaded {self.trace}, step {self.coverage.step}: {ranks}, {self.workload!r}>"

@@ -150,6 +150,13 @@ def _plan(path: Path) -> Plan:
         raise TraceError(f"{path}: {_told(error)}") from error
 
 
+def files_beside(path: Path) -> tuple[Path, ...]:
+    """Name the model card that a plan is of, where it is a file of the user's."""
+    plan, _ = read(path)
+    places = (path.parent / plan.model, Path(plan.model))
+    return tuple(place for place in places if place.is_file())[:1]
+
+
 def text_of(plan: Plan) -> str:
     """Write out a plan's file: what is as by default is left out."""
     table = plan.model_dump(exclude_defaults=True, exclude_none=True)

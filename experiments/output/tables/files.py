@@ -83,7 +83,7 @@ def _skipped(coverage: Coverage) -> Iterator[str]:
 
 def print_program(console: Console, report: ProgramReport) -> None:
     """Print what an Execution Trace holds."""
-    found = report.summary
+    found = report.summary_of_file
     console.print(Text(found.file, style="bold"), soft_wrap=True)
     most = ", ".join(f"{count:,} {name}" for name, count in found.operators[:_OPERATORS])
     print_facts(

@@ -1,0 +1,144 @@
+"""Where an answer is from: what it takes to ask the same again, and to see that it is the same."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
+
+from simulator.errors import TraceError
+
+if TYPE_CHECKING:
+    from topologies.cluster.schema import Cluster
+
+DISTRIBUTION = "twofold"
+
+
+Option = str | int | float | bool | None | list[str] | list[float]
+"""A value of a setting, as answers give it."""
+
+
+class InputFile(TypedDict):
+    """A file that was read."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class ClusterIdentity(TypedDict):
+    """A cluster's name, and the SHA-256 of what it says: equal content, equal numbers."""
+
+    name: str
+    sha256: str
+
+
+class Head(TypedDict):
+    """What every answer begins with: its schema, and what it takes to ask the same again.
+
+    ``command`` is what was typed, or the call in Python; ``settings`` are all options that shape
+    the answer, those left at their defaults too. ``cluster`` is the one that the step was
+    simulated on first, null where there is none; ``inputs`` are the files that were read.
+    """
+
+    schema: str
+    version: str
+    command: str
+    settings: dict[str, Option]
+    cluster: ClusterIdentity | None
+    inputs: list[InputFile]
+
+
+@cache
+def version() -> str:
+    """Return the version of the distribution; "unknown" where only its files are there."""
+    from importlib import metadata  # takes longer to import than most of the rest
+
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def identity(cluster: "Cluster") -> ClusterIdentity:
+    """Name a cluster and hash its canonical content.
+
+    The content is every field that differs from its default, with sorted keys, quantities to the
+    last bit; the name, the description and the sources change no answer and are left out.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> a100 = load_cluster("dgx-a100")
+    >>> renamed = a100.model_copy(update={"name": "mine"})
+    >>> identity(a100)["sha256"] == identity(renamed)["sha256"]
+    True
+    """
+    content = cluster.model_dump(
+        mode="json", exclude_defaults=True, exclude={"name", "description", "sources"}
+    )
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return {"name": cluster.name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def hashed(files: Sequence[Path]) -> list[InputFile]:
+    """Hash files, each once, several at a time: a job's traces are hundreds of megabytes.
+
+    Raises
+    ------
+    TraceError
+        If one is no longer there.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # tables hash nothing
+
+    paths = list(dict.fromkeys(files))
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(_hashed, paths))
+
+
+def _hashed(path: Path) -> InputFile:
+    try:
+        status = path.stat()
+        digest = _digest(path, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(
+            f"{path}: was read, and cannot be read again for its SHA-256: {reason}"
+        ) from error
+    return {"path": str(path), "bytes": status.st_size, "sha256": digest}
+
+
+@lru_cache(maxsize=1 << 14)
+def _digest(path: Path, size: int, changed_ns: int) -> str:
+    """Hash a file; one that has kept its size and time is not read again."""
+    del size, changed_ns
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What there was for a question to read: traces, which may be directories, and other files."""
+
+    traces: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def hashed(self) -> list[InputFile]:
+        """Name the files that were read, with their SHA-256; errors as :func:`hashed`."""
+        return hashed(list(self._read()))
+
+    def _read(self) -> Iterator[Path]:
+        """Yield the files of traces, those of a directory that are some; then the others."""
+        for path in self.traces:
+            if path.is_file() or path.is_dir():
+                from traces.card.package import input_files  # without a trace none of it is needed
+
+                yield from input_files(path)
+            elif not path.exists():
+                yield path  # was there when it was read: hashing it says that it is gone
+        yield from (path for path in self.files if path.is_file() or not path.exists())

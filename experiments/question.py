@@ -1,0 +1,148 @@
+"""What every question does besides: it takes settings as keywords and notes how it was asked."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from experiments.plain import plain
+from experiments.provenance import Inputs, Option
+from experiments.report import Report
+from simulator.errors import SettingsError
+
+if TYPE_CHECKING:
+    from experiments.settings import Settings
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer", bound=Report)
+
+_TRACES = ("trace", "job", "source", "traces")
+"""Parameters that name what is read as a trace."""
+_FILES = ("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name")
+"""Parameters whose text may be the path of a file that is read."""
+_UNTOLD = ("watch", "settings", "options")
+"""Parameters that are no part of how a call is written down; settings are, field by field."""
+_SAID_ELSEWHERE = (*_TRACES, *_UNTOLD, "cluster", "network")
+"""Parameters of which an answer says more than a setting could: files, and what they hold."""
+
+
+def question(
+    name: str, usual: "Callable[[], Settings] | None" = None
+) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
+    """Make a function a question of this name, as ``twofold`` exports it.
+
+    A question that has ``settings`` also takes their fields as keywords (its ``**options``), which
+    replace those of the ``usual`` settings. The report it returns notes the call, what was given to
+    read, and the question's own options.
+    """
+
+    def decorate(ask: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+        signature = inspect.signature(ask)
+        own = tuple(one for one in signature.parameters if one != "options")
+
+        @wraps(ask)
+        def asked(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+            given: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in own}
+            options = {key: kwargs[key] for key in kwargs if key not in own}
+            if "settings" in own:
+                from experiments.settings import check_names, settings_of
+
+                check_names(options, own)
+                whole = given.get("settings")
+                given["settings"] = settings_of(whole, options, usual() if usual else None)
+            elif options:
+                raise SettingsError(
+                    f"{name} takes no {', '.join(options)}; it takes {', '.join(own)}"
+                )
+            report = ask(*args, **given)
+            bound = signature.bind(*args, **given)
+            return replace(
+                report,
+                command=_call(name, signature, bound.arguments),
+                inputs=_inputs(bound.arguments),
+                options=_options(signature, bound.arguments),
+            )
+
+        return asked
+
+    return decorate
+
+
+def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
+    """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
+    words = []
+    for key, value in arguments.items():
+        if key not in _UNTOLD and not _is_usual(value, signature.parameters[key].default):
+            words.append(_said(value) if key in _TRACES + _FILES else f"{key}={_said(value)}")
+    if settings := arguments.get("settings"):
+        for one in fields(settings):
+            value = getattr(settings, one.name)
+            if value != one.default:
+                words.append(f"{one.name}={_said(value)}")
+    return f"twofold.{name}({', '.join(words)})"
+
+
+def _is_usual(value: object, default: object) -> bool:
+    """Whether a value is what it is when it is not given."""
+    if isinstance(value, list | tuple) and isinstance(default, list | tuple):
+        return list(value) == list(default)
+    return type(value) is type(default) and value == default
+
+
+def _said(value: object) -> str:
+    """Write a value so that it is one line: text and numbers as Python does, else by its name."""
+    if isinstance(value, list | tuple):
+        inner = ", ".join(_said(one) for one in value)
+        return f"[{inner}]"
+    if isinstance(value, str | int | float | None):
+        return repr(value)
+    if isinstance(value, Path):
+        return repr(str(value))
+    called = getattr(value, "name", "")
+    return f"<{type(value).__name__}{f' {called}' if called else ''}>"
+
+
+def _inputs(arguments: Mapping[str, Any]) -> Inputs:
+    """Find what was given to read among the arguments of a question."""
+    traces, files = [], _paths(arguments, _FILES)
+    for path in _paths(arguments, _TRACES):
+        before, at, cluster = str(path).rpartition("@")
+        own = bool(at) and not path.exists()  # as validate has it: a trace with its own cluster
+        traces.append(Path(before) if own else path)
+        files += [Path(cluster)] if own else []
+    settings = arguments.get("settings")
+    if settings is not None and settings.kernels is not None:
+        files.append(settings.kernels)
+    return Inputs(
+        tuple(path for path in traces if path.exists()),
+        tuple(path for path in files if path.exists()),
+    )
+
+
+def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
+    found: list[Path] = []
+    for name in names:
+        value = arguments.get(name)
+        each = value if isinstance(value, list | tuple) else [value]
+        found += [Path(one) for one in each if isinstance(one, str | Path)]
+    return found
+
+
+def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Option]:
+    """Return a question's own options, those not given as by default."""
+    found: dict[str, Option] = {}
+    for name, parameter in signature.parameters.items():
+        value = arguments.get(name, parameter.default)
+        if name in _SAID_ELSEWHERE or value is inspect.Parameter.empty:
+            continue
+        if isinstance(value, list | tuple | range):
+            found[name] = [plain(one) if _is_plain(one) else _said(one) for one in value]
+        else:
+            found[name] = plain(value) if _is_plain(value) else _said(value)
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | Path)

@@ -1,0 +1,245 @@
+"""How to simulate: the settings that every question shares, checked one by one."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
+
+from simulator.errors import SettingsError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traces.core.loaded import Options
+
+EVERY = "every"
+"""The step that stands for each of a trace, one after the other: what ``validate`` asks."""
+
+
+def _as_text(value: object) -> object:
+    """Take a number for its text: a step ``3`` is ``"3"``, a slope ``0.15`` is ``"0.15"``."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value}" if is_number else value
+
+
+def _as_tuple(value: object) -> object:
+    """Take one text for a sequence of one: its letters are not what is meant."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _engines() -> Iterable[str]:
+    from experiments.scenario.scenario import AUTO
+    from simulator.engine.simulate import ENGINES
+
+    return (*ENGINES, AUTO)
+
+
+def _costs() -> Iterable[str]:
+    from experiments.costing.modes import COLLECTIVE_COSTS
+
+    return COLLECTIVE_COSTS
+
+
+def _one_of(names: Callable[[], Iterable[str]]) -> AfterValidator:
+    """Make the check of a name; the names are looked up when there is one to check."""
+
+    def check(value: str) -> str:
+        choices = tuple(names())
+        if value not in choices:
+            raise ValueError(_nearest(value, choices))
+        return value
+
+    return AfterValidator(check)
+
+
+def _nearest(value: str, choices: Iterable[str]) -> str:
+    choices = tuple(choices)
+    near = get_close_matches(value, choices, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}accepted: {', '.join(choices)}"
+
+
+def _step(value: str) -> str:
+    if not (value.isdecimal() or value in ("median", "all", EVERY)):
+        raise ValueError("accepted: the number of a step, median or all")
+    return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Text = Annotated[str, BeforeValidator(_as_text)]
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Settings:
+    """How to simulate: the options that every question shares.
+
+    Each question takes them as ``settings=`` or field by field as keywords. A number may be given
+    as text and a step as a number; what cannot be understood is refused at once.
+
+    Parameters
+    ----------
+    engine : {"flow", "analytic", "auto", "transfer"}
+        ``flow``: links are shared max-min fairly; ``analytic``: no contention; ``auto``: whichever
+        is enough; ``transfer``: the reference, transfer by transfer.
+    collective_cost : {"model", "trace", "calibrated"}
+        Where the costs of collectives are from.
+    step : str
+        A ``ProfilerStep`` number, ``median`` or ``all``.
+    nodes : int, optional
+        Spread the ranks evenly over that many nodes; by default nodes are filled in order.
+    algorithms : sequence of str
+        Force algorithms, as :func:`collectives.libraries.rules.parse` reads them:
+        ``all_reduce[1MiB..]@tp=ring``.
+    workers : int
+        Processes that simulate what-ifs; answers do not depend on it.
+    what_ifs : sequence of str
+        Change the step before anything is asked of it, as
+        :func:`experiments.scenario.language.parse` reads them: ``rank 3 compute x1.2``.
+    kernels : path, optional
+        Rules that tell kernels which communicate (:class:`traces.core.loaded.Options`).
+    replicate : bool
+        Give ranks that were not recorded copies of those that were.
+    slow_down : str
+        How much longer kernels take beside a call: ``trace``, a number such as ``0.15``, or "".
+    fold : bool, optional
+        Simulate ranks that do the same once, which changes no answer; None: where it pays.
+
+    Raises
+    ------
+    SettingsError
+        If a setting is unknown, or its value is none that it can have.
+
+    Examples
+    --------
+    >>> Settings(nodes="2", step=3).nodes
+    2
+    """
+
+    engine: Annotated[str, _one_of(_engines)] = "flow"
+    collective_cost: Annotated[str, _one_of(_costs)] = "model"
+    step: Annotated[Text, AfterValidator(_step)] = "median"
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    algorithms: Texts = ()
+    workers: Annotated[int, Field(ge=1)] = 1
+    what_ifs: Texts = ()
+    kernels: Path | None = None
+    replicate: bool = False
+    slow_down: Text = ""
+    fold: bool | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_clear_line(cls, data: Any, handler: Any) -> Any:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise SettingsError("; ".join(map(_complaint, error.errors()))) from error
+
+    @property
+    def reading(self) -> "Options":
+        """How the trace is read."""
+        from traces.core.loaded import Options
+
+        return Options(self.kernels, self.replicate)
+
+    def record(self) -> "SettingsRecord":
+        """Return every setting for JSON."""
+        told: Any = asdict(self)
+        told["kernels"] = None if self.kernels is None else str(self.kernels)
+        for name in ("algorithms", "what_ifs"):
+            told[name] = list(told[name])
+        record: SettingsRecord = told
+        return record
+
+
+class SettingsRecord(TypedDict):
+    """Every setting, as answers give it."""
+
+    engine: str
+    collective_cost: str
+    step: str
+    nodes: int | None
+    algorithms: list[str]
+    workers: int
+    what_ifs: list[str]
+    kernels: str | None
+    replicate: bool
+    slow_down: str
+    fold: bool | None
+
+
+class SettingsOptions(TypedDict, total=False):
+    """The fields of :class:`Settings` as keywords of a question, with what they accept."""
+
+    engine: str
+    collective_cost: str
+    step: str | int
+    nodes: int | str | None
+    algorithms: "Sequence[str] | str"
+    workers: int
+    what_ifs: "Sequence[str] | str"
+    kernels: Path | str | None
+    replicate: bool
+    slow_down: str | float
+    fold: bool | None
+
+
+def settings_of(
+    settings: Settings | None, options: Mapping[str, object], usual: Settings | None = None
+) -> Settings | None:
+    """Return settings that were given whole, or field by field in place of the ``usual`` ones.
+
+    Raises
+    ------
+    SettingsError
+        If both were given, or a field is unknown or has a value that it cannot have.
+    """
+    if not options:
+        return settings or usual
+    if settings is not None:
+        raise SettingsError(
+            f"settings= and {', '.join(f'{name}=' for name in options)} were given: "
+            "give the settings whole or field by field"
+        )
+    check_names(options, ())
+    changes: Any = dict(options)
+    return replace(usual or Settings(), **changes)
+
+
+def check_names(given: Iterable[str], others: Iterable[str]) -> None:
+    """Refuse keywords that are neither settings nor among ``others``.
+
+    Raises
+    ------
+    SettingsError
+        Naming what is unknown, and the nearest that is known.
+    """
+    known = (*others, *(field.name for field in fields(Settings)))
+    for name in given:
+        if name not in known:
+            raise SettingsError(f"{name}: no such setting; {_nearest(name, known)}")
+
+
+def _complaint(error: ErrorDetails) -> str:
+    """Say what is wrong with one setting: its name, what was given, what is accepted."""
+    known = [field.name for field in fields(Settings)]
+    place = error["loc"][0] if error["loc"] else "settings"
+    name = known[place] if isinstance(place, int) and place < len(known) else str(place)
+    if error["type"] == "unexpected_keyword_argument":
+        return f"{name}: no such setting; {_nearest(name, known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be", "write", 1)
+    return f"{name}: {shown(error['input'])}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,115 @@
+"""The JSON Schema of every answer: made of the types, and true of what commands print."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from experiments.cli.main import COMMANDS, app
+from experiments.schemas.generate import reports, schema_of_report
+from experiments.schemas.shipped import schema_names, schema_of
+from helpers.experiments_jobs import SAMPLE, write_job
+from helpers.places import ROOT
+from simulator.errors import WhatIfError
+
+C = ("-c", "dgx-a100")
+GPU = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
+ANSWERS = {
+    "utility": [
+        ("{gpu}", *C, "--nodes", "2"),
+        ("{sample}", "-c", "a100-mesh-4", "-r", "scale_out.bandwidth", "-r", "compute"),
+        ("{job}", *C, "--slow-down", "0.2", "--what-if", "host x2", "--factor", "3"),
+    ],
+    "sweep": [("{job}", *C, "-r", "scale_up.latency")],
+    "curve": [
+        ("{job}", *C, "-r", "compute"),
+        ("{job}", *C, "-r", "scale_up.bandwidth", "--threshold", "50%"),
+    ],
+    "compare": [("{job}", *C, "-c", "hgx-h100", "--topology", "ring")],
+    "what-if": [("{job}", "compute x0.5", "calls drop", *C)],
+    "replay": [("{job}", *C), ("{gpu}", *C, "--nodes", "2", "--collective-cost", "trace")],
+    "explain": [("{job}", *C), ("{gpu}", *C, "--nodes", "2")],
+    "inspect": [("{gpu}",), ("{job}",)],
+    "metrics": [("{job}", *C), ("{job}",)],
+    "calibrate": [("{gpu}", *C, "--nodes", "2")],
+    "validate": [("{gpu}", "{missing}", *C, "--nodes", "2")],
+    "convert": [("{job}", "{out}/chakra"), ("{job}", "{out}/job.goal", "--to", "goal", *C)],
+    "package": [("{job}", "--directory", "{out}/package", *C)],
+    "generate": [("llama-3.1-8b", *C, "--tp", "2", "--sequence", "256")],
+    "clusters": [(), ("dgx-a100",), ("tpu-v4",)],
+    "collective": [
+        ("all_reduce", "-n", "8", "-s", "1MiB", *C),
+        ("barrier", "-n", "1", "--topology", "ring:4", "--bandwidth", "1 GB/s", "--latency", "0 s"),
+    ],
+    "topology": [("torus:4x4",), ("dragonfly:5x4x2",), ("ring:1",)],
+}
+WITHOUT_ANSWER = {"warm", "schema"}
+CASES = [(command, words) for command, cases in ANSWERS.items() for words in cases]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    job = write_job(tmp_path_factory.mktemp("job"), 8)
+    out = tmp_path_factory.mktemp("out")
+    return {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "missing": out / "none"}
+
+
+def answered(places, command, words):
+    words = [word.format(**places) for word in words]
+    done = CliRunner().invoke(app, [command, *words, "--output", "json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout, parse_constant=pytest.fail)
+
+
+def check(name, answer):
+    validator = Draft202012Validator(schema_of(name))
+    wrong = [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(answer)]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("command", "words"), CASES)
+def test_an_answer_is_as_its_schema_says(places, command, words):
+    answer = answered(places, command, words)
+    assert answer["schema"] == f"twofold/{command}/1"
+    check(command, answer)
+
+
+def test_a_program_without_times_has_a_schema_of_its_own(places):
+    files = [*(ROOT / "tests").rglob("*et*.json"), *(ROOT / "traces/samples").rglob("*_et*.json*")]
+    from traces.load import format_of
+
+    programs = [file for file in files if format_of(file) == "pytorch_et"]
+    if not programs:
+        pytest.skip("no Execution Trace ships")
+    answer = answered(places, "inspect", (str(programs[0]),))
+    assert answer["schema"] == "twofold/program/1"
+    check("program", answer)
+
+
+def test_every_command_that_answers_has_a_schema():
+    assert set(ANSWERS) | {"program"} == set(schema_names()) == set(reports())
+    assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_what_ships_is_made_of_the_types(name):
+    made = json.loads(json.dumps(schema_of_report(reports()[name])))
+    assert made == schema_of(name), "python -m experiments.schemas.generate"
+    Draft202012Validator.check_schema(made)
+
+
+def test_a_schema_refuses_what_is_missing_and_what_is_too_much(places):
+    answer = answered(places, "topology", ("torus:4x4",))
+    validator = Draft202012Validator(schema_of("topology"))
+    assert validator.is_valid(answer)
+    for key in answer:
+        assert not validator.is_valid({name: one for name, one in answer.items() if name != key})
+    assert not validator.is_valid({**answer, "more": 1})
+    assert not validator.is_valid({**answer, "ranks": "16"})
+    assert not validator.is_valid({**answer, "schema": "twofold/topology/2"})
+
+
+def test_a_command_without_a_schema_is_told_which_have_one():
+    with pytest.raises(WhatIfError, match="did you mean utility"):
+        schema_of("utilty")

@@ -1,0 +1,167 @@
+"""The public door: what it exports, that it is loaded lazily, and how it is asked."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from importlib import metadata
+from typing import Unpack, get_args, get_type_hints
+
+import pytest
+
+import twofold as tf
+from experiments.settings import Settings, SettingsOptions
+from helpers.experiments_jobs import SAMPLE
+from helpers.places import ROOT
+from simulator.errors import SettingsError
+
+QUESTIONS = tuple(
+    word
+    for line in (
+        "calibrate clusters collective compare convert curve explain generate inspect metrics",
+        "package replay sweep topology utility validate what_if",
+    )
+    for word in line.split()
+)
+OTHERS = tuple(
+    word
+    for line in (
+        "Baseline Cluster Link Model Parallelism Plan Scenario Schedule Serving Settings Study",
+        "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
+        "load load_cluster parse_cluster parse_topology simulate steps",
+    )
+    for word in line.split()
+)
+WITHOUT_SETTINGS = {"clusters", "collective", "inspect", "topology"}
+PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
+
+
+def test_what_is_exported():
+    assert dir(tf) == sorted([*QUESTIONS, *OTHERS])
+    assert set(tf.__all__) == set(dir(tf))
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS, *OTHERS])
+def test_every_name_is_there_and_says_what_it_is(name):
+    found = getattr(tf, name)
+    assert found is getattr(tf, name)
+    assert inspect.getdoc(found)
+
+
+def test_type_checkers_are_told_the_same_names():
+    (branch,) = (
+        node
+        for node in ast.parse((ROOT / "twofold.py").read_text()).body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name)
+    )
+    imported = {
+        one.asname or one.name: f"{node.module}:{one.name}"
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for one in node.names
+    }
+    errors, _ = imported.pop("errors"), imported.pop("__version__", None)
+    assert errors == "simulator:errors"
+    places = {name: place for name, place in tf._PLACES.items() if name not in ("errors",)}
+    del places["__version__"]
+    assert imported == places
+
+
+def test_importing_it_imports_nothing_heavy():
+    told = "import sys, twofold; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", told.replace(", twofold", "")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    new = set(done.stdout.split()) - set(plain.stdout.split())
+    assert "twofold" in new
+    assert not {"numpy", "pydantic", "typing", "dataclasses", "re"} & new
+    assert not {name for name in new if name.startswith(PACKAGES)}
+
+
+def test_no_package_imports_the_door():
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            text = file.read_text()
+            assert "import twofold" not in text, file
+            assert "from twofold" not in text, file
+
+
+def test_every_package_says_that_it_is_typed():
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+def test_it_runs_the_command_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "twofold", "--version"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout == f"twofold {metadata.version('twofold')}\n"
+    assert tf.__version__ == metadata.version("twofold")
+
+
+def test_a_name_that_is_not_there_is_told_which_is_meant():
+    with pytest.raises(AttributeError, match="did you mean utility"):
+        tf.utilty  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(set(QUESTIONS) - WITHOUT_SETTINGS))
+def test_every_question_takes_the_settings_as_keywords(name):
+    ask = getattr(tf, name)
+    assert get_type_hints(ask, include_extras=True)["options"] == Unpack[SettingsOptions]
+    assert "settings" in inspect.signature(ask).parameters
+
+
+def test_keywords_are_the_fields_of_settings():
+    (options,) = get_args(Unpack[SettingsOptions])
+    assert set(options.__annotations__) == set(Settings.__dataclass_fields__)
+
+
+def test_settings_may_be_given_whole_or_one_by_one():
+    whole = tf.replay(SAMPLE, "dgx-a100", settings=tf.Settings(engine="analytic", nodes=2))
+    single = tf.replay(str(SAMPLE), "dgx-a100", engine="analytic", nodes="2")
+    assert whole.base.settings == single.base.settings
+    assert whole.ranks == single.ranks
+    expected = f"twofold.replay({str(SAMPLE)!r}, 'dgx-a100', engine='analytic', nodes=2)"
+    assert whole.command == single.command == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"nodez": 2}, "nodez: no such setting; did you mean nodes?"),
+        ({"nodes": "two"}, "nodes: 'two': write a valid integer"),
+        ({"settings": Settings(), "nodes": 2}, "settings= and nodes= were given"),
+    ],
+)
+def test_wrong_settings_are_one_clear_line(options, told):
+    with pytest.raises(SettingsError) as caught:
+        tf.utility("no such trace", "dgx-a100", **options)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_question_without_settings_says_what_it_takes():
+    with pytest.raises(SettingsError, match=r"clusters takes no nodes; it takes name"):
+        tf.clusters(nodes=2)
+
+
+def test_validate_asks_about_every_step_whatever_else_is_set():
+    report = tf.validate([str(SAMPLE)], "dgx-a100", engine="analytic")
+    assert report.settings == Settings(step="every", engine="analytic")
+
+
+def test_one_text_stands_for_a_sequence_of_one():
+    report = tf.what_if(SAMPLE, "dgx-a100", "host x0.5", engine="analytic")
+    assert [point.change for point in report.points] == ["host x0.5"]
+    rows = tf.utility(SAMPLE, "dgx-a100", resources="host", engine="analytic").utilities
+    assert [row.resource for row in rows] == ["host"]

@@ -1,0 +1,198 @@
+"""What would twice of it buy us? What-ifs for distributed machine learning, from Python.
+
+::
+
+    import twofold as tf
+
+    report = tf.utility("traces/samples/gpu-dp2-tp4", "dgx-a100", nodes=2)
+    report                      # one line; in a notebook the table
+    report.to_pandas()          # rows with their units; also to_json(), to_csv(), record()
+    report.base.error           # how far the replay is from what was measured
+    tf.sweep("traces/samples/gpu-dp2-tp4", "dgx-a100", "compute").figure()
+
+Every question takes ``settings=tf.Settings(...)`` or the settings one by one as keywords. Whatever
+is wrong with an input is a :class:`tf.errors.TwofoldError` of one clear line.
+
+Names are loaded when they are first used, so that ``import twofold`` takes no time. The command
+line is ``python -m twofold``, too.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+"""Type checkers take it to be true; importing ``typing`` for it would take most of the time."""
+if TYPE_CHECKING:
+    from experiments.baseline import Baseline as Baseline
+    from experiments.baseline import baseline as baseline
+    from experiments.evaluate.design_points import Study as Study
+    from experiments.evaluate.design_points import grid as grid
+    from experiments.evaluate.design_points import steps_at as steps
+    from experiments.questions.calibrate import calibrate as calibrate
+    from experiments.questions.clusters import clusters as clusters
+    from experiments.questions.collective import collective as collective
+    from experiments.questions.compare import compare as compare
+    from experiments.questions.convert import convert as convert
+    from experiments.questions.curve import curve as curve
+    from experiments.questions.explain import explain as explain
+    from experiments.questions.generate import generate as generate
+    from experiments.questions.inspect_trace import look as inspect
+    from experiments.questions.metrics import metrics as metrics
+    from experiments.questions.package import package as package
+    from experiments.questions.replay import replay as replay
+    from experiments.questions.sweep import sweep as sweep
+    from experiments.questions.topology import topology as topology
+    from experiments.questions.utility import utility as utility
+    from experiments.questions.validate import validate as validate
+    from experiments.questions.what_if import what_ifs as what_if
+    from experiments.scenario.scenario import Scenario as Scenario
+    from experiments.settings import Settings as Settings
+    from simulator import errors as errors
+    from simulator.builder import WorkloadBuilder as WorkloadBuilder
+    from simulator.engine.simulate import simulate as simulate
+    from simulator.schedule import Plan as Plan
+    from simulator.schedule import Schedule as Schedule
+    from simulator.timeline import Timeline as Timeline
+    from simulator.topology import Link as Link
+    from simulator.topology import Topology as Topology
+    from simulator.workload import What as What
+    from simulator.workload import Workload as Workload
+    from topologies.cluster.catalog import load_cluster as load_cluster
+    from topologies.cluster.catalog import parse_cluster as parse_cluster
+    from topologies.cluster.schema import Cluster as Cluster
+    from topologies.spec import parse_topology as parse_topology
+    from traces.card.package import load as load
+    from traces.generate.model import Model as Model
+    from traces.generate.parallelism import Parallelism as Parallelism
+    from traces.generate.run import Serving as Serving
+    from traces.generate.run import Training as Training
+
+    __version__: str
+
+_QUESTIONS = "experiments.questions"
+_PLACES = {
+    "load": "traces.card.package:load",
+    "inspect": f"{_QUESTIONS}.inspect_trace:look",
+    "utility": f"{_QUESTIONS}.utility:utility",
+    "sweep": f"{_QUESTIONS}.sweep:sweep",
+    "curve": f"{_QUESTIONS}.curve:curve",
+    "compare": f"{_QUESTIONS}.compare:compare",
+    "what_if": f"{_QUESTIONS}.what_if:what_ifs",
+    "replay": f"{_QUESTIONS}.replay:replay",
+    "explain": f"{_QUESTIONS}.explain:explain",
+    "metrics": f"{_QUESTIONS}.metrics:metrics",
+    "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
+    "validate": f"{_QUESTIONS}.validate:validate",
+    "convert": f"{_QUESTIONS}.convert:convert",
+    "package": f"{_QUESTIONS}.package:package",
+    "generate": f"{_QUESTIONS}.generate:generate",
+    "clusters": f"{_QUESTIONS}.clusters:clusters",
+    "collective": f"{_QUESTIONS}.collective:collective",
+    "topology": f"{_QUESTIONS}.topology:topology",
+    "baseline": "experiments.baseline:baseline",
+    "grid": "experiments.evaluate.design_points:grid",
+    "steps": "experiments.evaluate.design_points:steps_at",
+    "Study": "experiments.evaluate.design_points:Study",
+    "Settings": "experiments.settings:Settings",
+    "Baseline": "experiments.baseline:Baseline",
+    "Scenario": "experiments.scenario.scenario:Scenario",
+    "Cluster": "topologies.cluster.schema:Cluster",
+    "load_cluster": "topologies.cluster.catalog:load_cluster",
+    "parse_cluster": "topologies.cluster.catalog:parse_cluster",
+    "Topology": "simulator.topology:Topology",
+    "Link": "simulator.topology:Link",
+    "parse_topology": "topologies.spec:parse_topology",
+    "Workload": "simulator.workload:Workload",
+    "WorkloadBuilder": "simulator.builder:WorkloadBuilder",
+    "What": "simulator.workload:What",
+    "simulate": "simulator.engine.simulate:simulate",
+    "Timeline": "simulator.timeline:Timeline",
+    "Schedule": "simulator.schedule:Schedule",
+    "Plan": "simulator.schedule:Plan",
+    "Model": "traces.generate.model:Model",
+    "Parallelism": "traces.generate.parallelism:Parallelism",
+    "Training": "traces.generate.run:Training",
+    "Serving": "traces.generate.run:Serving",
+    "errors": "simulator.errors:",
+    "__version__": "experiments.provenance:version",
+}
+"""Where each name is, as ``module:name``; the imports above say the same to type checkers."""
+
+__all__ = [
+    "Baseline",
+    "Cluster",
+    "Link",
+    "Model",
+    "Parallelism",
+    "Plan",
+    "Scenario",
+    "Schedule",
+    "Serving",
+    "Settings",
+    "Study",
+    "Timeline",
+    "Topology",
+    "Training",
+    "What",
+    "Workload",
+    "WorkloadBuilder",
+    "__version__",
+    "baseline",
+    "calibrate",
+    "clusters",
+    "collective",
+    "compare",
+    "convert",
+    "curve",
+    "errors",
+    "explain",
+    "generate",
+    "grid",
+    "inspect",
+    "load",
+    "load_cluster",
+    "metrics",
+    "package",
+    "parse_cluster",
+    "parse_topology",
+    "replay",
+    "simulate",
+    "steps",
+    "sweep",
+    "topology",
+    "utility",
+    "validate",
+    "what_if",
+]
+
+
+def _loaded(name: str) -> object:
+    """Import a name when it is first used, and keep it (PEP 562)."""
+    if name not in _PLACES:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, _PLACES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    module, _, inner = _PLACES[name].partition(":")
+    found: object = import_module(module)
+    if inner:
+        found = getattr(found, inner)
+    if name == "__version__":
+        found = import_module(module).version()
+    globals()[name] = found
+    return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _loaded  # hidden from type checkers, which would believe any name
+
+
+def __dir__() -> list[str]:
+    """List what is there, loaded or not."""
+    return sorted(_PLACES)
+
+
+if __name__ == "__main__":
+    from experiments.cli.main import main
+
+    main()

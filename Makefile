@@ -3,7 +3,8 @@
 VENV := .venv
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
-DEMO := utility traces/samples/gpu-dp2-tp4 --cluster dgx-a100 --nodes 2
+DEMO := sweep traces/live/ddp-cpu-2 --cluster traces/live/net250.yaml \
+  --resource scale_out.bandwidth --factors 0.5,1,2,4,8
 PACKAGES := simulator topologies collectives traces experiments
 
 PYTHONS := python3.13 python3.12 python3.11 python3

@@ -17,6 +17,9 @@ nothing stays in the checkout. What a block is, its language says:
     A comment right above says why: ``<!-- not run: takes an hour -->``.
 ``text``
     A drawing.
+
+``UPDATE_DOCUMENTS=1`` writes what ``console`` blocks print now into the pages, where no lines are
+left out: look at the difference before you commit it.
 """
 
 import difflib
@@ -26,6 +29,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +50,8 @@ from traces.profiler.comm_kernels import load_rules
 WIDTH = "100"
 """Columns of the terminal that the commands believe to print to."""
 
+UPDATE = os.environ.get("UPDATE_DOCUMENTS") == "1"
+
 READERS: dict[str, Callable[[Path], object]] = {
     "cluster": load_cluster,
     "graph": custom,
@@ -60,7 +66,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 """What reads a file of a kind; each raises if it does not understand it."""
 
-SHELL = {"cat", "ls", "make"}
+SHELL = {"cat", "ls", "make", "python"}
 """Commands that are not ours."""
 
 _FENCE = re.compile(
@@ -117,16 +123,18 @@ def blocks_in(document: str, page: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    text = block.text.replace("\\\n", " ")
-    before, *rest = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    before, *rest = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert not before, f"{block.place}: output without a command: {before!r}"
-    return [Command(*piece.partition("\n")[::2]) for piece in rest]
+    return [Command(*re.split(r"(?<!\\)\n", piece, maxsplit=1)) for piece in rest]
 
 
 def run_console(block: Block, names: dict[str, object]) -> None:
     del names
     for command in commands(block):
         printed = output_of(command)
+        if UPDATE and "..." not in command.output.splitlines():
+            update(block.page, command, printed)
+            continue
         shown = "\n".join(
             difflib.unified_diff(
                 trimmed(command.output), trimmed(printed), block.place, "printed", lineterm=""
@@ -135,9 +143,18 @@ def run_console(block: Block, names: dict[str, object]) -> None:
         assert matches(command.output, printed), f"{command.line}\n{shown}"
 
 
+def update(page: str, command: Command, printed: str) -> None:
+    """Write into the page what the command prints now."""
+    path = ROOT / page
+    output = "".join(f"{line}\n" for line in trimmed(printed)) if printed else ""
+    path.write_text(
+        path.read_text().replace(f"{command.line}\n{command.output}", f"{command.line}\n{output}")
+    )
+
+
 def output_of(command: Command) -> str:
     """What the command prints to standard output; ours runs in this process, which is quick."""
-    line, _, file = command.line.partition(" > ")
+    line, _, file = command.line.replace("\\\n", " ").partition(" > ")
     tool, *arguments = shlex.split(line)
     environment = {"COLUMNS": WIDTH, "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
     if tool == "twofold":
@@ -146,7 +163,7 @@ def output_of(command: Command) -> str:
     else:
         assert tool in SHELL, f"no rule to run {command.line!r}"
         done = subprocess.run(
-            [tool, *arguments],
+            [sys.executable if tool == "python" else tool, *arguments],
             env=os.environ | environment,
             capture_output=True,
             encoding="utf-8",
@@ -260,7 +277,7 @@ def test_a_block_is_found_with_its_line_and_its_comment() -> None:
 
 def test_commands_are_told_from_their_output() -> None:
     block = Block("A.md", 1, "console", "$ twofold a \\\n  --b\n1\n2\n$ make help\n", "")
-    assert commands(block) == [Command("twofold a    --b", "1\n2\n"), Command("make help", "")]
+    assert commands(block) == [Command("twofold a \\\n  --b", "1\n2\n"), Command("make help", "")]
 
 
 def test_an_example_that_says_otherwise_fails() -> None:

@@ -25,8 +25,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from collectives.algorithms import direct, ring, tree
-from collectives.algorithms import logarithmic as recursive
+from collectives.algorithms import direct, logarithmic, ring, tree
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.schedule import Plan, Schedule
@@ -51,9 +50,9 @@ SCHEDULES = {
     ("all_gather", "direct"): direct.all_gather,
     ("reduce_scatter", "direct"): direct.reduce_scatter,
     ("all_to_all", "direct"): direct.all_to_all,
-    ("all_reduce", "halvingDoubling"): recursive.halving_doubling_all_reduce,
-    ("all_gather", "halvingDoubling"): recursive.doubling_all_gather,
-    ("reduce_scatter", "halvingDoubling"): recursive.halving_reduce_scatter,
+    ("all_reduce", "halvingDoubling"): logarithmic.halving_doubling_all_reduce,
+    ("all_gather", "halvingDoubling"): logarithmic.doubling_all_gather,
+    ("reduce_scatter", "halvingDoubling"): logarithmic.halving_reduce_scatter,
     ("all_reduce", "doubleBinaryTree"): tree.all_reduce,
 }
 """Our schedule for each of ASTRA-sim's algorithms."""

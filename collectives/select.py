@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
-from collectives.algorithms import logarithmic as recursive
 from collectives.algorithms.placement import by_domain, from_root, grid, placed
 from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
@@ -28,19 +27,19 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
         "two_shot": direct.two_shot_all_reduce,
         "one_shot": direct.one_shot_all_reduce,
         "tree": tree.all_reduce,
-        "recursive_doubling": recursive.doubling_all_reduce,
-        "halving_doubling": recursive.halving_doubling_all_reduce,
+        "recursive_doubling": logarithmic.doubling_all_reduce,
+        "halving_doubling": logarithmic.halving_doubling_all_reduce,
     },
     "all_gather": {
         "ring": ring.all_gather,
         "direct": direct.all_gather,
-        "recursive_doubling": recursive.doubling_all_gather,
+        "recursive_doubling": logarithmic.doubling_all_gather,
         "pat": logarithmic.pat_all_gather,
     },
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
-        "recursive_halving": recursive.halving_reduce_scatter,
+        "recursive_halving": logarithmic.halving_reduce_scatter,
         "pat": logarithmic.pat_reduce_scatter,
     },
     "all_to_all": {
@@ -57,7 +56,7 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
     "reduce": {"ring": ring.reduce, "tree": tree.reduce, "scatter_gather": direct.reduce},
     "gather": {"direct": direct.gather},
     "scatter": {"direct": direct.scatter},
-    "barrier": {"dissemination": recursive.barrier},
+    "barrier": {"dissemination": logarithmic.barrier},
     "send_receive": {"direct": direct.send_receive},
 }
 """Algorithms that need to know only how many ranks there are; the first is the default."""

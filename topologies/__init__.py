@@ -6,21 +6,27 @@ from topologies.cluster.changed import changed, resource_values, with_topology
 from topologies.cluster.schema import Cluster, quantities
 from topologies.degrade import cut, double, slow
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
-from topologies.families.dragonfly import DragonflyShape, dragonfly
-from topologies.families.from_file import custom
-from topologies.families.grid import hypercube, mesh, torus, twisted_torus
-from topologies.families.ring_and_switch import fully_connected, line, ring, switch
-from topologies.families.routed import (
+from topologies.families.dragonfly import (
+    DragonflyShape,
     by_valiant,
-    dimension_order,
-    dimension_ordered,
+    dragonfly,
     minimal,
     minimally,
-    path_links,
     valiant,
 )
-from topologies.properties import bisection_bandwidth, closed_form, diameter
-from topologies.spec import FAMILIES, Summary, parse_topology, summary
+from topologies.families.from_file import custom
+from topologies.families.grid import (
+    dimension_order,
+    dimension_ordered,
+    hypercube,
+    mesh,
+    torus,
+    twisted_torus,
+)
+from topologies.families.ring_and_switch import fully_connected, line, ring, switch
+from topologies.families.table import FAMILIES
+from topologies.properties import bisection_bandwidth, closed_form, diameter, path_links
+from topologies.spec import Summary, parse_topology, summary
 
 __all__ = [
     "FAMILIES",

@@ -15,8 +15,22 @@ from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
 
 
-def slow(network: Topology, one: Node, other: Node, *, factor: float) -> Topology:
+def slow(network: Topology, here: Node, there: Node, *, factor: float) -> Topology:
     """Divide the bandwidth of a cable by ``factor``, which is at least 1; its latency stays.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    here, there
+        The nodes at the ends of the cable.
+    factor
+        By how much, at least 1.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
 
     Raises
     ------
@@ -32,11 +46,23 @@ def slow(network: Topology, one: Node, other: Node, *, factor: float) -> Topolog
     """
     if not 1 <= factor < math.inf:
         raise TopologyError(f"a cable is slowed by a factor of at least 1, not {factor!r}")
-    return _scaled(network, one, other, 1 / factor, f"slowed by {factor:g}")
+    return _scaled(network, here, there, 1 / factor, f"slowed by {factor:g}")
 
 
-def double(network: Topology, one: Node, other: Node) -> Topology:
+def double(network: Topology, here: Node, there: Node) -> Topology:
     """Put a second cable beside one: twice the bandwidth, the same latency.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    here, there
+        The nodes at the ends of the cable.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
 
     Raises
     ------
@@ -49,11 +75,23 @@ def double(network: Topology, one: Node, other: Node) -> Topology:
     >>> double(ring(4, bandwidth=50e9, latency=1e-6), 0, 1).bandwidth.max()
     np.float64(100000000000.0)
     """
-    return _scaled(network, one, other, 2.0, "doubled")
+    return _scaled(network, here, there, 2.0, "doubled")
 
 
-def cut(network: Topology, one: Node, other: Node) -> Topology:
+def cut(network: Topology, here: Node, there: Node) -> Topology:
     """Take a cable away.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    here, there
+        The nodes at the ends of the cable.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
 
     Raises
     ------
@@ -66,10 +104,10 @@ def cut(network: Topology, one: Node, other: Node) -> Topology:
     >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
     7
     """
-    kept = ~cable(network, one, other)
+    kept = ~cable(network, here, there)
     return replace(
         network,
-        name=f"{network.name}, {one}-{other} cut",
+        name=f"{network.name}, {here}-{there} cut",
         source=network.source[kept],
         target=network.target[kept],
         bandwidth=network.bandwidth[kept],
@@ -78,7 +116,7 @@ def cut(network: Topology, one: Node, other: Node) -> Topology:
     )
 
 
-def cable(network: Topology, one: Node, other: Node) -> NDArray[np.bool_]:
+def cable(network: Topology, here: Node, there: Node) -> NDArray[np.bool_]:
     """Which links are a direction of the cable between two nodes.
 
     Raises
@@ -86,26 +124,24 @@ def cable(network: Topology, one: Node, other: Node) -> NDArray[np.bool_]:
     TopologyError
         If a node is unknown, or they have no cable; it names the neighbours that the first has.
     """
-    for node in (one, other):
+    for node in (here, there):
         if node not in network.nodes:
             raise TopologyError(f"{network.name} has no node {node!r}")
-    here, there = network.nodes.index(one), network.nodes.index(other)
-    out = network.source == here
-    back = network.target == here
-    chosen: NDArray[np.bool_] = (out & (network.target == there)) | (
-        back & (network.source == there)
-    )
+    start, end = network.nodes.index(here), network.nodes.index(there)
+    out = network.source == start
+    back = network.target == start
+    chosen: NDArray[np.bool_] = (out & (network.target == end)) | (back & (network.source == end))
     if not chosen.any():
-        near = sorted({str(network.nodes[end]) for end in network.target[out]})
+        near = sorted({str(network.nodes[node]) for node in network.target[out]})
         shown = ", ".join(near[:8]) + (", …" if len(near) > 8 else "")
-        raise TopologyError(f"{network.name}: no cable {one} - {other}; {one} leads to {shown}")
+        raise TopologyError(f"{network.name}: no cable {here} - {there}; {here} leads to {shown}")
     return chosen
 
 
-def _scaled(network: Topology, one: Node, other: Node, factor: float, how: str) -> Topology:
-    chosen = cable(network, one, other)
+def _scaled(network: Topology, here: Node, there: Node, factor: float, how: str) -> Topology:
+    chosen = cable(network, here, there)
     return replace(
         network,
-        name=f"{network.name}, {one}-{other} {how}",
+        name=f"{network.name}, {here}-{there} {how}",
         bandwidth=np.where(chosen, network.bandwidth * factor, network.bandwidth),
     )

@@ -1,6 +1,6 @@
 """Figures of topologies; ``python -m topologies.drawing`` draws the gallery of the README anew.
 
-Where the nodes of a figure are: by the family where it has a shape, else in levels.
+Nodes are placed by the layout of the family where it has one, else in levels.
 """
 
 import math
@@ -20,188 +20,28 @@ from simulator.errors import OutputError, TopologyError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Node, Topology
 from topologies.cluster.build import build
 from topologies.cluster.catalog import load_cluster
+from topologies.families.family import family_of
+from topologies.families.table import FAMILIES
 from topologies.spec import parse_topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Places = dict[Node, tuple[float, float]]
+"""Where in the figure each node is."""
 
 
-def merged(network: Topology) -> "nx.Graph[Any]":
-    """One edge per cable, and one node per NIC; edges keep ``bandwidth`` and ``resource``."""
-    graph: nx.Graph[Any] = nx.Graph()
-    graph.add_nodes_from(shown(node) for node in network.nodes)
-    for index in range(len(network)):
-        link = network.link(index)
-        graph.add_edge(
-            shown(link.source),
-            shown(link.target),
-            bandwidth=link.bandwidth,
-            resource=link.resource,
-        )
-    return graph
-
-
-def shown(node: Node) -> Node:
-    """Return the node of the figure: both sides of a NIC are one."""
-    return re.sub(r":(out|in)$", "", node) if isinstance(node, str) else node
-
-
-def places(network: Topology) -> Places:
-    """Positions; ranks of a grid on a grid, of a ring on a circle, all else in levels."""
-    family, _, rest = network.name.partition("(")
-    numbers = [int(digits) for digits in re.findall(r"\d+", rest.partition(")")[0])]
-    layout = _LAYOUTS.get(family)
-    if layout is None or (family in _GRIDS and len(numbers) > 3):
-        return _levels(network, numbers)
-    return layout(network, numbers)
-
-
-def _circle(network: Topology, numbers: list[int]) -> Places:
-    del numbers
-    return {rank: _polar(rank / network.ranks, 1.0) for rank in range(network.ranks)}
-
-
-def _row(network: Topology, numbers: list[int]) -> Places:
-    del numbers
-    return {rank: (float(rank), 0.0) for rank in range(network.ranks)}
-
-
-def _star(network: Topology, numbers: list[int]) -> Places:
-    return {**_circle(network, numbers), "switch": (0.0, 0.0)}
-
-
-def _grid(network: Topology, lengths: list[int]) -> Places:
-    """Rows and columns; a third dimension goes back to the right, as on an axis seen aslant."""
-    axes = [(0.0, -1.0), (1.0, 0.0)] if len(lengths) < 3 else [(0.42, 0.5), (0.0, -1.3), (1.3, 0.0)]
-    if len(lengths) == 1:
-        axes = [(1.0, 0.0)]
-    where = np.array(np.unravel_index(np.arange(network.ranks), lengths)).T @ np.array(axes)
-    return {rank: (float(x), float(y)) for rank, (x, y) in enumerate(where)}
-
-
-def _cube(network: Topology, numbers: list[int]) -> Places:
-    """Every bit has a direction of its own; a cube inside a cube for order 4."""
-    directions = [(1.0, 0.0), (0.0, 1.0), (0.38, 0.28), (2.1, 0.72), (0.7, 2.4), (4.8, 1.1)]
-    order = numbers[0]
-    if order > len(directions):
-        return _circle(network, numbers)
-    chosen = np.array(directions[:order]).reshape(order, 2)
-    bits = np.arange(network.ranks)[:, None] >> np.arange(order) & 1
-    return {rank: (float(x), float(y)) for rank, (x, y) in enumerate(bits @ chosen)}
-
-
-def _groups(network: Topology, numbers: list[int]) -> Places:
-    """Put the groups of a dragonfly on a circle, their routers on small ones, ranks outside."""
-    groups, routers, per_router = numbers[:3]
-    size = 0.75 * math.pi / max(groups, 4)
-    found: Places = {}
-    for group in range(groups):
-        middle = _polar(group / groups, 1.0)
-        for router in range(routers):
-            turn = group / groups + (router + 0.5) / routers
-            inner = _polar(turn, 0.5 * size)
-            found[f"router:{group}.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
-            for place in range(per_router):
-                spread = (place - (per_router - 1) / 2) / (2 * routers * max(per_router, 2))
-                outer = _polar(turn + spread, 0.95 * size)
-                rank = (group * routers + router) * per_router + place
-                found[rank] = (middle[0] + outer[0], middle[1] + outer[1])
-    return found
-
-
-def _levels(network: Topology, numbers: list[int]) -> Places:
-    """Ranks in a row, switches of the scale-up fabric below, everything else above by distance.
-
-    Within a level nodes are sorted by where their neighbours below are. A switch that no rank
-    reaches is on top.
-    """
-    del numbers
-    graph = merged(network)
-    level: dict[Node, float] = {node: _level_below(node) for node in graph}
-    above = graph.subgraph([node for node in graph if level[node] >= 0])
-    ranks = [rank for rank in range(network.ranks) if rank in graph]
-    reached = nx.multi_source_dijkstra_path_length(above, set(ranks), weight=None)
-    top = max(reached.values()) + 1
-    level |= {node: reached.get(node, top) for node in above}
-    found: Places = {rank: (float(rank), 0.0) for rank in ranks}
-    width = max(network.ranks - 1, 1)
-    for height in sorted(set(level.values()) - {0}, key=abs):
-        row = [node for node in graph if level[node] == height]
-        centre = {node: _mean([found[n][0] for n in graph[node] if n in found]) for node in row}
-        row.sort(key=lambda node: centre[node])
-        even = {node: (i + 0.5) / len(row) * (width + 1) - 0.5 for i, node in enumerate(row)}
-        gaps = [centre[b] - centre[a] for a, b in pairwise(row)]
-        apart = all(gap >= 0.5 * (width + 1) / len(row) for gap in gaps)
-        rise = height * 0.32 * (width + 1) ** 0.75
-        found |= {node: (centre[node] if apart else even[node], rise) for node in row}
-    return found
-
-
-def _level_below(node: Node) -> int:
-    kind = str(node).partition(":")[0]
-    return {"scale_up": -1, "host": -2}.get(kind, 0)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
-def _polar(turn: float, radius: float) -> tuple[float, float]:
-    """Clockwise from the top."""
-    angle = 2 * math.pi * turn
-    return radius * math.sin(angle), radius * math.cos(angle)
-
-
-def in_levels(network: Topology) -> bool:
-    """Whether the figure has levels; every other one is drawn with equal axes."""
-    return network.name.partition("(")[0] not in _LAYOUTS
-
-
-_GRIDS = ("torus", "mesh", "twisted_torus")
-_LAYOUTS: dict[str, Callable[[Topology, list[int]], Places]] = {
-    "ring": _circle,
-    "line": _row,
-    "switch": _star,
-    "fully_connected": _circle,
-    **dict.fromkeys(_GRIDS, _grid),
-    "hypercube": _cube,
-    "dragonfly": _groups,
-}
-
-
-_MOST_RANKS = 1024
-"""More are a black rectangle."""
-
-_COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
-_OTHER = "#3a8a4a"
-_CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
-_LABELLED = 36
-"""Ranks and switches get their names while there are at most so many of them."""
-
-_GALLERY = (
-    "ring:8",
-    "fully_connected:8",
-    "switch:8",
-    "hypercube:4",
-    "mesh:4x4",
-    "torus:4x4",
-    "twisted_torus:4x8",
-    "mesh:3x3x3",
-    "leaf_spine:4x2x4:2",
-    "fat_tree:4",
-    "rail:4x4x2",
-    "dragonfly:5x4x2",
-)
-_CLUSTERS = (("dgx-a100", 16), ("perlmutter", 16), ("tpu-v5e", 16))
-
-
-def draw(network: Topology, path: str | Path) -> None:
+def draw_topology(network: Topology, path: str | Path) -> None:
     """Write a figure; the format is that of the file's ending (png, svg, pdf).
 
     Links are coloured by resource, and thicker with more bandwidth; both directions are one line.
+
+    Parameters
+    ----------
+    network
+        A topology of at most 1,024 ranks.
+    path
+        Of the figure.
 
     Raises
     ------
@@ -232,9 +72,10 @@ def gallery(path: str | Path) -> None:
     Raises
     ------
     OutputError
-        As :func:`draw`.
+        As :func:`draw_topology`.
     """
-    networks = [parse_topology(spec, bandwidth=50e9, latency=1e-6) for spec in _GALLERY]
+    specs = [family.example for family in FAMILIES.values()]
+    networks = [parse_topology(spec, bandwidth=50e9, latency=1e-6) for spec in specs]
     networks += [build(load_cluster(name), ranks) for name, ranks in _CLUSTERS]
     columns = 3
     rows = -(-len(networks) // columns)
@@ -242,6 +83,9 @@ def gallery(path: str | Path) -> None:
     for number, network in enumerate(networks):
         _panel(figure.add_subplot(rows, columns, number + 1), network)
     _save(figure, Path(path), dpi=66)
+
+
+_CLUSTERS = (("dgx-a100", 16), ("perlmutter", 16), ("tpu-v5e", 16))
 
 
 def _save(figure: Figure, path: Path, dpi: int) -> None:
@@ -258,13 +102,13 @@ def _panel(axes: "Axes", network: Topology) -> None:
         )
     graph, where, levels = merged(network), places(network), in_levels(network)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
-    for one, other, data in graph.edges(data=True):
+    for here, there, data in graph.edges(data=True):
         axes.add_patch(
             FancyArrowPatch(
-                where[one],
-                where[other],
+                where[here],
+                where[there],
                 arrowstyle="-",
-                connectionstyle=f"arc3,rad={_bow(where, one, other) * (2 if levels else 1)}",
+                connectionstyle=f"arc3,rad={_bow(where, here, there) * (2 if levels else 1)}",
                 linewidth=0.6 + 1.4 * min(data["bandwidth"] / most, 1.0),
                 color=_COLOURS.get(data["resource"], _OTHER),
                 zorder=1,
@@ -282,19 +126,27 @@ def _panel(axes: "Axes", network: Topology) -> None:
     axes.autoscale_view()
 
 
-def _bow(where: Places, one: Node, other: Node) -> float:
+_MOST_RANKS = 1024
+"""More are a black rectangle."""
+
+
+_COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
+_OTHER = "#3a8a4a"
+
+
+def _bow(where: Places, here: Node, there: Node) -> float:
     """How much a line is bowed: not, or where a straight one ran through the nodes between."""
-    begin, end = where[one], where[other]
-    if not any(_between(begin, end, where[node]) for node in where.keys() - {one, other}):
+    begin, end = where[here], where[there]
+    if not any(_between(begin, end, where[node]) for node in where.keys() - {here, there}):
         return 0.0
     return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
 
 
 def _between(
-    begin: tuple[float, float], end: tuple[float, float], place: tuple[float, float]
+    begin: tuple[float, float], end: tuple[float, float], point: tuple[float, float]
 ) -> bool:
-    """Whether a place is on the straight line, or very near it."""
-    whole, first, second = math.dist(begin, end), math.dist(begin, place), math.dist(place, end)
+    """Whether a point is on the straight line, or very near it."""
+    whole, first, second = math.dist(begin, end), math.dist(begin, point), math.dist(point, end)
     return first + second < whole * (1 + 1e-3)
 
 
@@ -322,6 +174,13 @@ def _nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
         _name_switches(axes, where, switches)
 
 
+_LABELLED = 36
+"""Ranks and switches get their names while there are at most so many of them."""
+
+
+_CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
+
+
 def _name_switches(axes: "Axes", where: Places, switches: Sequence[str]) -> None:
     """Write the number into each and the kind beside the first: ``leaf:3`` is a 3."""
     firsts: dict[str, str] = {}
@@ -341,7 +200,150 @@ def _scatter(
     if not nodes:
         return
     x, y = zip(*(where[node] for node in nodes), strict=True)
-    axes.scatter(x, y, s=size, marker=marker, c=face, edgecolors="#20303f", zorder=2)
+    axes.scatter(x, y, s=size, marker=marker, c=face, edgecolors="#20303f", zorder=2, clip_on=False)
+
+
+def merged(network: Topology) -> "nx.Graph[Any]":
+    """One edge per cable, and one node per NIC; edges keep ``bandwidth`` and ``resource``."""
+    graph: nx.Graph[Any] = nx.Graph()
+    graph.add_nodes_from(_figure_node(node) for node in network.nodes)
+    for index in range(len(network)):
+        link = network.link(index)
+        graph.add_edge(
+            _figure_node(link.source),
+            _figure_node(link.target),
+            bandwidth=link.bandwidth,
+            resource=link.resource,
+        )
+    return graph
+
+
+def _figure_node(node: Node) -> Node:
+    """Return the node of the figure: both sides of a NIC are one."""
+    return re.sub(r":(out|in)$", "", node) if isinstance(node, str) else node
+
+
+def places(network: Topology) -> Places:
+    """Positions; ranks of a grid on a grid, of a ring on a circle, all else in levels."""
+    family, numbers, _ = family_of(network)
+    layout = _LAYOUTS.get(family)
+    if layout is None or (family in _GRIDS and len(numbers) > 3):
+        return _levels(network)
+    return layout(network, numbers)
+
+
+def in_levels(network: Topology) -> bool:
+    """Whether the figure has levels; every other one is drawn with equal axes."""
+    return family_of(network)[0] not in _LAYOUTS
+
+
+def _circle(network: Topology, numbers: Sequence[int]) -> Places:
+    del numbers
+    return {rank: _polar(rank / network.ranks, 1.0) for rank in range(network.ranks)}
+
+
+def _row(network: Topology, numbers: Sequence[int]) -> Places:
+    del numbers
+    return {rank: (float(rank), 0.0) for rank in range(network.ranks)}
+
+
+def _star(network: Topology, numbers: Sequence[int]) -> Places:
+    return {**_circle(network, numbers), "switch": (0.0, 0.0)}
+
+
+def _grid(network: Topology, lengths: Sequence[int]) -> Places:
+    """Rows and columns; a third dimension goes back to the right, as on an axis seen aslant."""
+    axes = [(0.0, -1.0), (1.0, 0.0)] if len(lengths) < 3 else [(0.42, 0.5), (0.0, -1.3), (1.3, 0.0)]
+    if len(lengths) == 1:
+        axes = [(1.0, 0.0)]
+    where = np.array(np.unravel_index(np.arange(network.ranks), tuple(lengths))).T @ np.array(axes)
+    return {rank: (float(x), float(y)) for rank, (x, y) in enumerate(where)}
+
+
+def _cube(network: Topology, numbers: Sequence[int]) -> Places:
+    """Every bit has a direction of its own; a cube inside a cube for order 4."""
+    directions = [(1.0, 0.0), (0.0, 1.0), (0.38, 0.28), (2.1, 0.72), (0.7, 2.4), (4.8, 1.1)]
+    order = numbers[0]
+    if order > len(directions):
+        return _circle(network, numbers)
+    chosen = np.array(directions[:order]).reshape(order, 2)
+    bits = np.arange(network.ranks)[:, None] >> np.arange(order) & 1
+    return {rank: (float(x), float(y)) for rank, (x, y) in enumerate(bits @ chosen)}
+
+
+def _groups(network: Topology, numbers: Sequence[int]) -> Places:
+    """Put the groups of a dragonfly on a circle, their routers on small ones, ranks outside."""
+    groups, routers, per_router = numbers[:3]
+    size = 0.75 * math.pi / max(groups, 4)
+    positions: Places = {}
+    for group in range(groups):
+        middle = _polar(group / groups, 1.0)
+        for router in range(routers):
+            turn = group / groups + (router + 0.5) / routers
+            inner = _polar(turn, 0.5 * size)
+            positions[f"router:{group}.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
+            for slot in range(per_router):
+                spread = (slot - (per_router - 1) / 2) / (2 * routers * max(per_router, 2))
+                outer = _polar(turn + spread, 0.95 * size)
+                rank = (group * routers + router) * per_router + slot
+                positions[rank] = (middle[0] + outer[0], middle[1] + outer[1])
+    return positions
+
+
+def _polar(turn: float, radius: float) -> tuple[float, float]:
+    """Clockwise from the top."""
+    angle = 2 * math.pi * turn
+    return radius * math.sin(angle), radius * math.cos(angle)
+
+
+def _levels(network: Topology) -> Places:
+    """Ranks in a row, switches of the scale-up fabric below, everything else above by distance.
+
+    Within a level nodes are sorted by where their neighbours below are. A switch that no rank
+    reaches is on top.
+    """
+    graph = merged(network)
+    level: dict[Node, float] = {node: _level_below(node) for node in graph}
+    above = graph.subgraph([node for node in graph if level[node] >= 0])
+    ranks = [rank for rank in range(network.ranks) if rank in graph]
+    reached = nx.multi_source_dijkstra_path_length(above, set(ranks), weight=None)
+    top = max(reached.values()) + 1
+    level |= {node: reached.get(node, top) for node in above}
+    positions: Places = {rank: (float(rank), 0.0) for rank in ranks}
+    width = max(network.ranks - 1, 1)
+    for height in sorted(set(level.values()) - {0}, key=abs):
+        row = [node for node in graph if level[node] == height]
+        centre = {
+            node: _mean([positions[n][0] for n in graph[node] if n in positions]) for node in row
+        }
+        row.sort(key=lambda node: centre[node])
+        even = {node: (i + 0.5) / len(row) * (width + 1) - 0.5 for i, node in enumerate(row)}
+        gaps = [centre[b] - centre[a] for a, b in pairwise(row)]
+        apart = all(gap >= 0.5 * (width + 1) / len(row) for gap in gaps)
+        rise = height * 0.32 * (width + 1) ** 0.75
+        positions |= {node: (centre[node] if apart else even[node], rise) for node in row}
+    return positions
+
+
+def _level_below(node: Node) -> int:
+    kind = str(node).partition(":")[0]
+    return {"scale_up": -1, "host": -2}.get(kind, 0)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+_GRIDS = ("torus", "mesh", "twisted_torus")
+_LAYOUTS: dict[str, Callable[[Topology, Sequence[int]], Places]] = {
+    "ring": _circle,
+    "line": _row,
+    "switch": _star,
+    "fully_connected": _circle,
+    **dict.fromkeys(_GRIDS, _grid),
+    "hypercube": _cube,
+    "dragonfly": _groups,
+}
 
 
 if __name__ == "__main__":

@@ -1,16 +1,12 @@
-"""What a topology is worth, measured on the graph itself: the closed forms are held to these.
+"""What a topology is worth: measured on the graph itself, and by the closed forms of its family.
 
-The bisection bandwidth of a family by its closed form, for networks too large to try cuts on.
-
-A topology's name carries its parameters, ``torus(4x8)``; the formulas are those of the docstrings,
-where their sources are. A network that was changed afterwards has another name or unequal links,
-and then there is no closed form.
+A topology's name carries its parameters, ``torus(4x8)``, by which :func:`closed_form` finds the
+formula of the family. A network that was changed afterwards has another name or unequal links, and
+then there is none. The closed forms are held to what is measured here.
 """
 
-import math
-import re
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,20 +14,25 @@ from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
+from topologies.families.family import family_of
+from topologies.families.table import FAMILIES
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-MOST_RANKS = 12
-"""Balanced cuts of 12 ranks: 924, a second or two. Of 16: 12,870."""
-
-_BLOCK = 1024
-"""Ranks that walk at once: 128 bytes per link, whatever the size of the machine."""
-
-
 def diameter(network: Topology) -> int:
     """Links on the longest shortest path between two ranks.
+
+    Parameters
+    ----------
+    network
+        Any topology; it may have been changed.
+
+    Returns
+    -------
+    int
+        Hops; 0 for a single rank.
 
     Raises
     ------
@@ -48,6 +49,10 @@ def diameter(network: Topology) -> int:
     return max(_farthest(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
 
 
+_BLOCK = 1024
+"""Ranks that walk at once: 128 bytes per link, whatever the size of the machine."""
+
+
 def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
     """Hops until every one of these ranks has reached all ranks, all of them walking at once.
 
@@ -55,16 +60,16 @@ def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
     """
     order = np.argsort(network.target, kind="stable")
     ends, first = np.unique(network.target[order], return_index=True)
-    place = np.arange(len(ranks))
+    bit = np.arange(len(ranks))
     reached = np.zeros((len(network.nodes), -(-len(ranks) // 64)), dtype=np.uint64)
-    reached[ranks, place // 64] = np.uint64(1) << (place % 64).astype(np.uint64)
+    reached[ranks, bit // 64] = np.uint64(1) << (bit % 64).astype(np.uint64)
     full = np.bitwise_or.reduce(reached, axis=0)
     hops = 0
     while (reached[: network.ranks] != full).any():
         before = reached.copy()
         if len(order):
-            came = before[network.source[order]]
-            reached[ends] |= np.bitwise_or.reduceat(came, first, axis=0)
+            arriving = before[network.source[order]]
+            reached[ends] |= np.bitwise_or.reduceat(arriving, first, axis=0)
         hops += 1
         if (reached == before).all():
             missing = reached[: network.ranks] ^ full
@@ -80,6 +85,16 @@ def bisection_bandwidth(network: Topology) -> float:
 
     Nodes that are not ranks fall on the side where the cut is least (maximum flow from one half
     to the other). With an odd number of ranks the halves differ by one.
+
+    Parameters
+    ----------
+    network
+        A topology of at most 12 ranks.
+
+    Returns
+    -------
+    float
+        Bandwidth (B/s).
 
     Raises
     ------
@@ -100,10 +115,14 @@ def bisection_bandwidth(network: Topology) -> float:
     graph = network.graph()
     halves = {ranks // 2, ranks - ranks // 2}
     cuts = (half for size in sorted(halves) for half in combinations(range(ranks), size))
-    return min(_cut(graph, half, ranks) for half in cuts)
+    return min(_least_cut(graph, half, ranks) for half in cuts)
 
 
-def _cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> float:
+MOST_RANKS = 12
+"""Balanced cuts of 12 ranks: 924, a second or two. Of 16: 12,870."""
+
+
+def _least_cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> float:
     """Least bandwidth from the ranks of ``half`` to the others; both ends tied with no limit."""
     import networkx as nx  # slow to load, and nothing else here needs it
 
@@ -113,11 +132,15 @@ def _cut(graph: "nx.DiGraph[Node]", half: Sequence[int], ranks: int) -> float:
     return float(nx.minimum_cut_value(tied, "half", "rest", capacity="bandwidth"))
 
 
-_NAME = re.compile(r"(?P<family>\w+)\((?P<numbers>[^()]*)\)")
-
-
 def closed_form(network: Topology) -> float | None:
-    """Bisection bandwidth by the formula of the family, or None where it has none.
+    """Bisection bandwidth by the formula of the family (B/s), or None where it has none.
+
+    The formulas stand in the docstrings of the builders, with their sources.
+
+    Parameters
+    ----------
+    network
+        A topology as its builder returned it, perhaps with the links of a resource scaled.
 
     Examples
     --------
@@ -127,58 +150,49 @@ def closed_form(network: Topology) -> float | None:
     >>> closed_form(torus((15, 15), bandwidth=50e9, latency=1e-6)) is None
     True
     """
-    match = _NAME.fullmatch(network.name)
-    if match is None or not len(network):
+    name, numbers, change = family_of(network)
+    family = FAMILIES.get(name)
+    if family is None or family.bisection is None or change or not len(network):
         return None
-    numbers = [int(digits) for digits in re.findall(r"\d+", match["numbers"])]
-    if match["family"] in _LEVELS:
-        return _two_levels(network, *_LEVELS[match["family"]], numbers)
-    cables = _CABLES.get(match["family"])
-    bandwidth = float(network.bandwidth[0])
-    if cables is None or "wrap" in match["numbers"] or (network.bandwidth != bandwidth).any():
-        return None
-    count = cables(numbers)
-    return None if count is None else count * bandwidth
+    return family.bisection(network, numbers)
 
 
-def _torus(lengths: list[int]) -> float | None:
-    longest = max(lengths)
-    if longest == 2:
-        return math.prod(lengths) / 2
-    return None if longest % 2 else 2 * math.prod(lengths) / longest
+def path_links(network: Topology, path: Sequence[Node]) -> NDArray[np.int32]:
+    """Find the links of a path.
 
+    Parameters
+    ----------
+    network
+        Any topology.
+    path
+        The nodes a message passes, both ends included.
 
-def _mesh(lengths: list[int]) -> float | None:
-    longest = max(lengths)
-    return None if longest % 2 else math.prod(lengths) / longest
+    Returns
+    -------
+    NDArray
+        Indices of links, shape ``(hops,)``.
 
+    Raises
+    ------
+    TopologyError
+        If two nodes of the path that follow each other have no link.
 
-_CABLES: dict[str, Callable[[list[int]], float | None]] = {
-    "ring": lambda numbers: 2 if numbers[0] > 2 else 1,
-    "line": lambda _: 1,
-    "switch": lambda numbers: numbers[0] // 2,
-    "fully_connected": lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2),
-    "torus": _torus,
-    "mesh": _mesh,
-    "twisted_torus": lambda numbers: 4 * min(numbers) if len(numbers) == 2 else None,
-    "hypercube": lambda numbers: 2 ** numbers[0] / 2,
-    "fat_tree": lambda numbers: numbers[0] ** 3 / 8,
-}
-"""Cables across the least cut, all of one bandwidth."""
-
-_LEVELS = {"leaf_spine": ("leaf:", 0), "rail": ("rail:", 1)}
-"""How the lower switches are called, and which of the numbers counts them."""
-
-
-def _two_levels(network: Topology, prefix: str, place: int, numbers: list[int]) -> float | None:
-    """Half of the lower switches on a side: all their cables up, or all their ranks."""
-    lower = numbers[place]
-    if lower % 2:
-        return None
-    below = np.array([str(node).startswith(prefix) for node in network.nodes])
-    down = below[network.target] & (network.source < network.ranks)
-    up = below[network.source] & (network.target >= network.ranks)
-    widest = [network.bandwidth[side] for side in (down, up)]
-    if any(len(set(side.tolist())) > 1 for side in widest):
-        return None
-    return min(float(side.sum()) for side in widest) / 2
+    Examples
+    --------
+    >>> from topologies import dimension_order, torus
+    >>> network = torus((4, 4), bandwidth=50e9, latency=1e-6)
+    >>> links = path_links(network, dimension_order((4, 4), 0, 10))
+    >>> [network.link(index).target for index in links]
+    [4, 8, 9, 10]
+    """
+    index = {node: number for number, node in enumerate(network.nodes)}
+    links = {
+        ends: number
+        for number, ends in enumerate(
+            zip(network.source.tolist(), network.target.tolist(), strict=True)
+        )
+    }
+    try:
+        return np.array([links[index[a], index[b]] for a, b in pairwise(path)], dtype=np.int32)
+    except KeyError:
+        raise TopologyError(f"{network.name} has no path {' - '.join(map(str, path))}") from None

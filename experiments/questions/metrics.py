@@ -39,7 +39,7 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     fabric, per_node = cluster.scale_out, cluster.ranks_per_node
     nics = min(fabric.nics_per_node, per_node) if fabric is not None else 0
     shared = placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
-    places = [placement.place(rank) for rank in range(ranks)]
+    places = [placement.seat(rank) for rank in range(ranks)]
     domains = [placement.domain(cluster, rank) for rank in range(ranks)]
     own = [slot * nics // per_node if nics else None for _, slot in places]
     return Ports(

@@ -61,6 +61,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "schedule": load_schedule,
     "card": lambda path: parse_card(path.read_text(), str(path)),
     "yaml": lambda path: yaml.safe_load(path.read_text()),
+    "text": Path.read_text,
     "json": lambda path: json.loads(path.read_text()),
     "program": lambda path: compile(path.read_text(), str(path), "exec"),
 }
@@ -93,8 +94,16 @@ class Block:
         return f"{self.page}:{self.line}"
 
     @property
+    def kind(self) -> str:
+        """Of the file that the block is, "" if it is none."""
+        kind = self.comment.partition(" ")[0]
+        return kind if kind in READERS else ""
+
+    @property
     def is_run(self) -> bool:
-        return not self.comment.startswith("not run: ") and self.language not in {"", "text"}
+        if self.comment.startswith("not run: "):
+            return False
+        return bool(self.kind) or self.language not in {"", "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +205,17 @@ def run_program(block: Block, names: dict[str, object]) -> None:
 
 def write_file(block: Block, names: dict[str, object]) -> None:
     del names
-    kind, _, file = block.comment.partition(" ")
-    assert kind in READERS, f"{block.place}: <!-- KIND FILE -->, KIND one of {', '.join(READERS)}"
-    path = Path(file)
+    path = Path(block.comment.partition(" ")[2])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(block.text)
-    READERS[kind](path)
+    READERS[block.kind](path)
 
 
 RUNNERS = {"console": run_console, "pycon": run_examples, "python": run_program}
 
 
 def runner(block: Block) -> Callable[[Block, dict[str, object]], None]:
-    return write_file if block.comment.partition(" ")[0] in READERS else RUNNERS[block.language]
+    return write_file if block.kind else RUNNERS[block.language]
 
 
 def matches(expected: str, printed: str) -> bool:
@@ -253,8 +260,9 @@ def test_a_page_shows_what_its_blocks_do(page: Path) -> None:
 def test_no_block_escapes(page: Path) -> None:
     for block in blocks_in(page.read_text(), name_of(page)):
         known = not block.is_run or block.language in RUNNERS
-        known = known or block.comment.partition(" ")[0] in READERS
-        assert known, f"{block.place}: say above it what reads it, or why it is not run"
+        assert known or block.kind, (
+            f"{block.place}: say above it what reads it, or why it is not run"
+        )
 
 
 @every_page

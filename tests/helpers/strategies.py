@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 from hypothesis import strategies as st
 
-from collectives.algorithms import direct, ring, tree
-from collectives.algorithms import logarithmic as recursive
+from collectives.algorithms import direct, logarithmic, ring, tree
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
@@ -21,7 +20,7 @@ SCHEDULES = {
     "all_to_all": direct.all_to_all,
     "broadcast": tree.broadcast,
     "reduce": tree.reduce,
-    "barrier": recursive.barrier,
+    "barrier": logarithmic.barrier,
     "send_receive": direct.send_receive,
 }
 ENGINES = ("analytic", "flow", "transfer")

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.errors import OutputError, TopologyError
 from topologies import build, cut, load_cluster, parse_topology
-from topologies.drawing import draw, gallery, merged, places
+from topologies.drawing import draw_topology, gallery, merged, places
 
 SPECS = [
     "ring:8",
@@ -48,7 +48,7 @@ NETWORKS = {
 def test_every_node_has_a_place_of_its_own(name):
     graph, where = merged(NETWORKS[name]), places(NETWORKS[name])
     assert where.keys() == set(graph)
-    assert all(math.isfinite(value) for place in where.values() for value in place)
+    assert all(math.isfinite(value) for point in where.values() for value in point)
     if graph.number_of_nodes() > 1:
         assert min(math.dist(a, b) for a, b in combinations(where.values(), 2)) > 0.02
 
@@ -64,13 +64,13 @@ def test_both_sides_of_a_nic_are_one_node_and_both_directions_one_line():
     ("ending", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
 def test_the_format_is_that_of_the_ending(tmp_path, ending, begin):
-    draw(made("torus:4x4"), tmp_path / f"figure.{ending}")
+    draw_topology(made("torus:4x4"), tmp_path / f"figure.{ending}")
     assert (tmp_path / f"figure.{ending}").read_bytes().startswith(begin)
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "hypercube:0", "cut", "dragonfly:5x4x2"])
 def test_a_figure_is_drawn(tmp_path, name):
-    draw(NETWORKS[name], tmp_path / "figure.png")
+    draw_topology(NETWORKS[name], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 2000
 
 
@@ -81,8 +81,8 @@ def test_the_gallery_is_drawn_and_small(tmp_path):
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(OutputError, match="cannot be written"):
-        draw(made("ring:8"), tmp_path / "none" / "figure.png")
+        draw_topology(made("ring:8"), tmp_path / "none" / "figure.png")
     with pytest.raises(OutputError, match=r"figure\.xyz: cannot be written"):
-        draw(made("ring:8"), tmp_path / "figure.xyz")
+        draw_topology(made("ring:8"), tmp_path / "figure.xyz")
     with pytest.raises(TopologyError, match="at most 1024 ranks, not 2000"):
-        draw(made("ring:2000"), tmp_path / "figure.png")
+        draw_topology(made("ring:2000"), tmp_path / "figure.png")

@@ -12,25 +12,70 @@ that a rank's traffic to its NIC and to its host shares one slot is not modelled
 
 The path of a message in a tier costs the latency that the cluster file states for the tier: a
 switch has half of it on each side, a direct cable all of it.
-
-Where the ranks of a job sit.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
-from topologies.cluster.scale_out import Nic, fabric_links, node_nics, slice_ends
+from topologies.cluster.scale_out import Nic, fabric_links, node_nics
 from topologies.cluster.schema import Cluster, ScaleUp
-from topologies.families.ring_and_switch import cables
+from topologies.families.family import Domain, cables
+
+
+def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
+    """Build what a job of ``ranks`` uses: its domains, every NIC of its nodes, the fabric.
+
+    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. Rank in
+    slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
+    ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
+    one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    ranks
+        Of the job.
+    nodes
+        Over how many the ranks are spread evenly; as few as hold them if it is not given.
+
+    Returns
+    -------
+    Topology
+        Named ``dgx-a100(16)``, with the resources ``scale_up``, ``pcie`` and ``scale_out`` as far
+        as the cluster has them.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> network = build(load_cluster("dgx-a100"), 16)
+    >>> network.name, network.resources
+    ('dgx-a100(16)', ('scale_up', 'pcie', 'scale_out'))
+    """
+    placement = place(cluster, ranks, nodes)
+    links = list(_domain_links(cluster, placement))
+    links += _host_links(cluster, placement)
+    if cluster.scale_out is not None:
+        nics = node_nics(cluster, placement.nodes)
+        links += _port_links(cluster, placement, nics)
+        links += fabric_links(cluster.scale_out, nics, placement.nodes)
+    over = "" if nodes is None else f", nodes={nodes}"
+    return topology(f"{cluster.name}({ranks}{over})", ranks, links)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``.
+    """Where the ranks of a job sit.
+
+    Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``.
 
     ``ranks_per_node`` is that of the job, which may leave slots of a node empty.
     """
@@ -43,7 +88,7 @@ class Placement:
         """Nodes with at least one rank."""
         return -(-self.ranks // self.ranks_per_node)
 
-    def place(self, rank: int) -> tuple[int, int]:
+    def seat(self, rank: int) -> tuple[int, int]:
         """Node and slot of a rank."""
         return divmod(rank, self.ranks_per_node)
 
@@ -56,12 +101,26 @@ class Placement:
 
     def domain(self, cluster: Cluster, rank: int) -> int:
         """Scale-up domain of a rank."""
-        node, slot = self.place(rank)
+        node, slot = self.seat(rank)
         return (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
 
 
 def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """Fill the nodes in order, or spread the ranks evenly over ``nodes`` of them.
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    ranks
+        Of the job.
+    nodes
+        Over how many the ranks are spread evenly; as few as hold them if it is not given.
+
+    Returns
+    -------
+    Placement
+        Node and slot of every rank.
 
     Raises
     ------
@@ -95,60 +154,18 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     return Placement(ranks, ranks // nodes)
 
 
-def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
-    """Build what a job of ``ranks`` uses: its domains, every NIC of its nodes, the fabric.
-
-    Ranks fill the nodes in order; with ``nodes`` they are spread evenly over that many. Rank in
-    slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
-    ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
-    one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
-
-    Raises
-    ------
-    ClusterError
-        If the job does not fit.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> network = build(load_cluster("dgx-a100"), 16)
-    >>> network.name, network.resources
-    ('dgx-a100(16)', ('scale_up', 'pcie', 'scale_out'))
-    """
-    placement = place(cluster, ranks, nodes)
-    links = list(_domain_links(cluster, placement))
-    links += _host_links(cluster, placement)
-    if cluster.scale_out is not None:
-        nics = node_nics(cluster, placement.nodes)
-        links += _port_links(cluster, placement, nics)
-        links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    over = "" if nodes is None else f", nodes={nodes}"
-    return topology(f"{cluster.name}({ranks}{over})", ranks, links)
-
-
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
+    """Cables inside every domain in use; a grid that is not filled gives the job a slice of it."""
     scale_up = cluster.scale_up
-    through_switch = scale_up.topology == "switch"
-    for domain, members in placement.domains(cluster).items():
+    role = scale_up.role
+    for number, members in placement.domains(cluster).items():
+        domain = Domain(members, f"scale_up:{number}", scale_up.shape, scale_up.wrap_multiple)
         yield from cables(
-            _domain_ends(scale_up, domain, members),
+            role.ends(domain),
             bandwidth=scale_up.link_bandwidth,
-            latency=scale_up.latency / 2 if through_switch else scale_up.latency,
+            latency=scale_up.latency / 2 if role.switched else scale_up.latency,
             resource=SCALE_UP,
         )
-
-
-def _domain_ends(scale_up: ScaleUp, domain: int, members: list[int]) -> list[tuple[Node, Node]]:
-    """Cables of one domain; a grid that is not filled gives the job a slice of it."""
-    if scale_up.topology == "switch":
-        return [(rank, f"scale_up:{domain}") for rank in members]
-    if scale_up.topology == "fully_connected":
-        return list(combinations(members, 2))
-    closes = scale_up.topology != "mesh"
-    places = slice_ends(
-        scale_up.shape, len(members), closes=closes, multiple=scale_up.wrap_multiple
-    )
-    return [(members[one], members[other]) for one, other in places]
 
 
 def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
@@ -157,7 +174,7 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     if pcie is None or placement.ranks_per_node <= size:
         return
     latency = cluster.scale_up.latency if pcie.latency is None else pcie.latency
-    ends = [(rank, f"host:{placement.place(rank)[0]}") for rank in range(placement.ranks)]
+    ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in range(placement.ranks)]
     yield from cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE)
 
 
@@ -172,7 +189,7 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     per_node = len(nics) // placement.nodes
     plugs: dict[tuple[Node, str], Nic] = {}
     for rank in range(placement.ranks):
-        node, slot = placement.place(rank)
+        node, slot = placement.seat(rank)
         nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
         domain = placement.domain(cluster, rank)
         plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank

@@ -47,6 +47,20 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     near to a cube as it was. The bandwidth and latency of ``scale_out`` take with them those of
     the cables between routers.
 
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    resource
+        One of :func:`resource_values`.
+    factor
+        By what it is multiplied.
+
+    Returns
+    -------
+    Cluster
+        Checked again; its ``sources`` say what was multiplied.
+
     Raises
     ------
     WhatIfError
@@ -121,6 +135,18 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY[:DIMENSIONS]``.
 
     The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    change
+        ``torus:2x4``, ``scale_out=switch``.
+
+    Returns
+    -------
+    Cluster
+        Named after the change.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""What a cluster file says of the fabric between scale-up domains.
+"""The kinds of fields a cluster file has, and what it says of the fabric between domains.
 
-``latency`` is what one step of a collective costs between two NICs on one switch, and every cable
-between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the wire that
-carries payload, and holds for the cables between switches as for the NICs.
-
-The kinds of fields a cluster file has: quantities with a unit, counts, fractions, dimensions.
+In every fabric ``latency`` is what one step of a collective costs between two NICs on one switch,
+and every cable between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the
+wire that carries payload, and holds for the cables between switches as for the NICs. Which links
+that makes is in :mod:`topologies.cluster.scale_out`.
 """
 
-from typing import Annotated, Literal, Self
+from math import prod
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -54,13 +54,13 @@ Dimensions = Annotated[
 ]
 
 
-class Part(BaseModel):
+class ClusterPart(BaseModel):
     """A table of fields of a cluster file: frozen, and no field that is not known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
 
 
-class _Nics(Part):
+class _Nics(ClusterPart):
     """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
 
     ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
@@ -72,6 +72,11 @@ class _Nics(Part):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Nodes that the fabric has room for; None where nothing limits them."""
+        return None
 
 
 class SwitchFabric(_Nics):
@@ -126,6 +131,11 @@ class FatTreeFabric(_Nics):
             raise ValueError(f"{self.ports} is not an even number of ports")
         return self
 
+    @property
+    def room(self) -> int:
+        """Nodes that the ports of all edge switches hold."""
+        return self.ports**3 // 4 // self.nics_per_node
+
 
 class TorusFabric(_Nics):
     """A router per node, in a torus; a node's NICs are divided over 2 cables per dimension."""
@@ -133,6 +143,11 @@ class TorusFabric(_Nics):
     topology: Literal["torus"]
     dimensions: Dimensions
     hop_latency: Latency = 0.0
+
+    @property
+    def room(self) -> int:
+        """One node per router."""
+        return prod(self.dimensions)
 
 
 class DragonflyFabric(_Nics):
@@ -160,16 +175,20 @@ class DragonflyFabric(_Nics):
             )
         return self
 
+    @property
+    def room(self) -> int:
+        """Nodes of all groups."""
+        return self.groups * self.nodes_per_group
+
 
 ScaleOut = Annotated[
     SwitchFabric | LeafSpineFabric | RailFabric | FatTreeFabric | TorusFabric | DragonflyFabric,
     Field(discriminator="topology"),
 ]
-FABRICS = (
-    SwitchFabric,
-    LeafSpineFabric,
-    RailFabric,
-    FatTreeFabric,
-    TorusFabric,
-    DragonflyFabric,
-)
+"""The fabric between domains, told apart by its ``topology``: a name of a family."""
+
+FABRICS: dict[object, type[BaseModel]] = {
+    get_args(fabric.model_fields["topology"].annotation)[0]: fabric
+    for fabric in get_args(get_args(ScaleOut)[0])
+}
+"""Every fabric by what a cluster file calls it in ``scale_out.topology``."""

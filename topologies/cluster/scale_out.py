@@ -1,18 +1,15 @@
 """The fabric between scale-up domains: NICs, and what they are plugged into.
 
 Half of the tier's latency lies on each NIC's link, so that two NICs on one switch are that
-latency apart; every cable between switches adds ``hop_latency``.
-
-Which part of a torus a job gets that does not fill it.
+latency apart; every cable between switches adds ``hop_latency``. Only the switches that the nodes
+of a job need are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import prod
 from typing import Any
 
-from simulator.errors import ClusterError
 from simulator.topology import SCALE_OUT, Link
 from topologies.cluster.fabrics import (
     DragonflyFabric,
@@ -25,72 +22,8 @@ from topologies.cluster.fabrics import (
 )
 from topologies.cluster.schema import Cluster
 from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
-from topologies.families.grid import grid_ends
-from topologies.families.ring_and_switch import cables
-
-
-def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
-    """Lengths of a box of ``count`` places inside the grid, as near to a cube as there is.
-
-    The shape with the least sum of lengths (the least diameter), and among those the one that is
-    longest in the last dimension: 2x2, 2x4, 4x4, 4x8 of a 16x16 pod, the slices that Cloud TPU
-    offers (docs.cloud.google.com/tpu/docs/v6e).
-
-    Raises
-    ------
-    ClusterError
-        If no box has that many places.
-
-    Examples
-    --------
-    >>> slice_shape((16, 16), 4), slice_shape((16, 16), 32), slice_shape((16, 16), 7)
-    ((2, 2), (4, 8), (1, 7))
-    """
-    shapes = list(_boxes(tuple(dimensions), count))
-    if not shapes:
-        grid = "x".join(map(str, dimensions))
-        raise ClusterError(f"no slice of {count} places exists in a grid of {grid}")
-    return min(shapes, key=lambda shape: (sum(shape), shape))
-
-
-def slice_ends(
-    dimensions: Sequence[int], count: int, *, closes: bool, multiple: int | None = None
-) -> list[tuple[int, int]]:
-    """Cables of the slice, places numbered row by row; a row that spans the grid may close.
-
-    A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e
-    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
-    wrap-around is switched optically between cubes of that length, so a slice of whole cubes
-    closes everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube").
-
-    Examples
-    --------
-    >>> slice_ends((16, 16), 4, closes=True)
-    [(0, 2), (1, 3), (0, 1), (2, 3)]
-    >>> len(slice_ends((16, 16), 256, closes=True))
-    512
-    >>> len(slice_ends((16, 16, 16), 64, closes=True, multiple=4)), 3 * 64
-    (192, 192)
-    """
-    shape = slice_shape(dimensions, count)
-    if multiple is None:
-        wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
-    else:
-        wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
-    return grid_ends(shape, wrap)
-
-
-def _boxes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    if not dimensions:
-        if count == 1:
-            yield ()
-        return
-    if count > prod(dimensions):
-        return
-    for length in range(1, min(dimensions[0], count) + 1):
-        if count % length == 0:
-            for rest in _boxes(dimensions[1:], count // length):
-                yield (length, *rest)
+from topologies.families.family import cables
+from topologies.families.grid import slice_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +72,30 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
 
 
 def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
-    """Links of the NICs, and those between the switches that the nodes in use need."""
-    plug, inner = _KINDS[type(fabric)]
+    """Links of the NICs, and those between the switches that the nodes in use need.
+
+    Parameters
+    ----------
+    fabric
+        What the cluster file says of it.
+    nics
+        Those of the nodes in use, as :func:`node_nics` lists them.
+    nodes
+        How many are in use.
+
+    Yields
+    ------
+    Link
+        Of the resource ``scale_out``.
+    """
+    plug, inner = _LINKS[type(fabric)]
     bandwidth, latency = fabric.bandwidth * fabric.efficiency, fabric.latency / 2
     plugs: dict[str, None] = {}
     for nic in nics:
-        place = plug(fabric, nic)
-        plugs[place] = None
-        yield Link(nic.out, place, nic.count * bandwidth, latency, SCALE_OUT)
-        yield Link(place, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
+        switch = plug(fabric, nic)
+        plugs[switch] = None
+        yield Link(nic.out, switch, nic.count * bandwidth, latency, SCALE_OUT)
+        yield Link(switch, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
     yield from inner(fabric, list(plugs), nodes)
 
 
@@ -226,9 +174,9 @@ def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iter
 def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
     del plugs
     node_bandwidth = fabric.nics_per_node * fabric.bandwidth * fabric.efficiency
-    places = slice_ends(fabric.dimensions, nodes, closes=True)
+    ends = slice_ends(fabric.dimensions, nodes, closes=True)
     yield from cables(
-        ((f"router:{one}", f"router:{other}") for one, other in places),
+        ((f"router:{here}", f"router:{there}") for here, there in ends),
         bandwidth=node_bandwidth / (2 * len(fabric.dimensions)),
         latency=fabric.hop_latency,
         resource=SCALE_OUT,
@@ -272,10 +220,10 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
-_KINDS: dict[
+_LINKS: dict[
     type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
 ]
-_KINDS = {
+_LINKS = {
     SwitchFabric: (lambda fabric, nic: "fabric", _no_links),
     LeafSpineFabric: (_leaf, _leaf_spine_links),
     RailFabric: (_rail, _rail_links),

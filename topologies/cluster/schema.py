@@ -5,27 +5,27 @@ is frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 """
 
 from math import prod
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import KINDS
 from topologies.cluster.fabrics import (
     Bandwidth,
+    ClusterPart,
     Count,
     Dimensions,
-    DragonflyFabric,
-    FatTreeFabric,
     Fraction,
     Latency,
     Multiple,
-    Part,
     PositiveMultiple,
     Rate,
     ScaleOut,
-    TorusFabric,
 )
+from topologies.families.family import ScaleUpRole
+from topologies.families.table import SCALE_UP_ROLES
 
 Generation = Literal[
     "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "tpu"
@@ -46,7 +46,25 @@ LinkTechnology = Literal[
 ]
 
 
-class Accelerator(Part):
+def _known_topology(name: object) -> object:
+    """Refuse what is no family of the table with a scale-up role."""
+    if name in list(SCALE_UP_ROLES):
+        return name
+    *names, last = map(repr, SCALE_UP_ROLES)
+    raise PydanticCustomError(
+        "literal_error", "Input should be {names}", {"names": f"{', '.join(names)} or {last}"}
+    )
+
+
+ScaleUpTopology = Annotated[
+    str,
+    BeforeValidator(_known_topology),
+    WithJsonSchema({"enum": list(SCALE_UP_ROLES), "type": "string"}),
+]
+"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`)."""
+
+
+class Accelerator(ClusterPart):
     """What computes: peak rates by data type, and the bandwidth of its memory.
 
     ``generation`` is the architecture by which a communication library chooses its constants.
@@ -58,7 +76,7 @@ class Accelerator(Part):
     memory_bandwidth: Bandwidth | None = None
 
 
-class ScaleUp(Part):
+class ScaleUp(ClusterPart):
     """The fabric inside a scale-up domain: NVLink, xGMI, ICI, or PCIe where there is nothing else.
 
     ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
@@ -73,7 +91,7 @@ class ScaleUp(Part):
     it a slice closes in the dimensions where it spans the torus.
     """
 
-    topology: Literal["switch", "fully_connected", "ring", "torus", "mesh"]
+    topology: ScaleUpTopology
     size: Count
     bandwidth: Bandwidth
     latency: Latency
@@ -85,13 +103,14 @@ class ScaleUp(Part):
 
     @model_validator(mode="after")
     def _dimensions_fit(self) -> Self:
-        if (self.dimensions is not None) != (self.topology in ("torus", "mesh")):
-            raise ValueError("dimensions belong to a torus or mesh, and to nothing else")
+        if (self.dimensions is not None) != self.role.dimensions:
+            grids = " or ".join(name for name, role in SCALE_UP_ROLES.items() if role.dimensions)
+            raise ValueError(f"dimensions belong to a {grids}, and to nothing else")
         if self.dimensions is not None and prod(self.dimensions) != self.size:
             raise ValueError(f"size {self.size} is not the product of {self.dimensions}")
         if self.wrap_multiple is not None and self.topology != "torus":
             raise ValueError("wrap_multiple belongs to a torus, and to nothing else")
-        if self.in_network_reduction and self.topology != "switch":
+        if self.in_network_reduction and not self.role.switched:
             raise ValueError("in_network_reduction needs a switch")
         return self
 
@@ -101,18 +120,17 @@ class ScaleUp(Part):
         return self.dimensions if self.dimensions is not None else (self.size,)
 
     @property
+    def role(self) -> ScaleUpRole:
+        """How the family of the topology serves inside a domain."""
+        return SCALE_UP_ROLES[self.topology]
+
+    @property
     def link_bandwidth(self) -> float:
         """Payload bandwidth of one link."""
-        if self.topology == "switch":
-            links = 1
-        elif self.topology == "fully_connected":
-            links = max(self.size - 1, 1)
-        else:
-            links = 2 * len(self.shape)
-        return self.bandwidth * self.efficiency / links
+        return self.bandwidth * self.efficiency / self.role.links(self.shape)
 
 
-class Pcie(Part):
+class Pcie(ClusterPart):
     """The port between a rank and its NICs, one direction.
 
     Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
@@ -124,20 +142,20 @@ class Pcie(Part):
     latency: Latency | None = None
 
 
-class Host(Part):
+class Host(ClusterPart):
     """The processor a node is built round: a library's network overhead depends on it."""
 
     cpu: Literal["amd", "intel", "grace", "power"]
 
 
-class Library(Part):
+class Library(ClusterPart):
     """The communication library that is usual on the machine."""
 
     name: Literal["nccl", "rccl", "xla", "none"]
     version: str | None = None
 
 
-class Calibrated(Part):
+class Calibrated(ClusterPart):
     """What a trace showed of one kind of collective, as multiples of what the file says elsewhere.
 
     ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
@@ -150,14 +168,48 @@ class Calibrated(Part):
     bandwidth: dict[str, PositiveMultiple] = Field(default_factory=dict)
 
 
-class Cluster(Part):
+class Cluster(ClusterPart):
     """Accelerators, the fabric of a scale-up domain, the fabric between domains.
 
-    ``nodes`` is the size of the machine; a job takes as many as it needs. A domain may span nodes
-    (GB200 NVL72) and a node may hold several domains, but a node lies in whole domains or a domain
-    in whole nodes. ``collective_overhead`` is paid once per call of a collective. ``sources`` says
-    for a field, named with dots, where its number is from. ``calibration`` is by kind of
-    collective.
+    Made by :func:`topologies.load_cluster` or :func:`topologies.parse_cluster`. Quantities are in
+    base units (s, B/s, FLOP/s) however the file writes them. A domain may span nodes (GB200 NVL72)
+    and a node may hold several domains, but a node lies in whole domains or a domain in whole
+    nodes.
+
+    Parameters
+    ----------
+    name, description
+        What tables call the machine, and a line about it.
+    accelerator
+        Peak rates and memory bandwidth.
+    ranks_per_node, nodes
+        Size of a node and of the machine; a job takes as many nodes as it needs.
+    scale_up
+        The fabric inside a domain.
+    scale_out
+        The fabric between domains; without it the machine is one domain.
+    pcie
+        The port between a rank and its NICs; without it nothing limits a rank before its NIC.
+    host, library
+        What decides a library's overheads.
+    collective_overhead
+        Paid once per call of a collective (s).
+    calibration
+        What a trace showed, by kind of collective.
+    sources
+        For a field, named with dots, where its number is from.
+
+    Raises
+    ------
+    ValidationError
+        Of pydantic, if a field is unknown, missing or wrong, or the fields contradict each other.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> cluster = load_cluster("dgx-a100")
+    >>> cluster.capacity, cluster.scale_up.topology, cluster.scale_out.nics_per_node
+    (1120, 'switch', 8)
     """
 
     name: str
@@ -196,17 +248,9 @@ class Cluster(Part):
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> Self:
-        match self.scale_out:
-            case TorusFabric(dimensions=dimensions):
-                most = prod(dimensions)
-            case DragonflyFabric(groups=groups, nodes_per_group=per_group):
-                most = groups * per_group
-            case FatTreeFabric(ports=ports, nics_per_node=nics):
-                most = ports**3 // 4 // nics
-            case _:
-                most = self.nodes
-        if self.nodes > most:
-            raise ValueError(f"scale_out has room for {most} nodes, not for {self.nodes}")
+        room = None if self.scale_out is None else self.scale_out.room
+        if room is not None and self.nodes > room:
+            raise ValueError(f"scale_out has room for {room} nodes, not for {self.nodes}")
         return self
 
     @model_validator(mode="after")
@@ -241,10 +285,10 @@ def quantities(cluster: Cluster) -> dict[str, object]:
 
 
 def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
+    leaves: list[tuple[str, object]] = []
     for key, value in table.items():
         if isinstance(value, dict):
-            found += _leaves(value, f"{prefix}{key}.")
+            leaves += _leaves(value, f"{prefix}{key}.")
         elif not isinstance(value, str):
-            found.append((f"{prefix}{key}", value))
-    return found
+            leaves.append((f"{prefix}{key}", value))
+    return leaves

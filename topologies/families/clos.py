@@ -1,21 +1,28 @@
-"""Trees of switches with more than one root: leaf-spine and the k-ary fat tree.
+"""Trees of switches with more than one root: leaf-spine, rail-optimised, the k-ary fat tree.
 
 C. Clos, "A study of non-blocking switching networks", Bell System Technical Journal 32 (1953);
 M. Al-Fares, A. Loukissas, A. Vahdat, "A Scalable, Commodity Data Center Network Architecture",
-SIGCOMM 2008.
-
-Rail-optimised: the ranks of one slot of every node share a switch, a rail.
-
-W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion
-Parameters" (arXiv 2307.12169), section 2, describes the rail-optimised fat tree that NVIDIA's
-SuperPODs have. Here without scale-up domains; a cluster file has them (``topology: rail``).
+SIGCOMM 2008; for rails W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training
+LLMs with Trillion Parameters" (arXiv 2307.12169), section 2, which describes the rail-optimised fat
+tree of NVIDIA's SuperPODs. Here without scale-up domains; a cluster file has them
+(``topology: rail``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from simulator.errors import TopologyError
 from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.ring_and_switch import cables
+from topologies.families.family import (
+    Bisection,
+    Counts,
+    Family,
+    ParsedSpec,
+    cables,
+    cables_cut,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,29 @@ def leaf_spine(
     ``p B / (s * oversubscription)``, so that for ``l`` even and an oversubscription of at least 1
     the bisection bandwidth is ``(l / 2) p B / oversubscription``.
 
+    Parameters
+    ----------
+    shape
+        How many leaves, spines and ranks.
+    bandwidth
+        Of one direction of a rank's cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    oversubscription
+        Bandwidth of a lower switch down over its bandwidth up.
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``leaf_spine(l=…, s=…, p=…)``, with nodes ``"leaf:0"`` and ``"spine:0"``.
+
+    Raises
+    ------
+    TopologyError
+        If the oversubscription or the bandwidth is not positive, or the latency negative.
+
     Examples
     --------
     >>> shape = LeafSpineShape(leaves=4, spines=2, ranks_per_leaf=4)
@@ -69,34 +99,6 @@ def leaf_spine(
     ]
     name = f"leaf_spine(l={shape.leaves}, s={shape.spines}, p={shape.ranks_per_leaf})"
     return topology(name, ranks, links)
-
-
-def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
-    """Three levels of switches that all have ``k`` = ``ports`` ports, nothing oversubscribed.
-
-    ``k**3 / 4`` ranks, ``5 k**2 / 4`` switches, ``3 k**3 / 2`` links, diameter 6, bisection
-    bandwidth ``(k**3 / 8) B``.
-
-    Examples
-    --------
-    >>> network = fat_tree(4, bandwidth=50e9, latency=1e-6)
-    >>> network.ranks, len(network.nodes) - network.ranks, len(network)
-    (16, 20, 96)
-    """
-    if ports < 2 or ports % 2:
-        raise TopologyError(f"fat_tree: {ports} is not an even number of ports")
-    half = ports // 2
-    ranks = ports * half * half
-    pairs = [
-        (pod, low, high) for pod in range(ports) for low in range(half) for high in range(half)
-    ]
-    ends: list[tuple[int | str, str]] = [
-        *((rank, "edge:{}.{}".format(*divmod(rank // half, half))) for rank in range(ranks)),
-        *((f"edge:{pod}.{low}", f"aggregation:{pod}.{high}") for pod, low, high in pairs),
-        *((f"aggregation:{pod}.{high}", f"core:{high}.{low}") for pod, low, high in pairs),
-    ]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"fat_tree({ports})", ranks, links)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,29 @@ def rail(
     oversubscription of at least ``1`` whole rails on a side make the least cut:
     ``(r / 2) n B / oversubscription``.
 
+    Parameters
+    ----------
+    shape
+        How many nodes, rails and spines.
+    bandwidth
+        Of one direction of a rank's cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    oversubscription
+        Bandwidth of a lower switch down over its bandwidth up.
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``rail(n=…, r=…, s=…)``, with nodes ``"rail:0"`` and ``"spine:0"``.
+
+    Raises
+    ------
+    TopologyError
+        If the oversubscription or the bandwidth is not positive, or the latency negative.
+
     Examples
     --------
     >>> network = rail(RailShape(nodes=4, rails=8, spines=2), bandwidth=50e9, latency=1e-6)
@@ -142,8 +167,8 @@ def rail(
     ranks = shape.nodes * shape.rails
     down = [(rank, f"rail:{rank % shape.rails}") for rank in range(ranks)]
     up = [
-        (f"rail:{one}", f"spine:{spine}")
-        for one in range(shape.rails)
+        (f"rail:{slot}", f"spine:{spine}")
+        for slot in range(shape.rails)
         for spine in range(shape.spines)
     ]
     links = list(cables(down, bandwidth=bandwidth, latency=latency, resource=resource))
@@ -152,3 +177,135 @@ def rail(
         links += cables(up, bandwidth=uplink, latency=latency, resource=resource)
     name = f"rail(n={shape.nodes}, r={shape.rails}, s={shape.spines})"
     return topology(name, ranks, links)
+
+
+def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
+    """Three levels of switches that all have ``k`` = ``ports`` ports, nothing oversubscribed.
+
+    ``k**3 / 4`` ranks, ``5 k**2 / 4`` switches, ``3 k**3 / 2`` links, diameter 6, bisection
+    bandwidth ``(k**3 / 8) B``.
+
+    Parameters
+    ----------
+    ports
+        Ports of every switch, ``k``, an even number.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``fat_tree(k)``, with nodes ``"edge:POD.0"``, ``"aggregation:POD.0"``, ``"core:0.0"``.
+
+    Raises
+    ------
+    TopologyError
+        If the ports are not an even number, the bandwidth not positive or the latency negative.
+
+    Examples
+    --------
+    >>> network = fat_tree(4, bandwidth=50e9, latency=1e-6)
+    >>> network.ranks, len(network.nodes) - network.ranks, len(network)
+    (16, 20, 96)
+    """
+    if ports < 2 or ports % 2:
+        raise TopologyError(f"fat_tree: {ports} is not an even number of ports")
+    half = ports // 2
+    ranks = ports * half * half
+    pairs = [
+        (pod, low, high) for pod in range(ports) for low in range(half) for high in range(half)
+    ]
+    ends: list[tuple[int | str, str]] = [
+        *((rank, "edge:{}.{}".format(*divmod(rank // half, half))) for rank in range(ranks)),
+        *((f"edge:{pod}.{low}", f"aggregation:{pod}.{high}") for pod, low, high in pairs),
+        *((f"aggregation:{pod}.{high}", f"core:{high}.{low}") for pod, low, high in pairs),
+    ]
+    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
+    return topology(f"fat_tree({ports})", ranks, links)
+
+
+def _leaf_spine_shape(spec: ParsedSpec) -> LeafSpineShape:
+    leaves, spines, ranks = spec.numbers
+    return LeafSpineShape(leaves=leaves, spines=spines, ranks_per_leaf=ranks)
+
+
+def _leaf_spine_counts(spec: ParsedSpec) -> Counts:
+    leaves, spines, per_leaf = spec.numbers
+    ranks = leaves * per_leaf
+    links = 2 * (ranks + leaves * spines)
+    return Counts(ranks, ranks + leaves + spines, links, 4 if leaves > 1 else 2)
+
+
+def _rail_shape(spec: ParsedSpec) -> RailShape:
+    nodes, rails, spines = spec.numbers
+    return RailShape(nodes=nodes, rails=rails, spines=spines)
+
+
+def _rail_counts(spec: ParsedSpec) -> Counts:
+    nodes, rails, spines = spec.numbers
+    ranks = nodes * rails
+    links = 2 * (ranks + rails * spines)
+    return Counts(ranks, ranks + rails + spines, links, 4 if rails > 1 else 2)
+
+
+def _half_the_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> Bisection:
+    """Half of the lower switches on a side: all their cables up, or all their ranks."""
+
+    def bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
+        if count(numbers) % 2:
+            return None
+        below = np.array([str(node).startswith(prefix) for node in network.nodes])
+        down = below[network.target] & (network.source < network.ranks)
+        up = below[network.source] & (network.target >= network.ranks)
+        sides = [network.bandwidth[links] for links in (down, up)]
+        if any(len(set(side.tolist())) > 1 for side in sides):
+            return None
+        return min(float(side.sum()) for side in sides) / 2
+
+    return bisection
+
+
+def _fat_tree_counts(spec: ParsedSpec) -> Counts:
+    (ports,) = spec.numbers
+    ranks = ports**3 // 4
+    return Counts(ranks, ranks + 5 * ports**2 // 4, 3 * ports**3 // 2, 6)
+
+
+_RATIO = "[:OVERSUBSCRIPTION]"
+
+FAMILIES = {
+    "leaf_spine": Family(
+        form="leaf_spine:LEAVESxSPINESxRANKS",
+        option=_RATIO,
+        example="leaf_spine:4x2x4:2",
+        numbers=range(3, 4),
+        build=lambda spec: leaf_spine(
+            _leaf_spine_shape(spec), oversubscription=spec.oversubscription, **spec.cable
+        ),
+        counts=_leaf_spine_counts,
+        bisection=_half_the_switches("leaf:", lambda numbers: numbers[0]),
+    ),
+    "rail": Family(
+        form="rail:NODESxRAILSxSPINES",
+        option=_RATIO,
+        example="rail:4x4x2",
+        numbers=range(3, 4),
+        build=lambda spec: rail(
+            _rail_shape(spec), oversubscription=spec.oversubscription, **spec.cable
+        ),
+        counts=_rail_counts,
+        bisection=_half_the_switches("rail:", lambda numbers: numbers[1]),
+    ),
+    "fat_tree": Family(
+        form="fat_tree:4",
+        example="fat_tree:4",
+        numbers=range(1, 2),
+        build=lambda spec: fat_tree(spec.numbers[0], **spec.cable),
+        counts=_fat_tree_counts,
+        bisection=cables_cut(lambda numbers: numbers[0] ** 3 / 8),
+    ),
+}

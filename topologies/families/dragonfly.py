@@ -4,16 +4,20 @@ J. Kim, W. J. Dally, S. Scott, D. Abts, "Technology-Driven, Highly-Scalable Drag
 ISCA 2008. Which router of a group has the cable to which other group is the *absolute
 arrangement* of E. Hastings et al., "Comparing global link arrangements for Dragonfly networks",
 CLUSTER 2015: global port ``k`` of group ``i`` leads to group ``k`` if ``k < i``, else ``k + 1``.
+
+Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, or by
+Valiant's detour over a group in between. The path function travels with the topology, so every
+engine and every what-if uses it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from simulator.errors import TopologyError
-from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.ring_and_switch import cables
+from simulator.topology import SCALE_UP, Node, Topology, topology
+from topologies.families.family import Counts, Family, ParsedSpec, cables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,22 @@ class DragonflyShape:
 
     The canonical, balanced dragonfly has ``a = 2p = 2h`` and ``g = ah + 1``. With fewer groups
     the ports left over carry further cables, the same number between every two groups.
+
+    Parameters
+    ----------
+    groups
+        Groups, ``g``.
+    routers
+        Routers of a group, ``a``.
+    ranks_per_router
+        Ranks on a router, ``p``.
+    global_links
+        Ports of a router for cables to other groups, ``h``.
+
+    Raises
+    ------
+    TopologyError
+        If there is nothing of something, or the global links do not reach every group.
     """
 
     groups: int
@@ -59,6 +79,29 @@ def dragonfly(
     with ``c`` cables per pair of groups (cables between the same two routers are one link with
     their bandwidth together); at most 3 links between routers, so diameter at most 5; bisection
     bandwidth of ``g`` even, all ranks of a group on one side, ``c (g / 2)**2 B``: an upper bound.
+
+    Parameters
+    ----------
+    shape
+        How many groups, routers, ranks and global links.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    global_bandwidth
+        Of one direction of a cable between groups (B/s); ``bandwidth`` if it is not given.
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``dragonfly(g=…, a=…, p=…, h=…)``; routers are the nodes ``"router:GROUP.ROUTER"``.
+
+    Raises
+    ------
+    TopologyError
+        If a bandwidth is not positive or the latency negative.
 
     Examples
     --------
@@ -101,16 +144,115 @@ def local_ends(shape: DragonflyShape, groups: Collection[int]) -> Iterator[tuple
 def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple[str, str]]:
     """Count the cables between routers of the given groups, in the absolute arrangement."""
     ends: Counter[tuple[str, str]] = Counter()
-    for one, other in combinations(sorted(groups), 2):
+    for low, high in combinations(sorted(groups), 2):
         for cable in range(shape.cables_per_pair):
-            there = cable * (shape.groups - 1) + other - 1
-            back = cable * (shape.groups - 1) + one
+            there = cable * (shape.groups - 1) + high - 1
+            back = cable * (shape.groups - 1) + low
             pair = (
-                router_name(one, there // shape.global_links),
-                router_name(other, back // shape.global_links),
+                router_name(low, there // shape.global_links),
+                router_name(high, back // shape.global_links),
             )
             ends[pair] += 1
     return ends
+
+
+def minimally(network: Topology, shape: DragonflyShape) -> Topology:
+    """Route a dragonfly over at most one global cable, also where a detour has as few hops."""
+
+    def route(source: int, target: int) -> Sequence[Node]:
+        return minimal(shape, source, target)
+
+    return replace(network, route=route)
+
+
+def by_valiant(network: Topology, shape: DragonflyShape) -> Topology:
+    """Route a dragonfly over a group in between, chosen by a hash of source and target.
+
+    Twice the global bytes of minimal routing, spread over all groups whatever the traffic.
+    """
+
+    def route(source: int, target: int) -> Sequence[Node]:
+        mixed = (source * _MIX + target * (_MIX >> 1)) % 2**64
+        return valiant(shape, source, target, via=(mixed >> 32) % shape.groups)
+
+    return replace(network, route=route)
+
+
+def minimal(shape: DragonflyShape, source: int, target: int) -> list[Node]:
+    """From rank to rank of a dragonfly over at most one global cable.
+
+    At most 3 hops between routers. Of several cables between two groups it takes the one whose
+    number is the sum of the two ranks modulo their count.
+
+    Examples
+    --------
+    >>> shape = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
+    >>> minimal(shape, 0, 71)
+    [0, 'router:0.0', 'router:0.3', 'router:8.0', 'router:8.3', 71]
+    """
+    ends = [_router_of(shape, rank) for rank in (source, target)]
+    return [source, *_between(shape, ends[0], ends[1], source + target), target]
+
+
+def valiant(shape: DragonflyShape, source: int, target: int, *, via: int) -> list[Node]:
+    """Go to group ``via`` first, and from there minimally: at most 5 hops between routers.
+
+    L. G. Valiant, "A scheme for fast parallel communication", SIAM J. Computing 11 (1982), as
+    J. Kim et al. (ISCA 2008) use it on groups: with ``via`` chosen at random per message, traffic
+    between two groups spreads over all others. Within a group, or via one of the two groups, it
+    is the minimal path.
+
+    Raises
+    ------
+    TopologyError
+        If there is no group ``via``.
+
+    Examples
+    --------
+    >>> shape = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
+    >>> valiant(shape, 0, 71, via=4)[1:-1]
+    ['router:0.0', 'router:0.1', 'router:4.0', 'router:4.3', 'router:8.2', 'router:8.3']
+    """
+    if not 0 <= via < shape.groups:
+        raise TopologyError(f"via group {via}: there are groups 0 to {shape.groups - 1}")
+    begin, end = _router_of(shape, source), _router_of(shape, target)
+    if begin[0] == end[0] or via in (begin[0], end[0]):
+        return minimal(shape, source, target)
+    _, there = _gateway(shape, begin[0], via, source + target)
+    middle = (via, there)
+    first = _between(shape, begin, middle, source + target)
+    second = _between(shape, middle, end, source + target)
+    return [source, *first, *second[1:], target]
+
+
+_MIX = 0x9E3779B97F4A7C15
+"""Odd and without a pattern (2**64 over the golden ratio): spreads pairs over groups."""
+
+
+def _router_of(shape: DragonflyShape, rank: int) -> tuple[int, int]:
+    if not 0 <= rank < shape.groups * shape.routers * shape.ranks_per_router:
+        raise TopologyError(f"{shape} has no rank {rank}")
+    return divmod(rank // shape.ranks_per_router, shape.routers)
+
+
+def _between(
+    shape: DragonflyShape, begin: tuple[int, int], end: tuple[int, int], choice: int
+) -> list[Node]:
+    """Routers from one to another, minimally."""
+    routers = [begin]
+    if begin[0] != end[0]:
+        here, there = _gateway(shape, begin[0], end[0], choice)
+        routers += [(begin[0], here), (end[0], there)]
+    routers.append(end)
+    return list(dict.fromkeys(router_name(*router) for router in routers))
+
+
+def _gateway(shape: DragonflyShape, group: int, other: int, choice: int) -> tuple[int, int]:
+    """Routers of two groups that a cable joins: the one of number ``choice``, counted round."""
+    cables = sorted(global_ends(shape, (group, other)).elements())
+    chosen = cables[choice % len(cables)]
+    low, high = (int(name.rpartition(".")[2]) for name in chosen)
+    return (low, high) if group < other else (high, low)
 
 
 def _name(shape: DragonflyShape) -> str:
@@ -118,3 +260,40 @@ def _name(shape: DragonflyShape) -> str:
         f"dragonfly(g={shape.groups}, a={shape.routers}, p={shape.ranks_per_router},"
         f" h={shape.global_links})"
     )
+
+
+def _shape_of(spec: ParsedSpec) -> DragonflyShape:
+    """Read the numbers; where the fourth is missing, as few global links as join all groups."""
+    groups, routers, ranks, *given = spec.numbers
+    fewest = -(-(groups - 1) // routers) if routers else 0
+    return DragonflyShape(
+        groups=groups,
+        routers=routers,
+        ranks_per_router=ranks,
+        global_links=given[0] if given else fewest,
+    )
+
+
+def _counts(spec: ParsedSpec) -> Counts:
+    """Count; there are fewer links where several cables join the same two routers."""
+    shape = _shape_of(spec)
+    routers = shape.groups * shape.routers
+    ranks = routers * shape.ranks_per_router
+    local = routers * (shape.routers - 1)
+    far = shape.cables_per_pair * shape.groups * (shape.groups - 1)
+    return Counts(ranks, ranks + routers, 2 * ranks + local + far, None)
+
+
+FAMILIES = {
+    "dragonfly": Family(
+        form="dragonfly:GROUPSxROUTERSxRANKS[xGLOBAL]",
+        example="dragonfly:5x4x2",
+        numbers=range(3, 5),
+        build=lambda spec: dragonfly(_shape_of(spec), **spec.cable),
+        counts=_counts,
+        routings={
+            "minimal": lambda network, spec: minimally(network, _shape_of(spec)),
+            "valiant": lambda network, spec: by_valiant(network, _shape_of(spec)),
+        },
+    )
+}

@@ -27,13 +27,38 @@ _NODE_FIELDS = ("rank", "id", "name", "label")
 def custom(
     path: str | Path, *, bandwidth: float | None = None, latency: float | None = None
 ) -> Topology:
-    """Read a graph; ``bandwidth`` and ``latency`` are for edges that do not give theirs.
+    """Read a graph of one's own.
+
+    Parameters
+    ----------
+    path
+        A GraphML (``.graphml``) or node-link JSON (``.json``) file.
+    bandwidth
+        Of edges that do not give theirs (B/s).
+    latency
+        Of edges that do not give theirs (s).
+
+    Returns
+    -------
+    Topology
+        Named after the file.
 
     Raises
     ------
     TopologyError
         If the file cannot be read or is no such graph: it names the file, the node or edge, and
         the field.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "pair.json"
+    >>> graph = {"nodes": [{"id": "a", "rank": 0}, {"id": "b", "rank": 1}],
+    ...          "edges": [{"source": "a", "target": "b", "bandwidth": "50 GB/s"}]}
+    >>> _ = path.write_text(json.dumps(graph))
+    >>> network = custom(path, latency=1e-6)
+    >>> network.name, network.ranks, len(network)
+    ('pair', 2, 2)
     """
     file = Path(path)
     defaults = {"bandwidth": bandwidth, "latency": latency}
@@ -47,17 +72,17 @@ def custom(
 def _topology(graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None]) -> Topology:
     names = _names(graph)
     links: list[Link] = []
-    for one, other, given in graph.edges(data=True):
+    for here, there, given in graph.edges(data=True):
         if unknown := sorted(set(given) - set(_EDGE_FIELDS)):
             raise TopologyError(
-                f"edge {one} - {other}: no such field {unknown[0]!r}; accepted:"
+                f"edge {here} - {there}: no such field {unknown[0]!r}; accepted:"
                 f" {', '.join(_EDGE_FIELDS)}"
             )
-        speed, delay = (_quantity(f"edge {one} - {other}", given, f, defaults) for f in _BASES)
+        speed, delay = (_quantity(f"edge {here} - {there}", given, f, defaults) for f in _BASES)
         resource = str(given.get("resource", SCALE_UP))
-        links.append(Link(names[one], names[other], speed, delay, resource))
+        links.append(Link(names[here], names[there], speed, delay, resource))
         if not graph.is_directed():
-            links.append(Link(names[other], names[one], speed, delay, resource))
+            links.append(Link(names[there], names[here], speed, delay, resource))
     ranks = sum(isinstance(node, int) for node in names.values())
     return topology(name, ranks, links)
 
@@ -117,8 +142,8 @@ def _read(file: Path) -> "nx.Graph[Any]":
     except OSError as error:
         raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
     except malformed as error:
-        told = " ".join(str(error).split())
-        raise TopologyError(f"{file}: not a graph: {told or type(error).__name__}") from error
+        reason = " ".join(str(error).split())
+        raise TopologyError(f"{file}: not a graph: {reason or type(error).__name__}") from error
     raise TopologyError(f"{file}: a graph is a .graphml or .json file")
 
 

@@ -1,24 +1,28 @@
-"""Grids of ranks: torus, mesh, a torus with some of its wrap-arounds missing, hypercube.
+"""Grids of ranks: torus, mesh, twisted torus, hypercube; their slices and their dimension order.
 
 Ranks are numbered row by row: the last dimension varies fastest. Closed forms: W. J. Dally,
 B. Towles, "Principles and Practices of Interconnection Networks" (2004), chapter 5.
-
-The twisted torus: a wrap-around that comes back shifted, so that a long grid is more alike.
-
-J. Camara, M. Moreto, E. Vallejo, R. Beivide, J. Miguel-Alonso, C. Martinez, J. Navaridas,
-"Twisted Torus Topologies for Enhanced Interconnection Networks", IEEE TPDS 21 (2010). TPU v4 has
-it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023, section 2.8).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from simulator.errors import TopologyError
-from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.ring_and_switch import cables
+from simulator.errors import ClusterError, TopologyError
+from simulator.topology import SCALE_UP, Node, Topology, topology
+from topologies.families.family import (
+    Counts,
+    Domain,
+    Family,
+    ParsedSpec,
+    ScaleUpRole,
+    cables,
+    cables_cut,
+)
 
 
 def torus(
@@ -29,6 +33,27 @@ def torus(
     ``n = prod(dimensions)`` nodes; ``2n`` links per dimension longer than 2, ``n`` for one of 2
     (a row of two has one cable), none for one of 1; diameter ``sum(d // 2)``; bisection bandwidth
     ``2 (n / d) B`` where ``d``, the longest dimension, is even and above 2.
+
+    Parameters
+    ----------
+    dimensions
+        Lengths of the grid.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``torus(4x8)``.
+
+    Raises
+    ------
+    TopologyError
+        If a length is not positive, the bandwidth not positive or the latency negative.
 
     Examples
     --------
@@ -57,6 +82,30 @@ def mesh(
     diameter ``sum(d - 1)``, bisection bandwidth ``(n / d) B`` where ``d``, the longest dimension,
     is even.
 
+    Parameters
+    ----------
+    dimensions
+        Lengths of the grid.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    wrap
+        Which dimensions close, one entry each; none if it is not given.
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``mesh(4x8)`` or ``mesh(4x8, wrap=yn)``.
+
+    Raises
+    ------
+    TopologyError
+        If a length or the bandwidth is not positive, ``wrap`` has another length, or the latency
+        is negative.
+
     Examples
     --------
     >>> len(mesh((4, 4), bandwidth=50e9, latency=1e-6))
@@ -74,12 +123,76 @@ def mesh(
     return topology(name, prod(dimensions), links)
 
 
+def twisted_torus(
+    dimensions: Sequence[int], *, bandwidth: float, latency: float, resource: str = SCALE_UP
+) -> Topology:
+    """Shift the wrap-around of every short dimension by ``k`` in every long one.
+
+    Lengths are ``k`` or ``2k`` with ``k >= 2`` and at least one of each: ``k x 2k``,
+    ``k x k x 2k``, ``k x 2k x 2k``. ``n`` nodes, and ``2 n`` links per dimension (for ``k = 2``
+    too, where a plain torus has half of it: the wrap-around leads elsewhere). ``k x 2k`` has
+    diameter ``k`` and bisection bandwidth ``4 k B`` (every cut was tried for ``k <= 3``), a plain
+    torus ``k // 2 + k`` and ``2 k B``. Parameters are those of :func:`torus`.
+
+    J. Camara, M. Moreto, E. Vallejo, R. Beivide, J. Miguel-Alonso, C. Martinez, J. Navaridas,
+    "Twisted Torus Topologies for Enhanced Interconnection Networks", IEEE TPDS 21 (2010). TPU v4
+    has it for slices of k x k x 2k and k x 2k x 2k (N. Jouppi et al., "TPU v4", ISCA 2023,
+    section 2.8).
+
+    Raises
+    ------
+    TopologyError
+        If the lengths are not ``k`` and ``2k``.
+
+    Examples
+    --------
+    >>> from topologies import diameter, torus
+    >>> plain = torus((4, 8), bandwidth=50e9, latency=1e-6)
+    >>> twisted = twisted_torus((4, 8), bandwidth=50e9, latency=1e-6)
+    >>> len(plain) == len(twisted), diameter(plain), diameter(twisted)
+    (True, 6, 4)
+    """
+    short, long = min(dimensions, default=0), max(dimensions, default=0)
+    if short < 2 or long != 2 * short or set(dimensions) != {short, long}:
+        raise TopologyError(
+            f"a twisted torus needs lengths k and 2k with k of at least 2, not {tuple(dimensions)}"
+        )
+    ends = [
+        (_rank_at(here, dimensions), _rank_at(_twisted_next(here, axis, dimensions), dimensions))
+        for here in product(*map(range, dimensions))
+        for axis in range(len(dimensions))
+    ]
+    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
+    return topology(f"twisted_torus({_times(dimensions)})", prod(dimensions), links)
+
+
 def hypercube(
     order: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP
 ) -> Topology:
     """``n = 2 ** order`` ranks, joined where their numbers differ in one bit.
 
     ``n`` nodes, ``n * order`` links, diameter ``order``, bisection bandwidth ``(n / 2) B``.
+
+    Parameters
+    ----------
+    order
+        Dimensions of the cube, ``log2 n``.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``hypercube(order)``.
+
+    Raises
+    ------
+    TopologyError
+        If the order or the latency is negative, or the bandwidth not positive.
 
     Examples
     --------
@@ -121,54 +234,136 @@ def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int
     return ends
 
 
-def _times(dimensions: Sequence[int]) -> str:
-    return "x".join(map(str, dimensions))
+def slice_ends(
+    dimensions: Sequence[int], count: int, *, closes: bool, multiple: int | None = None
+) -> list[tuple[int, int]]:
+    """Cables of the slice, places numbered row by row; a row that spans the grid may close.
+
+    A slice shorter than the grid has open rows: its wrap-around would leave the slice (TPU v5e
+    and v6e: "only an axis of 16", github jax-ml/scaling-book tpus.md). With ``multiple`` the
+    wrap-around is switched optically between cubes of that length, so a slice of whole cubes
+    closes everywhere, and no other anywhere (TPU v4 and v5p: "only multiples of a 4x4x4 cube").
+
+    Examples
+    --------
+    >>> slice_ends((16, 16), 4, closes=True)
+    [(0, 2), (1, 3), (0, 1), (2, 3)]
+    >>> len(slice_ends((16, 16), 256, closes=True))
+    512
+    >>> len(slice_ends((16, 16, 16), 64, closes=True, multiple=4)), 3 * 64
+    (192, 192)
+    """
+    shape = slice_shape(dimensions, count)
+    if multiple is None:
+        wrap = [closes and length == whole for length, whole in zip(shape, dimensions, strict=True)]
+    else:
+        wrap = [closes and not any(length % multiple for length in shape)] * len(shape)
+    return grid_ends(shape, wrap)
 
 
-def twisted_torus(
-    dimensions: Sequence[int], *, bandwidth: float, latency: float, resource: str = SCALE_UP
+def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
+    """Lengths of a box of ``count`` places inside the grid, as near to a cube as there is.
+
+    The shape with the least sum of lengths (the least diameter), and among those the one that is
+    longest in the last dimension: 2x2, 2x4, 4x4, 4x8 of a 16x16 pod, the slices that Cloud TPU
+    offers (docs.cloud.google.com/tpu/docs/v6e).
+
+    Raises
+    ------
+    ClusterError
+        If no box has that many places.
+
+    Examples
+    --------
+    >>> slice_shape((16, 16), 4), slice_shape((16, 16), 32), slice_shape((16, 16), 7)
+    ((2, 2), (4, 8), (1, 7))
+    """
+    shapes = list(_boxes(tuple(dimensions), count))
+    if not shapes:
+        grid = "x".join(map(str, dimensions))
+        raise ClusterError(f"no slice of {count} places exists in a grid of {grid}")
+    return min(shapes, key=lambda shape: (sum(shape), shape))
+
+
+def dimension_ordered(
+    network: Topology, dimensions: Sequence[int], *, wrap: Sequence[bool] | None = None
 ) -> Topology:
-    """Shift the wrap-around of every short dimension by ``k`` in every long one.
+    """Route a torus or mesh by dimension order: the first dimension first.
 
-    Lengths are ``k`` or ``2k`` with ``k >= 2`` and at least one of each: ``k x 2k``,
-    ``k x k x 2k``, ``k x 2k x 2k``. ``n`` nodes, and ``2 n`` links per dimension (for ``k = 2``
-    too, where a plain torus has half of it: the wrap-around leads elsewhere). ``k x 2k`` has
-    diameter ``k`` and bisection bandwidth ``4 k B`` (every cut was tried for ``k <= 3``), a plain
-    torus ``k // 2 + k`` and ``2 k B``.
+    Examples
+    --------
+    >>> from topologies import torus
+    >>> network = torus((4, 4), bandwidth=50e9, latency=1e-6)
+    >>> list(dimension_ordered(network, (4, 4)).route(0, 10))
+    [0, 4, 8, 9, 10]
+    """
+    shape = tuple(dimensions)
+
+    def route(source: int, target: int) -> Sequence[Node]:
+        return dimension_order(shape, source, target, wrap=wrap)
+
+    return replace(network, route=route)
+
+
+def dimension_order(
+    dimensions: Sequence[int], source: int, target: int, *, wrap: Sequence[bool] | None = None
+) -> list[int]:
+    """Correct one coordinate after the other, the first dimension first, the shorter way round.
+
+    Deadlock-free on a mesh (W. J. Dally, C. L. Seitz, IEEE Trans. Computers C-36, 1987); as long
+    as a shortest path. Halfway round, where both ways are as long, it goes up. ``wrap`` says which
+    dimensions close, all of them if it is not given.
 
     Raises
     ------
     TopologyError
-        If the lengths are not ``k`` and ``2k``.
+        If an end is not on the grid, or ``wrap`` has another length.
 
     Examples
     --------
-    >>> from topologies import diameter, torus
-    >>> plain = torus((4, 8), bandwidth=50e9, latency=1e-6)
-    >>> twisted = twisted_torus((4, 8), bandwidth=50e9, latency=1e-6)
-    >>> len(plain) == len(twisted), diameter(plain), diameter(twisted)
-    (True, 6, 4)
+    >>> dimension_order((4, 4), 0, 10)
+    [0, 4, 8, 9, 10]
+    >>> dimension_order((4, 4), 0, 15), dimension_order((4, 4), 0, 3, wrap=(True, False))
+    ([0, 12, 15], [0, 1, 2, 3])
     """
-    short, long = min(dimensions, default=0), max(dimensions, default=0)
-    if short < 2 or long != 2 * short or set(dimensions) != {short, long}:
+    shape = tuple(dimensions)
+    closes = [True] * len(shape) if wrap is None else list(wrap)
+    grid = np.arange(int(np.prod(shape))).reshape(shape)
+    if not (0 <= source < grid.size and 0 <= target < grid.size):
         raise TopologyError(
-            f"a twisted torus needs lengths k and 2k with k of at least 2, not {tuple(dimensions)}"
+            f"{source} to {target}: a grid of {shape} has ranks 0 to {grid.size - 1}"
         )
-    ends = [
-        (_number(place, dimensions), _number(_after(place, axis, dimensions), dimensions))
-        for place in product(*map(range, dimensions))
-        for axis in range(len(dimensions))
-    ]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    name = f"twisted_torus({'x'.join(map(str, dimensions))})"
-    return topology(name, prod(dimensions), links)
+    if len(closes) != len(shape):
+        raise TopologyError(f"wrap has {len(closes)} entries for {len(shape)} dimensions")
+    here = [int(coordinate) for coordinate in np.unravel_index(source, shape)]
+    goal = [int(coordinate) for coordinate in np.unravel_index(target, shape)]
+    path = [source]
+    for axis, length in enumerate(shape):
+        up = (goal[axis] - here[axis]) % length
+        forward = up <= length - up if closes[axis] else goal[axis] > here[axis]
+        while here[axis] != goal[axis]:
+            here[axis] = (here[axis] + (1 if forward else -1)) % length
+            path.append(int(grid[tuple(here)]))
+    return path
 
 
-def _after(place: tuple[int, ...], axis: int, dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Return the next place along an axis; past the end of a short one, long ones are shifted."""
+def _times(dimensions: Sequence[int]) -> str:
+    return "x".join(map(str, dimensions))
+
+
+def _rank_at(coordinates: Sequence[int], dimensions: Sequence[int]) -> int:
+    """Row by row, the last dimension fastest."""
+    rank = 0
+    for position, length in zip(coordinates, dimensions, strict=True):
+        rank = rank * length + position
+    return rank
+
+
+def _twisted_next(here: tuple[int, ...], axis: int, dimensions: Sequence[int]) -> tuple[int, ...]:
+    """Next coordinates along an axis; past the end of a short one, long ones are shifted."""
     short = min(dimensions)
-    after = list(place)
-    after[axis] = (place[axis] + 1) % dimensions[axis]
+    after = list(here)
+    after[axis] = (here[axis] + 1) % dimensions[axis]
     if dimensions[axis] == short and after[axis] == 0:
         for other, length in enumerate(dimensions):
             if length == 2 * short:
@@ -176,9 +371,139 @@ def _after(place: tuple[int, ...], axis: int, dimensions: Sequence[int]) -> tupl
     return tuple(after)
 
 
-def _number(place: Sequence[int], dimensions: Sequence[int]) -> int:
-    """Row by row, the last dimension fastest."""
-    number = 0
-    for position, length in zip(place, dimensions, strict=True):
-        number = number * length + position
-    return number
+def _boxes(dimensions: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Lengths of every box of ``count`` places."""
+    if not dimensions:
+        if count == 1:
+            yield ()
+        return
+    if count > prod(dimensions):
+        return
+    for length in range(1, min(dimensions[0], count) + 1):
+        if count % length == 0:
+            for rest in _boxes(dimensions[1:], count // length):
+                yield (length, *rest)
+
+
+def _domain_ends(domain: Domain, *, closes: bool) -> list[tuple[Node, Node]]:
+    """Cables of the slice of a domain's grid that a job gets."""
+    ends = slice_ends(
+        domain.lengths, len(domain.members), closes=closes, multiple=domain.wrap_multiple
+    )
+    return [(domain.members[here], domain.members[there]) for here, there in ends]
+
+
+def _grid_role(*, closes: bool, dimensions: bool) -> ScaleUpRole:
+    """Divide a rank's bandwidth over two links per dimension, those at an open end among them."""
+    return ScaleUpRole(
+        links=lambda lengths: 2 * len(lengths),
+        ends=partial(_domain_ends, closes=closes),
+        dimensions=dimensions,
+    )
+
+
+GRID_ROLE = _grid_role(closes=True, dimensions=False)
+"""A closed grid whose lengths no cluster file gives: the ring, a torus of one dimension."""
+
+
+def _torus_counts(spec: ParsedSpec) -> Counts:
+    ranks = prod(spec.numbers)
+    links = sum({1: 0, 2: ranks}.get(length, 2 * ranks) for length in spec.numbers)
+    return Counts(ranks, ranks, links, sum(length // 2 for length in spec.numbers))
+
+
+def _torus_cables(lengths: tuple[int, ...]) -> float | None:
+    longest = max(lengths)
+    if longest == 2:
+        return prod(lengths) / 2
+    return None if longest % 2 else 2 * prod(lengths) / longest
+
+
+def _twisted_counts(spec: ParsedSpec) -> Counts:
+    ranks, lengths = prod(spec.numbers), spec.numbers
+    diameter = min(lengths) if len(lengths) == 2 else None
+    return Counts(ranks, ranks, 2 * ranks * len(lengths), diameter)
+
+
+def _mesh_of(spec: ParsedSpec) -> Topology:
+    if set(spec.option) - {"y", "n"}:
+        raise ValueError(f"wrap-around {spec.option!r} is not y or n per dimension")
+    wrap = _wrap(spec) if spec.option else None
+    return mesh(spec.numbers, wrap=wrap, **spec.cable)
+
+
+def _wrap(spec: ParsedSpec) -> list[bool]:
+    """Read the option of a mesh, ``yn``: which dimensions close; none if it is not given."""
+    return [letter == "y" for letter in spec.option or "n" * len(spec.numbers)]
+
+
+def _mesh_counts(spec: ParsedSpec) -> Counts:
+    ranks, links, diameter = prod(spec.numbers), 0, 0
+    for length, closes in zip(spec.numbers, _wrap(spec), strict=False):  # the builder compares them
+        wraps = closes and length > 2
+        links += 2 * ranks if wraps else 2 * (ranks - ranks // max(length, 1))
+        diameter += length // 2 if closes else length - 1
+    return Counts(ranks, ranks, links, diameter)
+
+
+def _mesh_bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
+    return None if "wrap" in network.name else cables_cut(_open_mesh_cables)(network, numbers)
+
+
+def _open_mesh_cables(lengths: tuple[int, ...]) -> float | None:
+    longest = max(lengths)
+    return None if longest % 2 else prod(lengths) / longest
+
+
+def _cube_counts(spec: ParsedSpec) -> Counts:
+    (order,) = spec.numbers
+    return Counts(2**order, 2**order, 2**order * order, order)
+
+
+_LENGTHS = range(1, 9)
+
+FAMILIES = {
+    "torus": Family(
+        form="torus:4x4",
+        example="torus:4x4",
+        numbers=_LENGTHS,
+        build=lambda spec: torus(spec.numbers, **spec.cable),
+        counts=_torus_counts,
+        bisection=cables_cut(_torus_cables),
+        routings={
+            "dimension_order": lambda network, spec: dimension_ordered(network, spec.numbers)
+        },
+        scale_up=_grid_role(closes=True, dimensions=True),
+    ),
+    "twisted_torus": Family(
+        form="twisted_torus:4x8",
+        example="twisted_torus:4x8",
+        numbers=_LENGTHS,
+        build=lambda spec: twisted_torus(spec.numbers, **spec.cable),
+        counts=_twisted_counts,
+        bisection=cables_cut(lambda lengths: 4 * min(lengths) if len(lengths) == 2 else None),
+    ),
+    "mesh": Family(
+        form="mesh:4x4",
+        option="[:WRAP, as yn]",
+        example="mesh:4x4",
+        numbers=_LENGTHS,
+        build=_mesh_of,
+        counts=_mesh_counts,
+        bisection=_mesh_bisection,
+        routings={
+            "dimension_order": lambda network, spec: dimension_ordered(
+                network, spec.numbers, wrap=_wrap(spec)
+            )
+        },
+        scale_up=_grid_role(closes=False, dimensions=True),
+    ),
+    "hypercube": Family(
+        form="hypercube:4",
+        example="hypercube:4",
+        numbers=range(1, 2),
+        build=lambda spec: hypercube(spec.numbers[0], **spec.cable),
+        counts=_cube_counts,
+        bisection=cables_cut(lambda numbers: 2 ** numbers[0] / 2),
+    ),
+}

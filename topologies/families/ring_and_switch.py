@@ -1,36 +1,22 @@
-"""Every rank one step from every other: the switch and the full mesh.
-
-The one helper that every family of topologies shares: a cable is two links.
-
-Ranks in a row: the ring and the line.
+"""Ranks in a row (ring, line), and every rank one step from every other (switch, full mesh).
 
 Closed forms: W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks"
-(2004), chapter 5: a ring is the k-ary 1-cube, a line the k-ary 1-mesh.
+(2004), chapter 5: a ring is the k-ary 1-cube, a line the k-ary 1-mesh; chapter 6: the crossbar.
 """
 
-from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from simulator.topology import SCALE_UP, Link, Node, Topology, topology
-
-
-def cables(
-    ends: Iterable[tuple[Node, Node]],
-    *,
-    bandwidth: float,
-    latency: float,
-    resource: str = SCALE_UP,
-) -> Iterator[Link]:
-    """Both directions of every cable; ``bandwidth`` is that of one direction.
-
-    Examples
-    --------
-    >>> [(link.source, link.target) for link in cables([(0, 1)], bandwidth=1.0, latency=0.0)]
-    [(0, 1), (1, 0)]
-    """
-    for one, other in ends:
-        yield Link(one, other, bandwidth, latency, resource)
-        yield Link(other, one, bandwidth, latency, resource)
+from simulator.topology import SCALE_UP, Node, Topology, topology
+from topologies.families.family import (
+    Counts,
+    Domain,
+    Family,
+    ParsedSpec,
+    ScaleUpRole,
+    cables,
+    cables_cut,
+)
+from topologies.families.grid import GRID_ROLE
 
 
 def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
@@ -38,6 +24,27 @@ def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_
 
     For ``n >= 3`` ranks: ``n`` nodes, ``2n`` links, diameter ``n // 2``, bisection bandwidth
     ``2 B``. Two ranks have one cable, not two.
+
+    Parameters
+    ----------
+    ranks
+        Number of ranks, ``n``.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``ring(n)``.
+
+    Raises
+    ------
+    TopologyError
+        If there is no rank, the bandwidth is not positive or the latency negative.
 
     Examples
     --------
@@ -54,7 +61,8 @@ def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_
 def line(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
     """Every rank joined to the next one.
 
-    ``n`` nodes, ``2(n - 1)`` links, diameter ``n - 1``, bisection bandwidth ``B``.
+    ``n`` nodes, ``2(n - 1)`` links, diameter ``n - 1``, bisection bandwidth ``B``. Parameters are
+    those of :func:`ring`.
 
     Examples
     --------
@@ -72,6 +80,27 @@ def switch(ranks: int, *, bandwidth: float, latency: float, resource: str = SCAL
     ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar
     (Dally and Towles 2004, chapter 6). ``latency`` is that of one link, so a message between two
     ranks pays it twice.
+
+    Parameters
+    ----------
+    ranks
+        Number of ranks, ``n``.
+    bandwidth
+        Of one direction of a port, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``switch(n)``; the switch is the node ``"switch"``.
+
+    Raises
+    ------
+    TopologyError
+        If there is no rank, the bandwidth is not positive or the latency negative.
 
     Examples
     --------
@@ -93,6 +122,27 @@ def fully_connected(
     ``(n // 2) * ((n + 1) // 2) * B``: the links of the complete bipartite graph between the
     halves.
 
+    Parameters
+    ----------
+    ranks
+        Number of ranks, ``n``.
+    bandwidth
+        Of one direction of a cable, ``B`` (B/s).
+    latency
+        Of a link (s).
+    resource
+        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+
+    Returns
+    -------
+    Topology
+        Named ``fully_connected(n)``.
+
+    Raises
+    ------
+    TopologyError
+        If there is no rank, the bandwidth is not positive or the latency negative.
+
     Examples
     --------
     >>> len(fully_connected(4, bandwidth=100e9, latency=1e-6))
@@ -101,3 +151,72 @@ def fully_connected(
     ends = combinations(range(ranks), 2)
     links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
     return topology(f"fully_connected({ranks})", ranks, links)
+
+
+def _ring_counts(spec: ParsedSpec) -> Counts:
+    (ranks,) = spec.numbers
+    return Counts(ranks, ranks, 2 * ranks if ranks > 2 else 2 * (ranks - 1), ranks // 2)
+
+
+def _line_counts(spec: ParsedSpec) -> Counts:
+    (ranks,) = spec.numbers
+    return Counts(ranks, ranks, 2 * (ranks - 1), ranks - 1)
+
+
+def _switch_counts(spec: ParsedSpec) -> Counts:
+    (ranks,) = spec.numbers
+    return Counts(ranks, ranks + 1, 2 * ranks, 2 if ranks > 1 else 0)
+
+
+def _full_counts(spec: ParsedSpec) -> Counts:
+    (ranks,) = spec.numbers
+    return Counts(ranks, ranks, ranks * (ranks - 1), min(ranks - 1, 1))
+
+
+def _star(domain: Domain) -> list[tuple[Node, Node]]:
+    return [(rank, domain.switch) for rank in domain.members]
+
+
+def _every_pair(domain: Domain) -> list[tuple[Node, Node]]:
+    return list(combinations(domain.members, 2))
+
+
+_ONE_NUMBER = range(1, 2)
+
+FAMILIES = {
+    "ring": Family(
+        form="ring:8",
+        example="ring:8",
+        numbers=_ONE_NUMBER,
+        build=lambda spec: ring(spec.numbers[0], **spec.cable),
+        counts=_ring_counts,
+        bisection=cables_cut(lambda numbers: 2 if numbers[0] > 2 else 1),
+        scale_up=GRID_ROLE,  # of one dimension
+    ),
+    "line": Family(
+        form="line:8",
+        example="line:8",
+        numbers=_ONE_NUMBER,
+        build=lambda spec: line(spec.numbers[0], **spec.cable),
+        counts=_line_counts,
+        bisection=cables_cut(lambda numbers: 1),
+    ),
+    "switch": Family(
+        form="switch:8",
+        example="switch:8",
+        numbers=_ONE_NUMBER,
+        build=lambda spec: switch(spec.numbers[0], **spec.cable),
+        counts=_switch_counts,
+        bisection=cables_cut(lambda numbers: numbers[0] // 2),
+        scale_up=ScaleUpRole(links=lambda lengths: 1, ends=_star, switched=True),
+    ),
+    "fully_connected": Family(
+        form="fully_connected:8",
+        example="fully_connected:8",
+        numbers=_ONE_NUMBER,
+        build=lambda spec: fully_connected(spec.numbers[0], **spec.cable),
+        counts=_full_counts,
+        bisection=cables_cut(lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2)),
+        scale_up=ScaleUpRole(links=lambda lengths: max(lengths[0] - 1, 1), ends=_every_pair),
+    ),
+}

@@ -250,14 +250,9 @@ def load_model(name_or_path: str | Path) -> Model:
         text = (files("traces") / "models" / f"{name_or_path}.yaml").read_text("utf-8")
         return parse_model(text, source=str(name_or_path))
     path = Path(name_or_path)
-    if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
-        near = get_close_matches(str(name_or_path), model_names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TraceError(
-            f"{name_or_path}: no such model; {hint}there are {', '.join(model_names())}, "
-            "and a path of a YAML file will do"
-        )
     try:
+        if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
+            raise _unknown(str(name_or_path))
         with path.open("rb") as file:
             data = file.read(_LONGEST + 1)
         if len(data) > _LONGEST:
@@ -267,6 +262,15 @@ def load_model(name_or_path: str | Path) -> Model:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error
     return parse_model(text, source=str(path))
+
+
+def _unknown(name: str) -> TraceError:
+    near = get_close_matches(name, model_names(), n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return TraceError(
+        f"{name}: no such model; {hint}there are {', '.join(model_names())}, "
+        "and a path of a YAML file will do"
+    )
 
 
 def parse_model(text: str, *, source: str) -> Model:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from collectives import LIBRARIES, Machine, busbw, check
 from collectives.algorithms.tree import (
-    all_reduce,
     chained_all_reduce,
+    double_tree_all_reduce,
     parents,
     switched_all_reduce,
 )
@@ -166,8 +166,8 @@ def test_what_is_remembered_changes_no_result():
 
 @pytest.mark.parametrize("n", range(1, 34))
 def test_double_trees_reduce_whatever_the_number_of_ranks(n):
-    check(all_reduce(n))
-    assert len(all_reduce(n).steps) == 2 * (n - 1).bit_length()
+    check(double_tree_all_reduce(n))
+    assert len(double_tree_all_reduce(n).steps) == 2 * (n - 1).bit_length()
     assert np.all(parents(n)[1:] % 2 == 0)
 
 
@@ -180,7 +180,7 @@ def test_trees_between_domains_reduce(local, domains):
 
 @pytest.mark.parametrize("n", [4, 8, 16, 64])
 def test_a_rank_between_two_trees_sends_twice_the_message_at_most(n):
-    schedule = all_reduce(n)
+    schedule = double_tree_all_reduce(n)
     sent = np.zeros(n)
     for step in schedule.steps:
         np.add.at(sent, step.source, step.count / schedule.parts)

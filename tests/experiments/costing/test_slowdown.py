@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_simulator_slowing import CLUSTER, DEEP, as_recorded, slowed
 from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
@@ -24,6 +23,7 @@ from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.programs import skew_clocks, with_noise
+from helpers.slowed_programs import CLUSTER, DEEP, as_recorded, slowed
 from simulator.builder import WorkloadBuilder
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline

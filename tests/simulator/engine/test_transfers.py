@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.algorithms import direct, hierarchical, ring, tree
-from collectives.algorithms import logarithmic as recursive
+from collectives.algorithms import direct, hierarchical, logarithmic, ring, tree
 from helpers.strategies import (
     SCHEDULES,
     SHAPES,
@@ -36,7 +35,7 @@ UNIFORM = {
     "gather": direct.gather,
     "hierarchical": lambda n: hierarchical.all_reduce(2, n // 2),
     "rings": lambda n: ring.all_reduce_over_rings(ring.orders(np.arange(n).reshape(2, -1))),
-    "halving_doubling": recursive.halving_doubling_all_reduce,
+    "halving_doubling": logarithmic.halving_doubling_all_reduce,
 }
 
 

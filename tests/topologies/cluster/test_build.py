@@ -152,13 +152,13 @@ def test_the_efficiency_of_a_tier_is_in_its_links():
 
 def test_ranks_fill_nodes_in_order_or_are_spread_evenly():
     cluster = small()
-    assert [place(cluster, 6).place(rank) for rank in (0, 3, 4, 5)] == [
+    assert [place(cluster, 6).seat(rank) for rank in (0, 3, 4, 5)] == [
         (0, 0),
         (0, 3),
         (1, 0),
         (1, 1),
     ]
-    assert [place(cluster, 6, 3).place(rank) for rank in (0, 1, 2, 5)] == [
+    assert [place(cluster, 6, 3).seat(rank) for rank in (0, 1, 2, 5)] == [
         (0, 0),
         (0, 1),
         (1, 0),

@@ -8,7 +8,7 @@ import yaml
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from topologies import Cluster, build, catalog, load_cluster, parse_cluster, quantities
-from topologies.cluster.scale_out import slice_shape
+from topologies.families.grid import slice_shape
 
 NAMES = (
     "a100-mesh-4 aws-p4d aws-p5 azure-nd-h100-v5 dgx-a100 dgx-v100 gb200-nvl72 gcp-a3-mega"

@@ -183,6 +183,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     ):
         with pytest.raises(ClusterError, match=f"cannot be read as a cluster: .*{reason}"):
             load_cluster(tmp_path / name)
+    with pytest.raises(ClusterError, match=r"^n{300}: cannot be read as a cluster: File name too"):
+        load_cluster("n" * 300)
 
 
 def test_the_values_one_may_double_come_in_a_fixed_order():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.algorithms import logarithmic as recursive
-from collectives.algorithms import ring
+from collectives.algorithms import logarithmic, ring
 from helpers.strategies import SCHEDULES, full_network, plan, switch_network, workloads
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
@@ -282,7 +281,7 @@ def test_collectives_are_written_as_their_transfers(tmp_path, kind):
 def test_chunks_that_go_together_are_one_message(tmp_path):
     path = tmp_path / "x.goal"
     write_goal(
-        job(), path, lambda call: recursive.halving_doubling_all_reduce(len(call.group.ranks))
+        job(), path, lambda call: logarithmic.halving_doubling_all_reduce(len(call.group.ranks))
     )
     size = goal.load(path).workload.calls.size.tolist()
     assert Counter(size) == {2048: 8, 1024: 8}

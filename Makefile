@@ -89,7 +89,7 @@ bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
 docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or reference fails
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 validate: $(READY)  ## results against published measurements

@@ -38,6 +38,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import twofold
 from collectives.files.schedule_file import load_schedule
 from experiments.cli.main import app
 from helpers.places import ROOT
@@ -51,6 +52,8 @@ WIDTH = "100"
 """Columns of the terminal that the commands believe to print to."""
 
 UPDATE = os.environ.get("UPDATE_DOCUMENTS") == "1"
+
+PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 READERS: dict[str, Callable[[Path], object]] = {
     "cluster": load_cluster,
@@ -69,6 +72,12 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 SHELL = {"cat", "ls", "make", "python"}
 """Commands that are not ours."""
+
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in (*PACKAGES, "benchmarks", "docs", "tests")
+    for path in (ROOT / folder).rglob("*.*")
+]
 
 _FENCE = re.compile(
     r"(?:^<!-- (?P<comment>.+?) -->\n\n?)?"
@@ -271,8 +280,7 @@ def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(text):
         assert (page.parent / target).exists(), f"{name_of(page)}: no {target}"
     for name in _MODULE.findall(text):
-        places = (ROOT, page.parent, ROOT / "tests")
-        assert any((place / name).exists() for place in places), f"{name_of(page)}: no {name}"
+        assert any(f"/{file}".endswith(f"/{name}") for file in FILES), f"{name_of(page)}: no {name}"
 
 
 def test_a_block_is_found_with_its_line_and_its_comment() -> None:
@@ -318,3 +326,15 @@ def test_a_file_is_written_and_read_by_its_reader() -> None:
 )
 def test_dots_stand_for_text_and_for_lines(expected: str, printed: str, *, same: bool) -> None:
     assert matches(expected, printed) is same
+
+
+def test_the_reference_has_every_name_of_the_door_and_where_it_is() -> None:
+    page = (ROOT / "docs" / "reference" / "door.md").read_text()
+    shown = {
+        name: place
+        for place, name in re.findall(
+            r"^::: (\S+)\n    options:\n      heading: tf\.(\w+)$", page, re.M
+        )
+    }
+    door = {name: place.replace(":", ".").rstrip(".") for name, place in twofold._PLACES.items()}
+    assert shown == {name: place for name, place in door.items() if name != "__version__"}

@@ -20,6 +20,12 @@ PYTEST := -m pytest --numprocesses auto
 # True of a Python that is new enough and can make virtual environments with pip in them.
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
+# Numba keeps what it compiles with and without a check of indices under one name.
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$(CURDIR)/.numba-boundscheck"
+# Tests of hot loops, and of the readers whose files these index.
+INDEXED := tests/simulator/routing tests/simulator/analytic tests/simulator/analysis \
+  tests/simulator/test_*.py tests/traces/chakra tests/traces/goal tests/traces/matching
+
 # $(call find_python,names) sets the shell's $python, or stops: a name on PATH need not be one that
 # runs.
 find_python = for python in $(1) ""; do \
@@ -85,6 +91,10 @@ test: check  ## check, then all tests but the slow ones
 test-all: check bounds  ## check, then all tests, the slow ones too, and the hot loops with bounds
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
+bounds: $(READY)  ## the tests of readers and hot loops with every index checked
+	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold warm)
+	$(call stage,tests with checked indices,$(CHECKED) $(BIN)/python $(PYTEST) $(INDEXED))
+
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
@@ -116,5 +126,5 @@ lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	  .import_linter_cache *.egg-info
+	  .import_linter_cache .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

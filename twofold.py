@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from experiments.questions.curve import curve as curve
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
+    from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
@@ -60,9 +61,10 @@ if TYPE_CHECKING:
     from topologies.cluster.catalog import parse_cluster as parse_cluster
     from topologies.cluster.schema import Cluster as Cluster
     from topologies.spec import parse_topology as parse_topology
-    from traces.card.package import load as load
+    from traces.card.package import load_package as load
     from traces.generate.model import Model as Model
     from traces.generate.parallelism import Parallelism as Parallelism
+    from traces.generate.plan import GenerationPlan as GenerationPlan
     from traces.generate.run import Serving as Serving
     from traces.generate.run import Training as Training
 
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
 
 _QUESTIONS = "experiments.questions"
 _PLACES = {
-    "load": "traces.card.package:load",
+    "load": "traces.card.package:load_package",
     "inspect": f"{_QUESTIONS}.inspect_trace:look",
     "utility": f"{_QUESTIONS}.utility:utility",
     "sweep": f"{_QUESTIONS}.sweep:sweep",
@@ -85,6 +87,8 @@ _PLACES = {
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "generate": f"{_QUESTIONS}.generate:generate",
+    "plan_on": f"{_QUESTIONS}.generate:plan_on",
+    "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "collective": f"{_QUESTIONS}.collective:collective",
     "topology": f"{_QUESTIONS}.topology:topology",
@@ -120,6 +124,7 @@ _PLACES = {
 __all__ = [
     "Baseline",
     "Cluster",
+    "GenerationPlan",
     "Link",
     "Model",
     "Parallelism",
@@ -154,6 +159,7 @@ __all__ = [
     "package",
     "parse_cluster",
     "parse_topology",
+    "plan_on",
     "replay",
     "simulate",
     "steps",
@@ -174,13 +180,32 @@ def _loaded(name: str) -> object:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     module, _, inner = _PLACES[name].partition(":")
-    found: object = import_module(module)
+    try:
+        found: object = import_module(module)
+    except ImportError as error:
+        raise ImportError(_hidden() or str(error)) from error
     if inner:
         found = getattr(found, inner)
     if name == "__version__":
         found = import_module(module).version()
     globals()[name] = found
     return found
+
+
+def _hidden() -> str:
+    """Say which of the packages is a stranger's of the same name; "" if none is."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    for package in ("simulator", "topologies", "collectives", "traces", "experiments"):
+        spec = find_spec(package)
+        origin = "missing" if spec is None else spec.origin or str(spec.submodule_search_locations)
+        if Path(origin).parent.parent != Path(__file__).parent:
+            return (
+                f"{package!r} is {origin} and not twofold's: rename it, or run python -P, which "
+                "does not look beside the script first"
+            )
+    return ""
 
 
 if not TYPE_CHECKING:

@@ -22,14 +22,14 @@ from benchmarks import cases
 from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
-from experiments.evaluate.design_points import steps, steps_at
+from experiments.evaluate.design_points import Study, steps_at
 from experiments.questions.utility_bound import most_utility
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
-from traces.profiler.link import linked
+from traces.profiler.link import link_job
 
 _RANKS = 1024
 _NOTHING = ["-c", "import msgspec, numpy"]
@@ -107,14 +107,14 @@ def _reading() -> Iterator[Figure]:
 def _linking() -> Iterator[Figure]:
     path, _ = cases.job()
     job = read_job(path)
-    ops = len(linked(path, job).workload)
-    seconds = median(lambda: linked(path, job), 3)
+    ops = len(link_job(path, job).workload)
+    seconds = median(lambda: link_job(path, job), 3)
     rate = ops / seconds
     yield Figure("linking and matching", rate, "ops/s", remark=f"{ops:,} ops of {path.name}")
     with tempfile.TemporaryDirectory() as folder:
         large = cases.large_file(Path(folder))
         size = large.stat().st_size / 1e6
-        rate = size / median(lambda: linked(large, read_job(large)), 3)
+        rate = size / median(lambda: link_job(large, read_job(large)), 3)
         what = "from the file to the workload of a step"
         yield Figure("reading and linking", rate, "MB/s", 100, most=False, remark=what)
 
@@ -163,9 +163,9 @@ def _studies() -> Iterator[Figure]:
     seconds = median(lambda: contract(workload))
     yield Figure("its time", 1e3 * seconds, "ms", 100)
     asked = cases.what_ifs(scenario)
-    steps(asked)
-    seconds = median(lambda: steps(cases.what_ifs(scenario)))
-    apart = median(lambda: [one.run() for one in cases.what_ifs(scenario)])
+    Study(scenario).steps(asked)
+    seconds = median(lambda: Study(scenario).steps(asked))
+    apart = median(lambda: [change.apply(scenario).scenario.run() for change in asked])
     remark = f"{len(asked)} scenarios; one by one {1e3 * apart:.0f} ms"
     yield Figure("all utilities, analytic", 1e3 * seconds, "ms", 200, remark=remark)
     yield from _design_points(scenario)

@@ -8,8 +8,9 @@ import numpy as np
 
 from collectives.algorithms import ring as ring_schedules
 from experiments.baseline import Settings, baseline
-from experiments.questions.generate import Step, representatives, roofline
-from experiments.scenario.resources import RESOURCES, improve
+from experiments.questions.generate import plan_on, representatives
+from experiments.scenario.change import Change
+from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
@@ -20,8 +21,8 @@ from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload
 from topologies import Cluster, load_cluster
 from traces.generate.generate import generate
-from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
+from traces.generate.plan import GenerationPlan
 from traces.generate.run import Training
 
 ROOT = Path(__file__).parents[1]
@@ -47,9 +48,9 @@ def study() -> Scenario:
     return baseline(path, cluster, Settings(engine="analytic", nodes=nodes)).scenario
 
 
-def what_ifs(scenario: Scenario) -> list[Scenario]:
-    """Make the baseline and twice of every resource that the cluster has."""
-    return [scenario, *(improve(scenario, name, 2) for name in RESOURCES if has(scenario, name))]
+def what_ifs(scenario: Scenario) -> list[Change]:
+    """Make the change to nothing, and to twice of every resource that the cluster has."""
+    return [Change(), *(better(name) for name in RESOURCES if has(scenario, name))]
 
 
 def has(scenario: Scenario, resource: str) -> bool:
@@ -94,43 +95,44 @@ def large_file(folder: Path) -> Path:
 
 def generated() -> Workload:
     """Make a step of Llama 3.1 405B on 1,024 ranks: a million ops."""
-    return generate(
-        load_model("llama-3.1-405b"),
-        Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1),
-        Training(micro_batch=1, global_batch=8 * 10, sequence=8192),
-        roofline(load_cluster("hgx-h100"), "bf16"),
+    plan = plan_on(
+        machine(),
+        model="llama-3.1-405b",
+        parallelism=Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1),
+        run=Training(micro_batch=1, global_batch=8 * 10, sequence=8192),
     )
+    return generate(plan)[0]
 
 
-def large_step(ranks: int) -> Step:
+def large_step(ranks: int) -> GenerationPlan:
     """Describe a step of Llama 3.1 405B, 16 micro-batches on each replica of 128 ranks."""
-    return Step(
-        load_model("llama-3.1-405b"),
-        Parallelism(tp=8, pp=16, dp=ranks // 128, sequence_parallel=True),
-        Training(micro_batch=1, global_batch=16 * (ranks // 128), sequence=8192),
-        roofline(load_cluster("hgx-h100"), "bf16"),
+    return plan_on(
+        machine(),
+        model="llama-3.1-405b",
+        parallelism=Parallelism(tp=8, pp=16, dp=ranks // 128, sequence_parallel=True),
+        run=Training(micro_batch=1, global_batch=16 * (ranks // 128), sequence=8192),
     )
 
 
 def large(ranks: int = 1024) -> Scenario:
     """Make all ranks of it: on 1,024, 1.9 million ops and 160,000 calls."""
-    return large_step(ranks).scenario(machine(), "flow")
+    return Scenario(generate(large_step(ranks))[0], machine())
 
 
 def folded(ranks: int = 16_384) -> Scenario:
     """Make the ranks of it that stand for all, and check that they do."""
-    return representatives(large_step(ranks), machine())[0]
+    return Scenario(representatives(large_step(ranks), machine()).workload, machine())
 
 
 def replicas(ranks: int) -> Scenario:
     """Make a step with the same work for every rank, whatever their number."""
-    step = Step(
-        load_model("llama-3.1-8b"),
-        Parallelism(tp=8, dp=ranks // 8, sequence_parallel=True),
-        Training(micro_batch=1, global_batch=4 * (ranks // 8), sequence=8192),
-        roofline(load_cluster("hgx-h100"), "bf16"),
+    plan = plan_on(
+        machine(),
+        model="llama-3.1-8b",
+        parallelism=Parallelism(tp=8, dp=ranks // 8, sequence_parallel=True),
+        run=Training(micro_batch=1, global_batch=4 * (ranks // 8), sequence=8192),
     )
-    return step.scenario(machine(), "flow")
+    return Scenario(generate(plan)[0], machine())
 
 
 def machine() -> Cluster:

@@ -15,15 +15,14 @@ from benchmarks.cases import design_points
 from benchmarks.measure import Figure, median, process
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Study
-from experiments.questions.generate import roofline
+from experiments.questions.generate import plan_on
 from simulator.workload import Workload
 from topologies import load_cluster
-from traces.chakra.reader import read
+from traces.chakra.files import read_messages
 from traces.chakra.schema import OWN, MetadataMessage, NodeMessage
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 from traces.chakra.write import write_chakra
 from traces.generate.generate import generate
-from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
 
@@ -65,22 +64,25 @@ def first_answers() -> Iterator[Figure]:
 def without_our_attributes(folder: Path) -> None:
     """Take out of Chakra files what no other tool writes."""
     for path in folder.glob("*.et"):
-        nodes = [NodeMessage.FromString(node.SerializeToString()) for node in read(path).nodes]
+        nodes = [
+            NodeMessage.FromString(node.SerializeToString()) for node in read_messages(path).nodes
+        ]
         for node in nodes:
             for place in reversed(range(len(node.attr))):
                 if node.attr[place].name.startswith(OWN):
                     del node.attr[place]
         metadata: Any = MetadataMessage(version="0.0.4")
-        path.write_bytes(encode(metadata, nodes))
+        path.write_bytes(encode_stream(metadata, nodes))
 
 
 def _generated(case: _Case) -> Workload:
-    return generate(
-        load_model("llama-3.1-405b"),
-        case.parallelism,
-        Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
-        roofline(load_cluster(_CLUSTER), "bf16"),
+    plan = plan_on(
+        load_cluster(_CLUSTER),
+        model="llama-3.1-405b",
+        parallelism=case.parallelism,
+        run=Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
     )
+    return generate(plan)[0]
 
 
 def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:

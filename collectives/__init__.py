@@ -2,10 +2,10 @@
 
 from collectives.algorithms.placement import placed
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
-from collectives.libraries.planners import LIBRARIES
-from collectives.machine import Machine
+from collectives.libraries.planners import LIBRARIES, plan, times
+from collectives.machine import Machine, Rule
 from collectives.proof import COLLECTIVES, check
-from collectives.select import ALGORITHMS, BY_DOMAIN, names, plan
+from collectives.select import ALGORITHMS, BY_DOMAIN, names
 
 __all__ = [
     "ALGORITHMS",
@@ -13,6 +13,7 @@ __all__ = [
     "COLLECTIVES",
     "LIBRARIES",
     "Machine",
+    "Rule",
     "algbw",
     "busbw",
     "busbw_factor",
@@ -21,4 +22,5 @@ __all__ = [
     "names",
     "placed",
     "plan",
+    "times",
 ]

@@ -1,20 +1,20 @@
-"""What a library finds where it runs.
+"""What a library finds where it runs, what a trace showed of it, and what a user forces on it.
 
-What a trace showed of calls of one kind, put into how they are carried out.
-
-A library chooses without it: it is the call chosen that takes longer or shorter.
+A library chooses without what a trace showed: it is the call chosen that takes longer or shorter.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.stacked_networks import Laid, Networks, Number, Wire, laid, on_networks, wire
+from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
+from simulator.workload import Call
 
 
 class Multiples(Protocol):
@@ -64,88 +64,78 @@ def chosen(
 Ranks = NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Calls of ``kind`` with ``least <= size <= most`` (B) in groups of ``label`` (None: any)."""
+
+    kind: str
+    algorithm: str
+    least: float = 0.0
+    most: float = inf
+    label: str | None = None
+
+
+def choose(rules: Iterable[Rule], call: Call) -> str | None:
+    """Algorithm of the rule that fits best, None if none does.
+
+    A rule for the group's label comes before one for any, a narrower range before a wider one
+    (of two without an end, the one that begins later), and among equals the last; so that "all of
+    them, but" can be said in any order.
+
+    Examples
+    --------
+    >>> from simulator.workload import Group
+    >>> rules = [Rule("all_reduce", "tree", least=2.0**20), Rule("all_reduce", "ring")]
+    >>> [choose(rules, Call("all_reduce", Group((0, 1)), size)) for size in (2.0**21, 1.0)]
+    ['tree', 'ring']
+    """
+    best, chosen = (False, -inf, 0.0), None
+    for rule in rules:
+        fits = rule.kind == call.kind and rule.least <= call.size <= rule.most
+        if fits and rule.label in (None, call.group.label):
+            rank = rule.label is not None, rule.least - rule.most, rule.least
+            if rank >= best:
+                best, chosen = rank, rule.algorithm
+    return chosen
+
+
 @dataclass(slots=True, eq=False)
 class Known:
-    """What is known of a group's calls of one kind on a graph: schedules, and what they cost.
+    """What planning has found out on a graph: the schedules of each group, and what they cost.
 
-    A schedule is laid once for all networks of the graph that have the same classes of links;
-    what it costs is kept for the networks last asked about.
+    ``network`` is the graph with its own bandwidths and latencies.
     """
 
-    _schedules: dict[str, tuple[Schedule, ...]] = field(default_factory=dict)
-    _laid: dict[tuple[int, int], tuple[Schedule, NDArray[np.intp], Laid]] = field(
-        default_factory=dict
-    )
-    _networks: Topology | Networks | None = None
-    _wires: dict[tuple[int, bool], tuple[Schedule, Wire]] = field(default_factory=dict)
+    network: OneNetwork
+    _schedules: dict[tuple[str, bytes, str], tuple[Schedule, ...]] = field(default_factory=dict)
 
-    def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
-        """Return the schedule of that name, built when it is asked for the first time."""
-        return self.all(name, lambda: (build(),))[0]
-
-    def all(self, name: str, build: Callable[[], Iterable[Schedule]]) -> tuple[Schedule, ...]:
-        """Return all schedules of that name, built when they are asked for the first time."""
-        if name not in self._schedules:
-            self._schedules[name] = tuple(build())
-        return self._schedules[name]
-
-    def wire(
-        self,
-        schedule: Schedule,
-        positions: Ranks,
-        networks: Topology | Networks,
-        *,
-        pipelined: bool,
-    ) -> Wire:
-        """Lay one of the schedules on the links, once for each network or networks."""
-        if networks is not self._networks:
-            self._networks = networks
-            self._wires.clear()
-        key = id(schedule), pipelined
-        if key not in self._wires:
-            if isinstance(networks, Networks):
-                there = self._on_graph(schedule, positions, networks)
-                found = on_networks(there, networks, pipelined=pipelined)
-            else:
-                found = wire(schedule, positions, networks, pipelined=pipelined)
-            self._wires[key] = schedule, found
-        return self._wires[key][1]
-
-    def calibrated(
-        self,
-        schedule: Schedule,
-        positions: Ranks,
-        networks: tuple[Networks, Networks],
-        *,
-        pipelined: bool,
-    ) -> Wire:
-        """Lay one of the schedules on networks, and say what it costs on others, calibrated."""
-        plain, changed = networks
-        there = self._on_graph(schedule, positions, plain)
-        return on_networks(there, changed, pipelined=pipelined, chosen_on=plain)
-
-    def _on_graph(self, schedule: Schedule, positions: Ranks, networks: Networks) -> Laid:
-        key = id(schedule), id(networks.of)
-        if key not in self._laid:
-            self._laid[key] = schedule, networks.of, laid(schedule, positions, networks)
-        return self._laid[key][2]
+    def schedules(
+        self, kind: str, positions: Ranks, name: str, build: Callable[[], Iterable[Schedule]]
+    ) -> tuple[Schedule, ...]:
+        """Return a group's schedules of that name, built when they are asked for first."""
+        key = kind, positions.tobytes(), name
+        if key not in self._schedules:
+            self._schedules[key] = tuple(build())
+        return self._schedules[key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Where ranks sit, and what a library's constants depend on.
+    """Where ranks sit, which library runs there, and what its constants depend on.
 
-    ``domains`` is the scale-up domain of every position of the topology. ``in_network``: the
-    switches of a domain can add. ``generation`` of the accelerator, ``cpu`` of the host and
-    ``version`` of the library choose its constants. ``overhead`` (s) is paid once per call by
-    libraries that have no model of their own. ``net_message`` (s) is what a NIC takes per
-    message, where a fabric is known to differ from the library's constant. ``calibration`` is what
-    a trace showed, by kind of collective; choices do not depend on it. ``known`` is what
-    planning has found out so far, by graph and group, so that the next size is planned sooner; it
-    changes no result.
+    ``domains`` is the scale-up domain of every position of the topology. ``library`` is a name of
+    :data:`collectives.libraries.planners.LIBRARIES`. ``in_network``: the switches of a domain can
+    add. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
+    choose its constants. ``overhead`` (s) is paid once per call by libraries that have no model of
+    their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
+    differ from the library's constant. ``calibration`` is what a trace showed, by kind of
+    collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
+    library's place. ``known`` is what planning has found out so far, by graph, so that the next
+    size is planned sooner; it changes no result.
     """
 
     domains: Ranks
+    library: str = "none"
     generation: str = ""
     cpu: str = ""
     version: str = ""
@@ -153,13 +143,11 @@ class Machine:
     overhead: float = 0.0
     net_message: float | None = None
     calibration: Mapping[str, Multiples] = field(default_factory=dict)
-    known: dict[tuple[str, bytes, int], tuple[Topology, Known]] = field(
-        default_factory=dict, repr=False
-    )
+    forced: tuple[Rule, ...] = ()
+    known: dict[int, Known] = field(default_factory=dict, init=False, repr=False)
 
-    def known_of(self, kind: str, positions: Ranks, graph: Topology) -> Known:
-        """Return what is known of a group's calls of a kind on a graph, which is kept beside it."""
-        key = kind, positions.tobytes(), id(graph)
-        if key not in self.known:
-            self.known[key] = graph, Known()
-        return self.known[key][1]
+    def on(self, graph: Topology) -> Known:
+        """Return what is known of a graph, which is kept with it."""
+        if id(graph) not in self.known:
+            self.known[id(graph)] = Known(OneNetwork(graph))
+        return self.known[id(graph)]

@@ -2,24 +2,23 @@
 """Which algorithm carries out a call: a dict from name to function, and a default.
 
 The default here is one that holds for any library. What a particular library picks by size,
-protocol and version belongs in a module of its own beside this one (NCCL's in ``nccl.py``), with
+protocol and version belongs in a module of its own in ``libraries/`` (NCCL's in ``nccl.py``), with
 the signature of :func:`plan`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
 from collectives.algorithms.placement import by_domain, from_root, grid, placed
+from collectives.machine import Machine, Ranks
 from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
-
-Ranks = NDArray[np.int32]
+from simulator.workload import Call
 
 ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
     "all_reduce": {
@@ -113,7 +112,6 @@ SLICE = 512 * 1024
 
 _NESTED, _GRID = "by domain", "by grid"
 """Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
-_SEVERAL = (_NESTED, _GRID)
 _UNEVEN = "uneven rings"
 """Stands for a ring per place of the smallest of unequal domains."""
 ON_A_MESH = {
@@ -130,20 +128,11 @@ _HOPS = 2
 """Links from rank to rank where they meet at a switch; enough to choose a number of chunks by."""
 
 
-def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what one may force
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    topology: Topology,
-    *,
-    domains: Ranks,
-    overhead: float = 0.0,
-    algorithm: str | None = None,
-) -> Plan:
-    """Write out a call for a group on a network.
+def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
+    """Write out a call for its group on a network, without a library's model.
 
-    ``ranks`` are the members' positions in ``topology`` in the order of the group, ``domains`` the
-    scale-up domain of every position of the topology. The order of the group does not change the
+    The ranks of the group are positions in ``network``; ``machine`` says in which domain each
+    position is, and what a call costs besides. The order of the group does not change the
     traffic, but for which rank is the root (its first): rings run domain by domain.
 
     The default inside one domain, and with one rank per domain, is the ring (the fewest bytes,
@@ -160,30 +149,27 @@ def plan(  # noqa: PLR0913  a call (kind, ranks, size), where it runs, and what 
     along these, one dimension after the other (``torus``) or all at once (``torus_rotating``),
     whichever takes less time.
 
+    RCCL (which kept NCCL's tuner with constants of its own) is planned like this too, with the
+    latencies and the overhead of its cluster: nothing better is published.
+
     Raises
     ------
     ScheduleError
         If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
         is not on the topology.
     """
-    positions = np.asarray(ranks, dtype=np.int32)
-    names_of = choices(kind, ranks, topology, domains=domains, algorithm=algorithm)
+    positions = np.array(call.group.ranks, dtype=np.int32)
     plans = [
-        _plan(kind, positions, size, (topology, domains), name=name, overhead=overhead)
-        for name in names_of
+        Plan(_schedule(call, positions, network, machine, name), overhead=machine.overhead)
+        for name in choices(call, network, machine, algorithm)
     ]
     if len(plans) == 1:
         return plans[0]
-    return min(plans, key=lambda one: cost(lay(one, positions, size, topology)))
+    return min(plans, key=lambda one: cost(lay(one, positions, call.size, network)))
 
 
 def choices(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    topology: Topology,
-    *,
-    domains: Ranks,
-    algorithm: str | None = None,
+    call: Call, network: Topology, machine: Machine, algorithm: str | None = None
 ) -> tuple[str, ...]:
     """Algorithms of which :func:`plan` takes the fastest; they depend on no bandwidth or latency.
 
@@ -192,11 +178,12 @@ def choices(
     ScheduleError
         As :func:`plan` does.
     """
-    positions = np.asarray(ranks, dtype=np.int32)
-    check_group(kind, positions, topology, domains)
-    where = np.asarray(domains)[positions]
-    name = algorithm or _default(kind, positions, where, topology)
-    return tuple({_NESTED: BY_DOMAIN, _GRID: BY_GRID}[name][kind]) if name in _SEVERAL else (name,)
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    check_group(call.kind, positions, network, machine.domains)
+    where = np.asarray(machine.domains)[positions]
+    name = algorithm or _default(call.kind, positions, where, network)
+    several = {_NESTED: BY_DOMAIN, _GRID: BY_GRID}
+    return tuple(several[name][call.kind]) if name in several else (name,)
 
 
 def follows_numbers(kind: str, name: str) -> bool:
@@ -204,30 +191,23 @@ def follows_numbers(kind: str, name: str) -> bool:
     return name == "ring" and kind in _CHAINS
 
 
-def _plan(
-    kind: str,
-    positions: Ranks,
-    size: float,
-    there: tuple[Topology, Ranks],
-    *,
-    name: str,
-    overhead: float,
-) -> Plan:
-    topology, domains = there
-    where = np.asarray(domains)[positions]
+def _schedule(
+    call: Call, positions: Ranks, network: Topology, machine: Machine, name: str
+) -> Schedule:
+    kind, where = call.kind, np.asarray(machine.domains)[positions]
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
     if name in by_domain_of:
-        return Plan(by_domain_of[name](grid(positions, where)), overhead=overhead)
+        return by_domain_of[name](grid(positions, where))
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
-        return Plan(_shaped(kind, name, positions, (where, topology)), overhead=overhead)
+        return _shaped(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
         raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
     if follows_numbers(kind, name):
-        chunks = _chain_chunks(positions, where, size, topology)
+        chunks = _chain_chunks(positions, where, call.size, network)
         schedule = _CHAINS[kind](len(positions), chunks)
     else:
         schedule = ALGORITHMS[kind][name](len(positions))
-    return Plan(placed(schedule, _order(kind, positions, where)), overhead=overhead)
+    return placed(schedule, _order(kind, positions, where))
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -300,11 +280,9 @@ def _order(kind: str, positions: Ranks, domains: Ranks) -> Ranks:
 
 
 def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:
-    """Raise unless the kind is known and its members are distinct ranks of the topology."""
+    """Raise unless the kind is known and its members are ranks of the topology."""
     if kind not in ALGORITHMS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")
-    if not len(positions) or len(set(positions.tolist())) != len(positions):
-        raise ScheduleError(f"{kind}: a group names distinct ranks, not {positions.tolist()}")
     if positions.min() < 0 or positions.max() >= min(topology.ranks, len(domains)):
         raise ScheduleError(
             f"{kind}: ranks {positions.tolist()} are not all on {topology.name}, which has "

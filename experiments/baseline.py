@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from typing_extensions import TypedDict
 
@@ -21,14 +21,15 @@ from experiments.costing.slowdown import (
 from experiments.plain import plain
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
+from experiments.settings import SettingsOptions, settings_of
 from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from topologies import Cluster, load_cluster
-from traces.card.package import find_package, reader
+from traces.card.package import find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
-from traces.load import Reader
+from traces.load import OpenTrace
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -52,7 +53,7 @@ class Baseline:
     scenario: Scenario
     timeline: Timeline
     settings: Settings
-    read: Reader
+    read: OpenTrace
     recorded: Scenario
     replayed_step: float
     notes: tuple[str, ...] = ()
@@ -140,13 +141,14 @@ class BaselineAnswer(TypedDict):
 
 def baseline(
     trace: Path | str,
-    cluster: Where,
+    cluster: Where = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
 ) -> Baseline:
     """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
 
-    Without a cluster it is that of the package's card.
+    Without a cluster it is that of the package's card. Settings are given whole or field by field.
 
     Raises
     ------
@@ -154,14 +156,14 @@ def baseline(
         As :func:`traces.load.load`, :func:`topologies.load_cluster`,
         :func:`simulator.engine.simulate.simulate` and :func:`experiments.scenario.change` say.
     """
-    settings = settings or Settings()
+    settings = settings_of(settings, options) or Settings()
     where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
         parse(rule)
     if settings.slow_down not in ("", TRACE):
         given(settings.slow_down)
     _check_what_ifs(settings.what_ifs)
-    return replayed(_noting(reader(trace, settings.reading), notes), where, settings, watch)
+    return replayed(_noting(open_package(trace, settings.reading), notes), where, settings, watch)
 
 
 def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
@@ -184,7 +186,7 @@ def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, t
 
 
 def replayed(
-    read: Reader, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
+    read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
@@ -212,7 +214,7 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
     return with_costs(scenario, settings.collective_cost)
 
 
-def _noting(read: Reader, notes: tuple[str, ...]) -> Reader:
+def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
     """Add to the notes of every step that is read."""
 
     def noting(step: str) -> Loaded:

@@ -15,6 +15,8 @@ from simulator.errors import SettingsError
 if TYPE_CHECKING:
     from experiments.settings import Settings
 
+_LONGEST = 1000
+"""Characters of a value that is written down as Python shows it."""
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer", bound=Report)
 
@@ -74,7 +76,8 @@ def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any])
     """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
     words = []
     for key, value in arguments.items():
-        if key not in _UNTOLD and not _is_usual(value, signature.parameters[key].default):
+        usual = signature.parameters[key].default
+        if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
             words.append(_said(value) if key in _TRACES + _FILES else f"{key}={_said(value)}")
     if settings := arguments.get("settings"):
         for one in fields(settings):
@@ -92,7 +95,7 @@ def _is_usual(value: object, default: object) -> bool:
 
 
 def _said(value: object) -> str:
-    """Write a value so that it is one line: text and numbers as Python does, else by its name."""
+    """Write a value so that it is one line: as Python does, or by its name where that is long."""
     if isinstance(value, list | tuple):
         inner = ", ".join(_said(one) for one in value)
         return f"[{inner}]"
@@ -100,7 +103,9 @@ def _said(value: object) -> str:
         return repr(value)
     if isinstance(value, Path):
         return repr(str(value))
-    called = getattr(value, "name", "")
+    text, called = repr(value), getattr(value, "name", "")
+    if len(text) <= _LONGEST and text.isprintable():
+        return text
     return f"<{type(value).__name__}{f' {called}' if called else ''}>"
 
 
@@ -115,6 +120,7 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     settings = arguments.get("settings")
     if settings is not None and settings.kernels is not None:
         files.append(settings.kernels)
+    files += _paths({"model": getattr(arguments.get("plan"), "model", None)}, ["model"])
     return Inputs(
         tuple(path for path in traces if path.exists()),
         tuple(path for path in files if path.exists()),
@@ -135,7 +141,7 @@ def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict
     found: dict[str, Option] = {}
     for name, parameter in signature.parameters.items():
         value = arguments.get(name, parameter.default)
-        if name in _SAID_ELSEWHERE or value is inspect.Parameter.empty:
+        if name in _SAID_ELSEWHERE or callable(value):  # as is what stands for no default
             continue
         if isinstance(value, list | tuple | range):
             found[name] = [plain(one) if _is_plain(one) else _said(one) for one in value]

@@ -128,9 +128,8 @@ class Report(ABC):
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, as a terminal shows it."""
-        from experiments.output.notebook import html  # few answers are shown in a notebook
-
-        return html(self)
+        html: str = named("experiments.output.notebook:html")(self)
+        return html
 
 
 def named(place: str) -> Callable[..., Any]:

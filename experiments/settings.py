@@ -29,6 +29,10 @@ EVERY = "every"
 """The step that stands for each of a trace, one after the other: what ``validate`` asks."""
 
 
+_NAMED_STEPS = ("median", "all", EVERY, "generated")
+"""Steps without a number; the last is the only one that a generated trace has."""
+
+
 def _as_text(value: object) -> object:
     """Take a number for its text: a step ``3`` is ``"3"``, a slope ``0.15`` is ``"0.15"``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -73,7 +77,7 @@ def _nearest(value: str, choices: Iterable[str]) -> str:
 
 
 def _step(value: str) -> str:
-    if not (value.isdecimal() or value in ("median", "all", EVERY)):
+    if not (value.isdecimal() or value in _NAMED_STEPS):
         raise ValueError("accepted: the number of a step, median or all")
     return value
 

@@ -1,4 +1,4 @@
-"""The least of many first: a binary heap on two arrays, for compiled passes.
+"""The least of many first: a binary heap on two arrays, for hot loops.
 
 Items of one key come in order of their number, as pairs ``(key, item)`` of :mod:`heapq` would. A
 key of a time and of more than that has the more in its item: ``what * ops + op`` orders events of

@@ -5,7 +5,7 @@ with; Numba keeps the machine code beside the source, or in the user's cache dir
 here besides is that Numba, which takes a third of a second to import, is imported when a loop is
 first called, and that the user is told when there is something to compile. A module of loops that
 imports Numba itself would be plainer still, but it would have to be a second module beside each
-room that has loops: their named tuples and their callers are used without calling any.
+room that has loops: their named tuples and their callers are used where no loop is called.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
 does: after a change to ``heap.py`` or ``paths.py`` run ``make clean`` or delete ``*.nbi``.
@@ -47,6 +47,7 @@ class HotLoop(Generic[P, R]):
     @cached_property
     def dispatcher(self) -> Any:
         """What Numba makes of the function."""
+        _keep_nothing_in_a_folder_named_tilde()
         from numba import njit
 
         _report_compilation()
@@ -84,8 +85,17 @@ def _tell_once(message: str) -> None:
 
 
 @cache
+def _keep_nothing_in_a_folder_named_tilde() -> None:
+    """Give Numba no cache directory of a user without a home, which it would call ``~``."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ.setdefault("XDG_CACHE_HOME", os.devnull)
+
+
+@cache
 def _report_compilation() -> None:
-    """Have Numba say when it compiles: a line that counts on a terminal, else one line."""
+    """Have Numba say when it compiles: on a terminal a line that counts, elsewhere one line."""
     from numba.core import event
 
     class Listener(event.Listener):
@@ -94,15 +104,13 @@ def _report_compilation() -> None:
         def on_start(self, event: Any) -> None:
             self.compiled.add(event.data["dispatcher"].__qualname__)
             if sys.stderr.isatty():
-                sys.stderr.write(f"\r{_COMPILING} {len(self.compiled)} of at most {len(LOOPS)} …")
+                sys.stderr.write(f"\r{_COMPILING}: {len(self.compiled)} of at most {len(LOOPS)}")
                 sys.stderr.flush()
             else:
-                _tell_once(f"{_COMPILING} …")
+                _tell_once(f"{_COMPILING}: at most {len(LOOPS)}")
 
         def on_end(self, event: Any) -> None:
             if sys.stderr.isatty():
                 sys.stderr.write("\r\033[K")
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
-    if "XDG_CACHE_HOME" not in os.environ and Path("~").expanduser() == Path("~"):
-        os.environ["XDG_CACHE_HOME"] = os.devnull

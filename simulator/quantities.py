@@ -21,7 +21,7 @@ from simulator.errors import QuantityError, WorkloadError
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _PREFIXES = _DECIMAL | _BINARY
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 _UNITS: dict[str, dict[str, float]] = {
     "s": _SECONDS,
@@ -38,6 +38,18 @@ _EXAMPLES = {
 }
 _NO_TIME = 1e-12
 """Shorter times are differences of floats, and shown as 0 s."""
+_TWICE = ("KB", "Kbit", "µ", "μ")
+"""How units begin that are written in another way, too."""
+_FOLDED = (
+    (r"micro|µ|μ", "u"),
+    (r"milli", "m"),
+    (r"nano", "n"),
+    (r"sec(ond)?s?$", "s"),
+    (r"(bit|byte)s?", "b"),
+    (r"flops?(/s)?$", "flop/s"),
+    (r"ps$", "/s"),
+)
+"""What is written for what in units that people use and that are not accepted."""
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
@@ -64,12 +76,31 @@ def parse_quantity(text: object, base: str) -> float:
     if unit is None:
         raise QuantityError(f"{text!r} has no unit: {accepted}")
     if unit not in _UNITS[base]:
-        units = ", ".join(_UNITS[base])
-        raise QuantityError(f"{text!r}: unit {unit!r} is not one of {units}; {accepted}")
+        raise QuantityError(f"{text!r}: {_no_unit(number, unit, base)}; {accepted}")
     value = float(number) * _UNITS[base][unit]
     if value == math.inf:
         raise QuantityError(f"{text!r} is too large for a number: {accepted}")
     return value
+
+
+def _no_unit(number: str, unit: str, base: str) -> str:
+    """Say of what is no unit which was meant: ``gbps`` may be bits or bytes, so it is asked."""
+    spelt = _spelt(unit)
+    found = [one for one in _UNITS[base] if _spelt(one) == spelt and not one.startswith(_TWICE)]
+    if "B" in unit or "bit" in unit.lower():
+        found = [one for one in found if ("bit" in one) == ("bit" in unit.lower())]
+    found.sort(key=lambda one: "bit" not in one)  # a small b is more often a bit
+    if found:
+        return f"did you mean {' or '.join(repr(f'{number} {one}') for one in found)}?"
+    return f"unit {unit!r} is not one of {', '.join(_UNITS[base])}"
+
+
+def _spelt(unit: str) -> str:
+    """Fold what spellings of a unit differ in: ``Gbps`` and ``GB/sec`` both become ``gb/s``."""
+    folded = unit.lower()
+    for pattern, letter in _FOLDED:
+        folded = re.sub(pattern, letter, folded)
+    return folded
 
 
 def format_quantity(value: float, base: str) -> str:
@@ -82,7 +113,7 @@ def format_quantity(value: float, base: str) -> str:
     """
     if base == "s":
         value = 0.0 if abs(value) < _NO_TIME else value
-        scale = {unit: factor for unit, factor in _SECONDS.items() if unit != "µs"}
+        scale = {unit: factor for unit, factor in _SECONDS.items() if unit not in ("µs", "μs")}
     else:
         scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if prefix != "K"}
     fitting = [

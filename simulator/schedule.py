@@ -132,3 +132,7 @@ class Plan:
             raise ScheduleError(f"{self.schedule}: a latency factor must not be negative")
         if min(self.bandwidth_factor.values(), default=1.0) <= 0:
             raise ScheduleError(f"{self.schedule}: a bandwidth factor must be positive")
+
+
+Plans = NDArray[np.object_]
+"""Plan of every call of a workload, shape ``(calls,)``: a :class:`Plan`, or None."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.quantities import format_quantity
+from simulator.schedule import Plans
 from simulator.topology import Topology
 from simulator.workload import Floats, Ints, What, Workload
 
@@ -26,8 +27,10 @@ class Timeline:
     the op whose end let an op start (-1: its own ``ready``), ``call_released_by`` the member that
     arrived last. ``call_spent`` splits each call's time by resource, shape
     ``(calls, resources + 1)``, the last column for software overhead. ``link_bytes`` has shape
-    ``(links,)``. ``folded`` says which ranks were simulated for all, or why all were; "" where
-    that was not asked for (:mod:`simulator.folding.fold`).
+    ``(links,)``. ``plans`` says how each call was carried out: algorithm, protocol, overheads; None
+    of a call whose size is unknown, or in which nobody took part. ``folded`` says which ranks
+    were simulated for all, or why all were; "" where that was not asked for
+    (:mod:`simulator.folding.fold`).
     """
 
     workload: Workload
@@ -41,6 +44,7 @@ class Timeline:
     call_released_by: Ints
     call_spent: NDArray[np.float64]
     link_bytes: Floats
+    plans: Plans
     folded: str = ""
 
     def __repr__(self) -> str:

@@ -30,6 +30,9 @@ class Link:
     ``latency`` is alpha and ``1 / bandwidth`` is beta of the Hockney model (Parallel Computing
     20, 1994): a message of ``m`` bytes on an idle link takes ``latency + m / bandwidth``. On a
     path the message is cut through, not stored: latencies add up, the least bandwidth counts.
+
+    ``latency_resource`` is the resource whose latency this is, "" for the link's own: a PCIe switch
+    may be given the latency of the scale-up fabric.
     """
 
     source: Node
@@ -37,6 +40,7 @@ class Link:
     bandwidth: float
     latency: float
     resource: str = SCALE_UP
+    latency_resource: str = ""
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -56,9 +60,10 @@ class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
 
     Columns have shape ``(links,)``; ``source`` and ``target`` are indices into ``nodes``, of
-    which the ranks come first. ``route`` says which nodes a message passes, both ends included;
-    without it :mod:`simulator.routing.routes` finds the shortest path. Build one with
-    :func:`topology`.
+    which the ranks come first. ``resource`` is an index into ``resources``; ``latency_resource``
+    is the name of the resource whose latency a link has. ``route`` says which nodes a message
+    passes, both ends included; without it :mod:`simulator.routing.routes` finds the shortest path.
+    Build one with :func:`topology`.
     """
 
     name: str
@@ -70,6 +75,7 @@ class Topology:
     latency: NDArray[np.float64]
     resource: NDArray[np.int16]
     resources: tuple[str, ...]
+    latency_resource: NDArray[np.str_]
     route: Route | None = None
 
     def __repr__(self) -> str:
@@ -78,6 +84,23 @@ class Topology:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def following(self, value: str) -> NDArray[np.bool_]:
+        """Links that change in proportion with a value such as ``scale_up.latency``.
+
+        Examples
+        --------
+        >>> links = [Link(0, 1, 1e9, 0.0), Link(1, 0, 1e9, 0.0, PCIE, latency_resource=SCALE_UP)]
+        >>> pair = topology("pair", 2, links)
+        >>> [pair.following(f"scale_up.{of}").tolist() for of in ("bandwidth", "latency")]
+        [[True, False], [True, True]]
+        """
+        tier, _, number = value.partition(".")
+        if number == "latency":
+            return np.asarray(self.latency_resource == tier)
+        if tier not in self.resources:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.asarray(self.resource == self.resources.index(tier))
 
     @cached_property
     def out_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -107,6 +130,7 @@ class Topology:
             bandwidth=float(self.bandwidth[index]),
             latency=float(self.latency[index]),
             resource=self.resources[self.resource[index]],
+            latency_resource=str(self.latency_resource[index]),
         )
 
     def graph(self) -> "nx.DiGraph[Node]":
@@ -163,6 +187,9 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
         latency=np.array([link.latency for link in table], dtype=np.float64),
         resource=np.array([resources.index(link.resource) for link in table], dtype=np.int16),
         resources=resources,
+        latency_resource=np.array(
+            [link.latency_resource or link.resource for link in table], dtype=np.str_
+        ),
     )
 
 

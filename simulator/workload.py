@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
+from simulator.names import same_name
 from simulator.topological_order import find_circle
 
 Floats = NDArray[np.float64]
@@ -38,11 +39,25 @@ KINDS = (
     "send_receive",
 )
 """Kinds of calls. ``send_receive`` is one message: group ``(sender, receiver)``."""
+_SHORT = {"send_recv": "send_receive", "all2all": "all_to_all"}
+"""Kinds as nccl-tests and frameworks shorten them."""
 UNKNOWN = "unknown"
 """Kind of a call of which a trace tells only that it happened; its size is NaN."""
 _ALL_KINDS = (*KINDS, UNKNOWN)
 STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""
+
+
+def kind_named(text: str) -> str | None:
+    """Return the kind that a text spells, None if it is none: ``allreduce``, ``send_recv``.
+
+    Examples
+    --------
+    >>> kind_named("All-Reduce"), kind_named("sendrecv"), kind_named("reduction")
+    ('all_reduce', 'send_receive', None)
+    """
+    found = same_name(text, (*KINDS, *_SHORT))
+    return _SHORT.get(found, found) if found else None
 
 
 class What(IntEnum):
@@ -91,19 +106,19 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One row of the table of calls, as a view.
+    """One row of the table of calls, as a view; or a call by itself, to be planned.
 
     ``size`` is S of nccl-tests doc/PERFORMANCE.md: the larger of a rank's input and output, in
     bytes.
     """
 
-    index: int
     kind: str
     group: Group
-    sequence: int
     size: float
-    dtype: str
-    transfer: float
+    dtype: str = ""
+    transfer: float = math.nan
+    index: int = -1
+    sequence: int = 0
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
@@ -349,8 +364,7 @@ def _check_columns(workload: Workload) -> None:
     for name in (*columns, "measured_start", "measured_end"):
         if len(getattr(workload, name)) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
-    if len(workload.edges.offset) != length + 1:
-        raise WorkloadError(f"the edges are not those of {length} ops")
+    _check_edges(workload.edges, length)
     for name, values in (
         ("duration", workload.duration),
         ("ready", workload.ready),
@@ -363,6 +377,17 @@ def _check_columns(workload: Workload) -> None:
         column = getattr(workload, name)
         if length and not (column.min() >= 0 and column.max() < len(table)):
             raise WorkloadError(f"column {name!r} points outside its table of {len(table)}")
+
+
+def _check_edges(edges: Edges, ops: int) -> None:
+    """Refuse edges by which a loop would read or write beside a column: none checks indices."""
+    offset, target = edges.offset, edges.target
+    if len(offset) != ops + 1 or not len(target) == len(edges.lag) == offset[-1]:
+        raise WorkloadError(f"the edges are not those of {ops} ops")
+    if offset[0] != 0 or np.any(offset[1:] < offset[:-1]):
+        raise WorkloadError("the rows of the edges do not follow each other")
+    if len(target) and not (target.min() >= 0 and target.max() < ops):
+        raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
 
 
 def _check_work(workload: Workload) -> None:

@@ -26,9 +26,10 @@ QUESTIONS = tuple(
 OTHERS = tuple(
     word
     for line in (
-        "Baseline Cluster Link Model Parallelism Plan Scenario Schedule Serving Settings Study",
+        "Baseline Cluster GenerationPlan Link Model Parallelism Plan Scenario Schedule Serving",
+        "Settings Study",
         "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
-        "load load_cluster parse_cluster parse_topology simulate steps",
+        "load load_cluster parse_cluster parse_topology plan_on simulate steps",
     )
     for word in line.split()
 )
@@ -165,3 +166,23 @@ def test_one_text_stands_for_a_sequence_of_one():
     assert [point.change for point in report.points] == ["host x0.5"]
     rows = tf.utility(SAMPLE, "dgx-a100", resources="host", engine="analytic").utilities
     assert [row.resource for row in rows] == ["host"]
+
+
+@pytest.mark.parametrize("hides", ["traces/__init__.py", "experiments/__init__.py", "traces.py"])
+def test_a_package_of_ones_own_that_hides_one_is_named(tmp_path, hides):
+    (tmp_path / hides).parent.mkdir(exist_ok=True)
+    (tmp_path / hides).write_text("")
+    script = tmp_path / "script.py"
+    script.write_text("import twofold as tf; tf.utility")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    name = hides.split("/")[0].removesuffix(".py")
+    assert f"ImportError: '{name}' is {tmp_path / hides} and not twofold's" in done.stderr
+    safe = subprocess.run([sys.executable, "-P", script], capture_output=True, check=False)
+    assert safe.returncode == 0
+
+
+def test_a_folder_of_data_of_the_same_name_does_no_harm(tmp_path):
+    (tmp_path / "traces").mkdir()
+    script = tmp_path / "script.py"
+    script.write_text("import twofold as tf; tf.utility")
+    assert subprocess.run([sys.executable, script], check=False).returncode == 0

@@ -113,6 +113,7 @@ def cut(network: Topology, here: Node, there: Node) -> Topology:
         bandwidth=network.bandwidth[kept],
         latency=network.latency[kept],
         resource=network.resource[kept],
+        latency_resource=network.latency_resource[kept],
     )
 
 

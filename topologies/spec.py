@@ -1,10 +1,10 @@
 """A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from simulator.errors import TopologyError
+from simulator.names import nearest, same_name
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import custom
@@ -55,6 +55,7 @@ def parse_topology(
         return custom(spec, bandwidth=bandwidth, latency=latency)
     words, _, routing = spec.partition("@")
     name, _, rest = words.partition(":")
+    name = same_name(name, FAMILIES) or name
     family = FAMILIES.get(name)
     if family is None:
         raise TopologyError(_unknown(words, name))
@@ -75,8 +76,8 @@ def parse_topology(
 
 
 def _unknown(words: str, name: str) -> str:
-    near = get_close_matches(name, FAMILIES, n=1)
-    hint = f"did you mean {FAMILIES[near[0]].form}? " if near else ""
+    near = nearest(name, FAMILIES)
+    hint = f"did you mean {' or '.join(FAMILIES[one].form for one in near)}? " if near else ""
     return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
 

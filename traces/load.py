@@ -1,13 +1,19 @@
-"""From a path to a workload, whatever tool wrote it: told from the content, never from the name."""
+"""The door: from a path to a workload, whatever tool wrote the files.
+
+A format is told from the content of a file (format sniffing), never from its name. The readers see
+:mod:`traces.core` and not one another; what is put together from several rooms is put together
+here: a profiler's reader returns a :class:`~traces.core.events.Job`, to which Execution Traces may
+add what they know before it is linked to a workload.
+"""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from simulator.errors import TraceError
+from traces.core.events import Job
 from traces.core.files import head_of
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.core.sniff import (
@@ -21,46 +27,8 @@ from traces.core.sniff import (
     is_zip,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """What is true of the first bytes of its files, and the module that reads them."""
-
-    begins: Callable[[bytes], bool]
-    module: str
-
-
-def _is_chakra(head: bytes) -> bool:
-    from traces.chakra.files import recognise  # its first messages have to be decoded to tell
-
-    return recognise(head)
-
-
-FORMATS = {
-    "kineto": _Format(is_kineto, "traces.kineto.directory"),
-    "xplane": _Format(is_xplane, "traces.xla.xplane"),
-    "xla_json": _Format(is_xla_json, "traces.xla.trace_json"),
-    "nsys_jax": _Format(is_zip, "traces.xla.nsys_jax"),
-    "nsys": _Format(is_sqlite, "traces.nsys.reader"),
-    "pytorch_et": _Format(is_execution_trace, "traces.pytorch_et.reader"),
-    "chakra": _Format(_is_chakra, "traces.chakra.reader"),
-    "plan": _Format(is_plan, "traces.generate.plan"),
-    "goal": _Format(is_goal, "traces.goal.read"),
-}
-"""Formats that can be read.
-
-The module has ``load(path, step)``; where the first bytes do not tell, ``recognise_file(path)``
-besides. One of profiler traces has ``reader(path, options)`` instead of ``load``, which reads once
-and returns a function from a step to what ``load`` would. It is imported when a file of the format
-is there, since most take long to load. The first that recognises a file has it; what nobody
-recognises is the first's to refuse.
-"""
-
-_WITHOUT_TIMES = ("pytorch_et", "plan")
-"""Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""
-
-Reader = Callable[[str], Loaded]
-"""From a step (its number, ``median`` or ``all``) to its workload."""
+OpenTrace = Callable[[str], Loaded]
+"""A trace that was read: from a step (its number, ``median`` or ``all``) to its workload."""
 
 
 def load(
@@ -72,23 +40,67 @@ def load(
 ) -> Loaded:
     """Read a trace (a directory of per-rank files, or one file) and make a workload of one step.
 
-    ``step`` is the number of a step, ``median`` or ``all``; ``name`` is a format of ``FORMATS`` if
-    it is not to be told from the content.
+    Parameters
+    ----------
+    path
+        A file, or a directory with a file per rank; gzip or not, by any name.
+    step
+        The number of a step, ``median`` (the step in the middle by duration) or ``all``.
+    name
+        A format of :data:`FORMATS`; None to tell it from the content.
+    options
+        How profiler traces are read; other formats take none.
+
+    Returns
+    -------
+    Loaded
+        The workload of the step (times in s, sizes in B), what was measured of it, and what of the
+        trace it covers.
 
     Raises
     ------
     TraceError
         If a file cannot be read or used; names file, event and field, and says what to do.
+
+    Examples
+    --------
+    >>> loaded = load("traces/samples/gloo-ddp-4")
+    >>> len(loaded.workload.ranks), loaded.coverage.collectives, f"{loaded.measured_step:.4f} s"
+    (4, 4, '0.0445 s')
     """
-    return reader(path, name=name, options=options)(step)
+    return open_trace(path, name=name, options=options)(step)
 
 
-def reader(path: Path | str, *, name: str | None = None, options: Options | None = None) -> Reader:
-    """Read a trace for several of its steps; errors as :func:`load`."""
+def open_trace(
+    path: Path | str, *, name: str | None = None, options: Options | None = None
+) -> OpenTrace:
+    """Read a trace once, for several of its steps.
+
+    Parameters
+    ----------
+    path, name, options
+        As for :func:`load`.
+
+    Returns
+    -------
+    OpenTrace
+        A function from a step to what :func:`load` returns for it.
+
+    Raises
+    ------
+    TraceError
+        As :func:`load` does; some of its errors only come with a step.
+    """
     if name is not None and name not in FORMATS:
         raise TraceError(f"format {name!r} is not one of {', '.join(FORMATS)}")
-    found = recognised(path) if name is None else name
-    return _reader(found, Path(path), options or Options())
+    path, options = Path(path), options or Options()
+    name = recognised(path) if name is None else name
+    if options != Options() and not FORMATS[name].profiler:
+        raise TraceError(
+            f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
+            f"{name}"
+        )
+    return FORMATS[name].open(path, options)
 
 
 def recognised(path: Path | str) -> str:
@@ -96,9 +108,9 @@ def recognised(path: Path | str) -> str:
 
     Errors as :func:`load`.
     """
-    told = Counter(found for file in files_of(Path(path)) if (found := format_of(file)))
-    timed = [name for name in FORMATS if told[name] and name not in _WITHOUT_TIMES]
-    return max(timed or FORMATS, key=lambda name: told[name])
+    files = Counter(name for file in files_of(Path(path)) if (name := format_of(file)))
+    timed = [name for name in FORMATS if files[name] and name not in _WITHOUT_TIMES]
+    return max(timed or FORMATS, key=lambda name: files[name])
 
 
 def format_of(file: Path) -> str | None:
@@ -107,7 +119,7 @@ def format_of(file: Path) -> str | None:
         head = head_of(file)
     except TraceError:
         return None
-    return next((name for name in FORMATS if _is(name, head, file)), None)
+    return next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
 
 
 def input_files(path: Path) -> list[Path]:
@@ -119,8 +131,7 @@ def input_files(path: Path) -> list[Path]:
     if path.is_dir():
         listed = files_of(path)
         return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
-    beside = getattr(import_module(FORMATS[recognised(path)].module), "files_beside", None)
-    return [path, *(beside(path) if beside is not None else ())]
+    return [path, *FORMATS[recognised(path)].beside(path)]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -131,22 +142,154 @@ def files_of(path: Path) -> list[Path]:
     return sorted(file for file in (*path.iterdir(), *jax) if file.is_file())
 
 
-def _is(name: str, head: bytes, file: Path) -> bool:
-    """Whether a file, which begins so, is of a format."""
-    if not FORMATS[name].begins(head):
-        return False
-    whole = getattr(import_module(FORMATS[name].module), "recognise_file", lambda file: True)
-    return bool(whole(file))
+def _open_kineto(path: Path, options: Options) -> OpenTrace:
+    from traces.kineto.directory import read_job
+
+    return _open_job(path, read_job(path, sample=options.replicate), options)
 
 
-def _reader(name: str, path: Path, options: Options) -> Reader:
-    module = import_module(FORMATS[name].module)
-    if hasattr(module, "reader"):
-        read: Reader = module.reader(path, options)
-        return read
-    if options != Options():
-        raise TraceError(
-            f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
-            f"{name}"
-        )
-    return partial(module.load, path)
+def _open_nsys(path: Path, options: Options) -> OpenTrace:
+    from traces.nsys.reader import read_exports
+
+    return _open_job(path, read_exports(path), options)
+
+
+def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
+    """Link any step of a job.
+
+    Execution Traces beside the files are read if these lack something that they may know, or if
+    ``options.executions`` asks for it: they take as long to read as all the rest.
+    """
+    from traces.profiler.link import link_job
+    from traces.pytorch_et.join import has_execution_traces, with_execution_traces
+
+    if options.executions:
+        job = with_execution_traces(job)
+
+    def link(step: str) -> Loaded:
+        nonlocal job
+        loaded = None
+        try:
+            loaded = link_job(path, job, step, options)
+        except TraceError:
+            if not has_execution_traces(job):
+                raise
+        if loaded is None or (_lacks(loaded) and has_execution_traces(job)):
+            job = with_execution_traces(job)
+            loaded = link_job(path, job, step, options)
+        return loaded
+
+    return link
+
+
+def _lacks(loaded: Loaded) -> bool:
+    """Whether the files do not tell the size or the group of a collective."""
+    coverage = loaded.coverage
+    return coverage.bytes_known < 1 or coverage.collectives_matched < coverage.collectives
+
+
+def _open_xplane(path: Path, _: Options) -> OpenTrace:
+    from traces.xla.xplane import load_xplane
+
+    return partial(load_xplane, path)
+
+
+def _open_xla_json(path: Path, _: Options) -> OpenTrace:
+    from traces.xla.trace_json import load_trace_json
+
+    return partial(load_trace_json, path)
+
+
+def _open_nsys_jax(path: Path, _: Options) -> OpenTrace:
+    from traces.xla.nsys_jax import load_bundles
+
+    return partial(load_bundles, path)
+
+
+def _is_bundle(file: Path) -> bool:
+    from traces.xla.nsys_jax import is_bundle
+
+    return is_bundle(file)
+
+
+def _open_execution_trace(path: Path, _: Options) -> OpenTrace:
+    from traces.pytorch_et.reader import refuse_to_replay
+
+    return partial(refuse_to_replay, path)
+
+
+def _open_chakra(path: Path, _: Options) -> OpenTrace:
+    from traces.chakra.reader import load_chakra
+
+    return partial(load_chakra, path)
+
+
+def _is_chakra(head: bytes) -> bool:
+    from traces.chakra.files import is_chakra  # its first messages have to be decoded to tell
+
+    return is_chakra(head)
+
+
+def _group_tables(path: Path) -> Sequence[Path]:
+    from traces.chakra.files import group_tables
+
+    return group_tables(path)
+
+
+def _model_card(path: Path) -> Sequence[Path]:
+    from traces.generate.plan import card_of
+
+    card = card_of(path)
+    return [card] if card is not None and card.is_file() else []
+
+
+def _open_plan(path: Path, _: Options) -> OpenTrace:
+    from traces.generate.generate import load as load_plan
+
+    return partial(load_plan, path)
+
+
+def _open_goal(path: Path, _: Options) -> OpenTrace:
+    from traces.goal.read import load_goal
+
+    return partial(load_goal, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A format: ``begins`` is true of the first 64 KiB of its files, ``open`` reads them.
+
+    ``is_file`` decides where the first bytes do not. Formats of ``profiler`` traces take
+    :class:`~traces.core.loaded.Options`. ``beside`` lists what else is read with a single file.
+    """
+
+    begins: Callable[[bytes], bool]
+    open: Callable[[Path, Options], OpenTrace]
+    is_file: Callable[[Path], bool] | None = None
+    profiler: bool = False
+    beside: Callable[[Path], Sequence[Path]] = lambda _: ()
+
+    def recognises(self, head: bytes, file: Path) -> bool:
+        """Whether a file, which begins so, is of the format."""
+        return self.begins(head) and (self.is_file is None or self.is_file(file))
+
+
+FORMATS = {
+    "kineto": _Format(is_kineto, _open_kineto, profiler=True),
+    "xplane": _Format(is_xplane, _open_xplane),
+    "xla_json": _Format(is_xla_json, _open_xla_json),
+    "nsys_jax": _Format(is_zip, _open_nsys_jax, _is_bundle),
+    "nsys": _Format(is_sqlite, _open_nsys, profiler=True),
+    "pytorch_et": _Format(is_execution_trace, _open_execution_trace),
+    "chakra": _Format(_is_chakra, _open_chakra, beside=_group_tables),
+    "plan": _Format(is_plan, _open_plan, beside=_model_card),
+    "goal": _Format(is_goal, _open_goal),
+}
+"""Formats that can be read, by name.
+
+A reader is imported when a file of its format is there, since most take long to load. The first
+format that recognises a file has it; what nobody recognises is the first's to refuse.
+"""
+
+_WITHOUT_TIMES = ("pytorch_et", "plan")
+"""Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""

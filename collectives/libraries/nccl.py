@@ -11,7 +11,7 @@ with trees for longer than it should: the cost would fall where it changes its m
 that size a ring is therefore taken to cost at least what the tree did there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from math import inf
@@ -33,10 +33,11 @@ from collectives.libraries.nccl_costs import (
     treed,
 )
 from collectives.machine import Machine, Ranks, chosen
-from simulator.costing.stacked_networks import Networks, Number
+from simulator.costing.stacked_networks import Links, Networks, Number
 from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
+from simulator.workload import Call, Group
 
 _RINGS: dict[str, Callable[[Ranks], Schedule]] = {
     "all_reduce": ring.all_reduce_over_rings,
@@ -63,18 +64,10 @@ NAMES = ("ring", "tree", "nvls", "nvls_tree")
 """Algorithms by NCCL's names; others may be forced too, by the names of `select`."""
 
 
-def plan(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    topology: Topology,
-    *,
-    machine: Machine,
-    algorithm: str | None = None,
-) -> Plan:
-    """Write out a call for a group as NCCL would carry it out.
+def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
+    """Write out a call as NCCL would carry it out; arguments as :func:`collectives.select.plan`.
 
-    Arguments as :func:`collectives.select.plan`. The order of the group does not change the cost.
+    The order of the group does not change the cost.
 
     Raises
     ------
@@ -82,18 +75,12 @@ def plan(
         If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
         is not on the topology.
     """
-    case = _case(kind, ranks, size, topology, machine=machine)
-    return min(_offers(case, machine, algorithm), key=case.time).plan()
+    case = _case(call, machine.on(network).network, machine)
+    return min(_offers(case, algorithm), key=case.time).plan()
 
 
 def times(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    networks: Networks,
-    *,
-    machine: Machine,
-    algorithm: str | None = None,
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
 ) -> NDArray[np.float64]:
     """Time of :func:`plan` on each of many networks of one graph while idle (s).
 
@@ -102,9 +89,9 @@ def times(
     ScheduleError
         As :func:`plan` does.
     """
-    case = _case(kind, ranks, size, networks, machine=machine)
-    offers = _offers(case, machine, algorithm)
-    known = machine.calibration.get(kind)
+    case = _case(call, networks, machine)
+    offers = _offers(case, algorithm)
+    known = machine.calibration.get(call.kind)
     if known is None:
         return np.broadcast_to(_least(case, offers), len(networks))
     there = networks.multiplied(known.latency, known.bandwidth)
@@ -117,46 +104,25 @@ def times(
     return np.broadcast_to(found, len(networks))
 
 
-def _case(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    networks: Topology | Networks,
-    *,
-    machine: Machine,
-) -> Case:
-    positions = np.asarray(ranks, dtype=np.int32)
-    graph = networks.graph if isinstance(networks, Networks) else networks
-    select.check_group(kind, positions, graph, machine.domains)
-    return Case(
-        kind=kind,
-        positions=positions,
-        size=size,
-        networks=networks,
-        where=np.asarray(machine.domains)[positions],
-        tuning=nccl_tables.tuning(machine.generation, machine.version),
-        generation=machine.generation,
-        cpu=machine.cpu,
-        net_message=(
-            nccl_tables.NET_MESSAGE if machine.net_message is None else machine.net_message
-        ),
-        known=machine.known_of(kind, positions, graph),
-    )
+def _case(call: Call, links: Links, machine: Machine) -> Case:
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    select.check_group(call.kind, positions, links.graph, machine.domains)
+    return Case(call.kind, positions, call.size, links, machine)
 
 
-def _offers(case: Case, machine: Machine, algorithm: str | None) -> list[Offer]:
+def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """All that NCCL has to choose from; it takes the fastest."""
     kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
-        return sent(case, case.known.schedule("send", lambda: _SENDS[kind](case.n)))
+        return sent(case, case.schedule("send", lambda: _SENDS[kind](case.n)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
-        return _other(case, machine.domains, algorithm)
+        return _other(case, algorithm)
     if algorithm is not None:
         return _forced(case, algorithm)
     if kind != "all_reduce":
         return _ringed(case)
     offers = _ring_or_tree(case)
-    if machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
+    if case.machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
         offers.append(_switched(case))
     return offers
 
@@ -174,7 +140,7 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
 
 
 def _switched(case: Case) -> Offer:
-    return switched(case, case.known.schedule("nvls", lambda: tree.switched_all_reduce(case.grid)))
+    return switched(case, case.schedule("nvls", lambda: tree.switched_all_reduce(case.grid)))
 
 
 def _ring_or_tree(case: Case) -> list[Offer]:
@@ -206,7 +172,7 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
     near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
-    factor = nccl_tables.LONG_RING.get(case.generation, nccl_tables.LONG_RING[""])
+    factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
     ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
     up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
@@ -217,11 +183,11 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
 
 
 def _tree(case: Case) -> Schedule:
-    return case.known.schedule("tree", lambda: tree.chained_all_reduce(case.grid))
+    return case.schedule("tree", lambda: tree.chained_all_reduce(case.grid))
 
 
 def _ringed(case: Case) -> list[Offer]:
-    schedule = case.known.schedule("ring", lambda: _ring_schedule(case))
+    schedule = case.schedule("ring", lambda: _ring_schedule(case))
     return ringed(case, schedule, pipelined=case.domains > 1)
 
 
@@ -242,23 +208,16 @@ def _all_orders(n: int) -> Ranks:
     return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
 
 
-def _other(case: Case, domains: Ranks, algorithm: str | None) -> list[Offer]:
+def _other(case: Case, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in _CHAINS and algorithm in (None, "ring"):
         order = from_root(by_domain(case.positions, case.where), case.where)
         chain = _CHAINS[case.kind]
-        return chained(case, case.known.schedule("chain", lambda: placed(chain(case.n, 1), order)))
-    schedule = case.known.schedule(
-        f"other {algorithm}",
-        lambda: (
-            select.plan(
-                case.kind,
-                case.positions,
-                case.size,
-                case.topology,
-                domains=domains,
-                algorithm=algorithm,
-            ).schedule
-        ),
-    )
+        return chained(case, case.schedule("chain", lambda: placed(chain(case.n, 1), order)))
+    schedule = case.schedule(f"other {algorithm}", lambda: _selected(case, algorithm))
     return ringed(case, schedule, pipelined=False)
+
+
+def _selected(case: Case, algorithm: str | None) -> Schedule:
+    call = Call(case.kind, Group(tuple(case.positions.tolist())), case.size)
+    return select.plan(call, case.topology, case.machine, algorithm).schedule

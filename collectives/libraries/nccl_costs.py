@@ -20,7 +20,8 @@ All of it holds for one network and for many of one graph
 value per network.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,8 +30,8 @@ from collectives.algorithms.placement import grid
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
 from collectives.libraries.nccl_constants import PROTOCOLS, SLOT, Tuning
-from collectives.machine import Known, Ranks
-from simulator.costing.stacked_networks import Networks, Number, Wire
+from collectives.machine import Machine, Ranks
+from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule
 from simulator.topology import SCALE_UP, Topology
 
@@ -71,23 +72,39 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A call of a group: ``positions`` on ``networks``, ``where`` is the domain of each."""
+    """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes."""
 
     kind: str
     positions: Ranks
     size: Number
-    networks: Topology | Networks
-    where: Ranks
-    tuning: Tuning
-    generation: str = ""
-    cpu: str = ""
-    net_message: float = tables.NET_MESSAGE
-    known: Known = field(default_factory=Known)
+    links: Links
+    machine: Machine
 
     @property
     def topology(self) -> Topology:
         """The network, or one of the many: whose links join whom is the same in all."""
-        return self.networks.graph if isinstance(self.networks, Networks) else self.networks
+        return self.links.graph
+
+    @cached_property
+    def where(self) -> Ranks:
+        """Domain of each member."""
+        return np.asarray(self.machine.domains)[self.positions]
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """Constants of this generation and version."""
+        return tables.tuning(self.machine.generation, self.machine.version)
+
+    @property
+    def net_message(self) -> float:
+        """What a NIC takes per message (s)."""
+        told = self.machine.net_message
+        return tables.NET_MESSAGE if told is None else told
+
+    def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
+        """Return the group's schedule of that name, built when it is asked for first."""
+        known = self.machine.on(self.topology)
+        return known.schedules(self.kind, self.positions, name, lambda: (build(),))[0]
 
     @property
     def n(self) -> int:
@@ -148,7 +165,7 @@ class Case:
 
     def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
         """Lay a schedule on the links, once."""
-        return self.known.wire(schedule, self.positions, self.networks, pipelined=pipelined)
+        return self.links.wire(schedule, self.positions, pipelined=pipelined)
 
     def time(self, offer: Offer) -> Number:
         """Time on an idle network (s): what `simulator.costing.link_load` makes of the plan."""
@@ -163,10 +180,8 @@ class Case:
 
     def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
         """Time of it that is the links', calibrated (s)."""
-        both = networks, calibrated
-        on_wire = self.known.calibrated(
-            offer.schedule, self.positions, both, pipelined=offer.pipelined
-        )
+        there = networks.laid(offer.schedule, self.positions)
+        on_wire = on_networks(there, calibrated, pipelined=offer.pipelined, chosen_on=networks)
         return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
 
     def bytes_time(self, schedule: Schedule, *, pipelined: bool = False) -> Number:
@@ -299,7 +314,7 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
     moved = least_bytes(case.kind, size=case.size, n=case.n)
     some = (moved > 0) & (transfer > 0)
     carried = np.where(some, moved, 1.0) / np.where(some, transfer, 1.0)
-    caps = tables.LL_CAP_NET.get(case.cpu, tables.LL_CAP_NET[""])
+    caps = tables.LL_CAP_NET.get(case.machine.cpu, tables.LL_CAP_NET[""])
     cap = case.tuning.ll_cap if case.domains == 1 else caps[min(case.domains, 3) - 2]
     return np.where(some, np.minimum(half, cap / carried), half)
 

@@ -1,16 +1,14 @@
-"""What calls cost on many networks of one graph at once: the planners of a library, vectorised.
+"""How a call is carried out: by the library of the machine, calibrated, on one network or on many.
 
-What a library chooses among depends on the graph; what it takes depends on bandwidths and
-latencies, network by network. So the schedules are laid once, their times are arrays, and the least
-of them is what the library's planner would have taken on each network.
-
-How each communication library carries out a call: a dict from name to planner.
+:func:`plan` writes a call out on one network; :func:`times` says what that takes on many networks
+of one graph at once. What a library chooses among depends on the graph; what it takes depends on
+bandwidths and latencies, network by network. So the schedules are laid once, their times are
+arrays, and the least of them is what the library's planner would have taken on each network.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,200 +16,182 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import torus
 from collectives.libraries import nccl
-from collectives.machine import Machine, Ranks, calibrated, chosen
+from collectives.machine import Machine, Ranks, calibrated, choose, chosen
 from simulator.costing.link_load import cost, lay
-from simulator.costing.stacked_networks import Networks
+from simulator.costing.stacked_networks import Networks, on_networks
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
-
-
-class Planner(Protocol):
-    """Write out a call for a group on a topology, as :func:`collectives.select.plan` does."""
-
-    def __call__(
-        self,
-        kind: str,
-        ranks: Sequence[int] | Ranks,
-        size: float,
-        topology: Topology,
-        *,
-        machine: Machine,
-        algorithm: str | None = None,
-    ) -> Plan:
-        """Return the plan."""
-
-
-def bare(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    topology: Topology,
-    *,
-    machine: Machine,
-    algorithm: str | None = None,
-) -> Plan:
-    """Do without a library's model: the faster schedule, its links' latency, one overhead.
-
-    RCCL (which kept NCCL's tuner with constants of its own) is planned like this too, with the
-    latencies and the overhead of its cluster: nothing better is published.
-    """
-    return select.plan(
-        kind,
-        ranks,
-        size,
-        topology,
-        domains=machine.domains,
-        overhead=machine.overhead,
-        algorithm=algorithm,
-    )
-
-
-def xla(
-    kind: str,
-    ranks: Sequence[int] | Ranks,
-    size: float,
-    topology: Topology,
-    *,
-    machine: Machine,
-    algorithm: str | None = None,
-) -> Plan:
-    """Choose the fastest that the grid of a slice allows, as XLA's compiler knows the ICI.
-
-    Rings along the dimensions where all of them close, one ring to and fro through the slice in
-    both directions where they do not (:mod:`collectives.algorithms.torus`), else as :func:`bare`.
-    """
-    plain = bare(kind, ranks, size, topology, machine=machine, algorithm=algorithm)
-    positions = np.asarray(ranks, dtype=np.int32)
-    more = [] if algorithm is not None else on_slice(kind, positions, topology)
-    plans = [plain, *(replace(plain, schedule=schedule) for schedule in more)]
-    return min(plans, key=lambda plan: cost(lay(plan, positions, size, topology)))
-
-
-def on_slice(kind: str, positions: Ranks, topology: Topology) -> list[Schedule]:
-    """Schedules that the grid of a slice allows besides those of :func:`bare`."""
-    if kind not in select.ON_RINGS:
-        return []
-    schedules = []
-    order = torus.cycle_through_grid(positions, topology)
-    if order is not None:
-        both = select.ON_RINGS[kind](np.stack([order, order[::-1]]))
-        schedules.append(replace(both, algorithm="bidirectional"))
-    shape = torus.shape_of(positions, topology)
-    if shape is not None:
-        at = np.argsort(positions).astype(np.int32).reshape(shape)
-        schedules += [build(at) for build in select.BY_GRID[kind].values()]
-    return schedules
-
-
-LIBRARIES: dict[str, Planner] = {"nccl": nccl.plan, "rccl": bare, "xla": xla, "none": bare}
-"""Planners by the name a cluster file gives its library."""
-
+from simulator.workload import Call
 
 Floats = NDArray[np.float64]
 
 
-class Times(Protocol):
-    """Time of a call on each of many networks while idle (s), shape ``(S,)``."""
+@dataclass(frozen=True, slots=True)
+class Library:
+    """How a communication library carries out a call, by itself: on a network, and on many.
 
-    def __call__(
-        self,
-        kind: str,
-        ranks: Sequence[int] | Ranks,
-        size: float,
-        networks: Networks,
-        *,
-        machine: Machine,
-        algorithm: str | None = None,
-    ) -> Floats:
-        """Return the times."""
+    Both functions take the call, the network or networks, the machine, and the algorithm that is
+    forced on the call, None for the library's choice. ``times`` is in s, one for each network, and
+    calibrated; a plan is not yet.
+    """
+
+    plan: Callable[[Call, Topology, Machine, str | None], Plan]
+    times: Callable[[Call, Networks, Machine, str | None], Floats]
 
 
-def times(library: str) -> Times:
-    """Return the function that times calls as a library carries them out, by its name."""
-    return _TIMES[library]
+def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
+    """Write out a call as the machine's library carries it out on a network.
+
+    Without ``algorithm`` the machine's rules choose, then the library. What a trace showed of calls
+    of the kind is in the plan.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
+        is not on the network.
+
+    Examples
+    --------
+    >>> from simulator.workload import Group
+    >>> from topologies import build, load_cluster
+    >>> network = build(load_cluster("hgx-h100"), 8)
+    >>> machine = Machine(np.zeros(8, dtype=np.int32), library="nccl", generation="hopper")
+    >>> plan(Call("all_gather", Group(tuple(range(8))), 2.0**30), network, machine).protocol
+    'Simple'
+    """
+    library = LIBRARIES[machine.library]
+    found = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
+    return calibrated(found, machine.calibration.get(call.kind))
 
 
-def one_schedule(library: str, kind: str, ranks: Ranks, graph: Topology, domains: Ranks) -> bool:
-    """Whether a library carries a call out alike on all networks of a graph.
+def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
+    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+
+    A call whose size is unknown takes what was measured on every network.
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    if np.isnan(call.size):
+        return np.full(len(networks), call.transfer)
+    library = LIBRARIES[machine.library]
+    return library.times(call, networks, machine, algorithm or choose(machine.forced, call))
+
+
+def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
+    """Whether the library carries a call out alike on all networks of a graph.
 
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
     """
-    if library == "nccl":
+    if machine.library == "nccl":
         return False
-    names = select.choices(kind, ranks, graph, domains=domains)
-    more = on_slice(kind, ranks, graph) if library == "xla" else []
-    return len(names) + len(more) == 1 and not select.follows_numbers(kind, names[0])
+    names = select.choices(call, graph, machine)
+    more = on_slice(call, graph) if machine.library == "xla" else []
+    return len(names) + len(more) == 1 and not select.follows_numbers(call.kind, names[0])
 
 
-def _of_schedules(more: Callable[[str, Ranks, Topology], list[Schedule]], library: str) -> Times:
-    """Take the fastest of the schedules of :mod:`collectives.select`, and of some more."""
+def _xla(call: Call, network: Topology, machine: Machine, algorithm: str | None) -> Plan:
+    """Choose the fastest that the grid of a slice allows, as XLA's compiler knows the ICI.
 
-    def fastest(
-        kind: str,
-        ranks: Sequence[int] | Ranks,
-        size: float,
-        networks: Networks,
-        *,
-        machine: Machine,
-        algorithm: str | None = None,
-    ) -> Floats:
-        positions = np.asarray(ranks, dtype=np.int32)
-        graph, domains = networks.graph, machine.domains
-        names = select.choices(kind, positions, graph, domains=domains, algorithm=algorithm)
-        if any(select.follows_numbers(kind, name) for name in names):
-            return _one_by_one(
-                kind, positions, size, networks, machine=machine, how=(library, algorithm)
-            )
-        known = machine.known_of(kind, positions, graph)
-
-        def build(name: str) -> Schedule:
-            return select.plan(
-                kind, positions, size, graph, domains=domains, algorithm=name
-            ).schedule
-
-        schedules = [known.schedule(name, partial(build, name)) for name in names]
-        if algorithm is None:
-            schedules += known.all("more", lambda: more(kind, positions, graph))
-        wires = [known.wire(one, positions, networks, pipelined=False) for one in schedules]
-        time = [one.latency + size * one.per_byte for one in wires]
-        multiples = machine.calibration.get(kind)
-        if multiples is None:
-            least: Floats = machine.overhead + np.minimum.reduce(time)
-            return least
-        both = networks, networks.multiplied(multiples.latency, multiples.bandwidth)
-        wires = [known.calibrated(one, positions, both, pipelined=False) for one in schedules]
-        moving = [one.latency + size * one.per_byte for one in wires]
-        return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead)
-
-    return fastest
+    Rings along the dimensions where all of them close, one ring to and fro through the slice in
+    both directions where they do not (:mod:`collectives.algorithms.torus`), else as
+    :func:`collectives.select.plan`.
+    """
+    plain = select.plan(call, network, machine, algorithm)
+    more = [] if algorithm is not None else on_slice(call, network)
+    plans = [plain, *(replace(plain, schedule=schedule) for schedule in more)]
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    return min(plans, key=lambda plan: cost(lay(plan, positions, call.size, network)))
 
 
-def _one_by_one(
-    kind: str,
-    positions: Ranks,
-    size: float,
+def on_slice(call: Call, graph: Topology) -> list[Schedule]:
+    """Schedules that the grid of a slice allows besides those of :mod:`collectives.select`."""
+    if call.kind not in select.ON_RINGS:
+        return []
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    schedules = []
+    order = torus.cycle_through_grid(positions, graph)
+    if order is not None:
+        both = select.ON_RINGS[call.kind](np.stack([order, order[::-1]]))
+        schedules.append(replace(both, algorithm="bidirectional"))
+    shape = torus.shape_of(positions, graph)
+    if shape is not None:
+        at = np.argsort(positions).astype(np.int32).reshape(shape)
+        schedules += [build(at) for build in select.BY_GRID[call.kind].values()]
+    return schedules
+
+
+def _selected(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
+    """Take the fastest of the schedules of :mod:`collectives.select`."""
+    return _fastest(call, networks, machine, algorithm, lambda *_: [])
+
+
+def _on_slice(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
+    """Take the fastest of those, and of the ones that the grid of a slice allows."""
+    return _fastest(call, networks, machine, algorithm, on_slice)
+
+
+def _fastest(
+    call: Call,
     networks: Networks,
-    *,
     machine: Machine,
-    how: tuple[str, str | None],
+    algorithm: str | None,
+    more: Callable[[Call, Topology], list[Schedule]],
 ) -> Floats:
+    names = select.choices(call, networks.graph, machine, algorithm)
+    if any(select.follows_numbers(call.kind, name) for name in names):
+        return _one_by_one(call, networks, machine, algorithm)
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    schedules = _schedules(call, positions, networks.graph, machine, names)
+    if algorithm is None:
+        known = machine.on(networks.graph)
+        schedules += known.schedules(
+            call.kind, positions, "more", lambda: more(call, networks.graph)
+        )
+    wires = [networks.wire(one, positions, pipelined=False) for one in schedules]
+    time = [one.latency + call.size * one.per_byte for one in wires]
+    multiples = machine.calibration.get(call.kind)
+    if multiples is None:
+        least: Floats = machine.overhead + np.minimum.reduce(time)
+        return least
+    there = networks.multiplied(multiples.latency, multiples.bandwidth)
+    laid = [networks.laid(one, positions) for one in schedules]
+    wires = [on_networks(one, there, pipelined=False, chosen_on=networks) for one in laid]
+    moving = [one.latency + call.size * one.per_byte for one in wires]
+    return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead)
+
+
+def _schedules(
+    call: Call, positions: Ranks, graph: Topology, machine: Machine, names: tuple[str, ...]
+) -> tuple[Schedule, ...]:
+    def build(name: str) -> tuple[Schedule]:
+        return (select.plan(call, graph, machine, name).schedule,)
+
+    known = machine.on(graph)
+    return tuple(
+        known.schedules(call.kind, positions, name, partial(build, name))[0] for name in names
+    )
+
+
+def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
     """Plan on every network that differs: where the schedule itself depends on its numbers."""
-    library, algorithm = how
+    positions = np.array(call.group.ranks, dtype=np.int32)
     first, which = networks.distinct()
     costs = []
     for index in first:
         network = networks.network(index)
-        plan = LIBRARIES[library](
-            kind, positions, size, network, machine=machine, algorithm=algorithm
-        )
-        plan = calibrated(plan, machine.calibration.get(kind))
-        costs.append(cost(lay(plan, positions, size, network)))
+        found = plan(call, network, machine, algorithm)
+        costs.append(cost(lay(found, positions, call.size, network)))
     return np.array(costs)[which]
 
 
-_TIMES: dict[str, Times] = {
-    "nccl": nccl.times,
-    "rccl": _of_schedules(lambda *_: [], "rccl"),
-    "xla": _of_schedules(on_slice, "xla"),
-    "none": _of_schedules(lambda *_: [], "none"),
+LIBRARIES: dict[str, Library] = {
+    "nccl": Library(nccl.plan, nccl.times),
+    "rccl": Library(select.plan, _selected),
+    "xla": Library(_xla, _on_slice),
+    "none": Library(select.plan, _selected),
 }
+"""Libraries by the name a cluster file gives them."""

@@ -17,7 +17,7 @@ from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.workload import UNKNOWN, Group, Workload
 from topologies import load_cluster
-from traces.card.card import Architecture, Card
+from traces.card.card import ArchitectureSection, WorkloadCard
 from traces.core.loaded import Loaded
 
 _TRAINING = "model_fwd_bwd_pass"
@@ -31,7 +31,7 @@ class StepFlops:
     why: str
 
 
-def step_flops(card: Card) -> StepFlops:
+def step_flops(card: WorkloadCard) -> StepFlops:
     """FLOPs per step of training a dense transformer: per token ``6 (N - E) + 12 L H Q T``.
 
     N parameters without the E of the embedding, L layers, Q heads of dimension H, sequences of T
@@ -58,7 +58,7 @@ def step_flops(card: Card) -> StepFlops:
     return StepFlops(per_token * data.batch_size * replicas * data.seq_len, "")
 
 
-def _per_token(arch: Architecture, tokens: int | None) -> float | None:
+def _per_token(arch: ArchitectureSection, tokens: int | None) -> float | None:
     parts = arch.num_params, arch.num_layers, arch.num_heads, arch.head_dim, tokens
     if None in parts:
         return None
@@ -101,7 +101,7 @@ _MEASURED_AT_ONCE = 1e-6
 """Calls that moved for less (s) were over before their last stamp."""
 
 
-def check_card(card: Card, loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
+def check_card(card: WorkloadCard, loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
     """Say what of the card the trace contradicts; nothing where they agree or do not tell.
 
     Ranks of the job, sizes of the groups against the parallelism, the accelerator, the phase, and
@@ -112,7 +112,7 @@ def check_card(card: Card, loaded: Loaded, *, source: str = "card") -> tuple[str
     return tuple(found)
 
 
-def _ranks(card: Card, loaded: Loaded) -> Iterator[str]:
+def _ranks(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
     traced = loaded.coverage.ranks_in_job
     total, plan = card.xpu.total_count, card.parallelism.ranks
     if total is not None and total != traced:
@@ -128,7 +128,7 @@ def _ranks(card: Card, loaded: Loaded) -> Iterator[str]:
         yield f"{total} accelerators do not fill nodes of {per_node}"
 
 
-def _groups(card: Card, workload: Workload) -> Iterator[str]:
+def _groups(card: WorkloadCard, workload: Workload) -> Iterator[str]:
     """Compare labelled groups with their kind; others must be a product of some of the sizes."""
     plan = card.parallelism
     sizes = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp}
@@ -182,13 +182,13 @@ def _products(sizes: list[int]) -> set[int]:
     return {math.prod(pick) for pick in picks}
 
 
-def _accelerator(card: Card, loaded: Loaded) -> Iterator[str]:
+def _accelerator(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
     told, traced = card.xpu.model, loaded.accelerator
     if told and traced and not same_accelerator(told, traced):
         yield f"workload.hardware.xpu_spec.model is {told!r}, the trace was recorded on {traced!r}"
 
 
-def _phase(card: Card, workload: Workload) -> Iterator[str]:
+def _phase(card: WorkloadCard, workload: Workload) -> Iterator[str]:
     phase = (card.workload.model.phase or "").lower()
     backward = next((name for name in workload.names if _BACKWARD.search(name)), None)
     if phase in ("inference", "serving") and backward is not None:
@@ -197,7 +197,7 @@ def _phase(card: Card, workload: Workload) -> Iterator[str]:
         yield f"workload.model.phase is {phase!r}: write training, inference or serving"
 
 
-def _bandwidth(card: Card, loaded: Loaded, source: str) -> Iterator[str]:
+def _bandwidth(card: WorkloadCard, loaded: Loaded, source: str) -> Iterator[str]:
     try:
         made = card_cluster(card, source=source)
     except ClusterError:
@@ -225,7 +225,7 @@ def _unit(tier: str, told: float, known: float) -> Iterator[str]:
 
 
 def _measured(
-    card: Card, workload: Workload, scale_up: float, made: CardCluster | None
+    card: WorkloadCard, workload: Workload, scale_up: float, made: CardCluster | None
 ) -> Iterator[str]:
     """Find a measured busbw that a rank's port of this bandwidth cannot have carried."""
     adds = made is not None and made.cluster.scale_up.in_network_reduction

@@ -17,7 +17,7 @@ from topologies import Cluster, catalog, load_cluster
 from topologies.cluster.catalog import complaints
 
 if TYPE_CHECKING:
-    from traces.card.card import Card
+    from traces.card.card import WorkloadCard
 
 _WORD = re.compile(r"[a-z]+[0-9]+[a-z]?|[a-z]+|[0-9]+gb")
 _MAKERS = frozenset({"nvidia", "amd", "google", "intel", "aws", "instinct", "tesla", "gpu", "tpu"})
@@ -34,7 +34,7 @@ class CardCluster:
     notes: tuple[str, ...]
 
 
-def card_cluster(card: "Card", *, source: str) -> CardCluster:
+def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
     """Make a cluster of a card; ``source`` is what errors call it.
 
     Bandwidths and ranks per node are the card's where it tells them. Everything else is that of
@@ -93,7 +93,7 @@ def _words(name: str) -> set[str]:
     return set(_WORD.findall(name.lower())) - _MAKERS
 
 
-def _likeness(card: "Card", cluster: Cluster) -> tuple[int, int, int, int, float]:
+def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, int, float]:
     """How alike they are: the name, ranks per node, words of the network, bandwidths."""
     bandwidths = card.bandwidths()
     fabric = cluster.scale_out
@@ -118,7 +118,7 @@ def _apart(one: float | None, other: float | None) -> float:
     return 1.0 if one is None or other is None else abs(math.log(one / other))
 
 
-def _made(card: "Card", nearest: Cluster, source: str) -> CardCluster:
+def _made(card: "WorkloadCard", nearest: Cluster, source: str) -> CardCluster:
     per_node = card.xpu.count_per_node or nearest.ranks_per_node
     total = card.xpu.total_count or per_node
     bandwidths = card.bandwidths()

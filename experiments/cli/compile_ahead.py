@@ -16,15 +16,20 @@ _NUMBERS = {int: types.int64, float: types.float64, bool: types.boolean, np.uint
 
 def warm() -> int:
     """Compile the hot loops of all modules that are not yet; return how many there are."""
-    for package in PACKAGES:
-        for found in walk_packages(import_module(package).__path__, f"{package}."):
-            if not found.name.endswith("__main__"):
-                import_module(found.name)
-    called = [other for loop in LOOPS for other in _called(loop)]
-    for loop in LOOPS:
+    loops = every_loop()
+    called = [other for loop in loops for other in _called(loop)]
+    for loop in loops:
         if loop not in called:  # else it is compiled with what calls it, for what that gives it
             loop.dispatcher.compile(signature(loop))
-    return len(LOOPS)
+    return len(loops)
+
+
+def every_loop() -> list[HotLoop[..., Any]]:
+    """Import all modules; return their hot loops."""
+    for package in PACKAGES:
+        for found in walk_packages(import_module(package).__path__, f"{package}."):
+            import_module(found.name)
+    return [loop for loop in LOOPS if loop.__module__.partition(".")[0] in PACKAGES]
 
 
 def signature(loop: HotLoop[..., Any]) -> tuple[types.Type, ...]:
@@ -45,7 +50,8 @@ def _type(annotation: Any) -> types.Type:
         return _NUMBERS[annotation]
     if fields := getattr(annotation, "_fields", ()):
         parts = [_type(annotation.__annotations__[field]) for field in fields]
-        return types.NamedTuple(parts, annotation)  # type: ignore[no-untyped-call]
+        whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]
+        return whole
     return _array(annotation)
 
 

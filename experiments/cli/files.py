@@ -1,24 +1,47 @@
-"""What files hold, and files made of them."""
+"""What files hold, and files made of them.
 
+A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from experiments.cli.options import (
+    Algorithms,
     ClusterOfTrace,
+    Cost,
+    Engine,
+    Fold,
     Kernels,
+    Nodes,
     Output,
     OutputOption,
     Replicate,
+    SlowDown,
     Step,
     Trace,
-    with_settings,
+    WhatIfs,
+    choice,
+    clusters,
+    completed,
+    settings_of,
 )
 from experiments.cli.show import show
 
-if TYPE_CHECKING:
-    from experiments.baseline import Settings
+
+def _forms() -> Iterable[str]:
+    from experiments.questions.convert import FORMS
+
+    return FORMS
+
+
+def _formats() -> Iterable[str]:
+    from traces.load import FORMATS
+
+    return FORMATS
 
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
@@ -28,25 +51,48 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(look(trace, step=step), output)
 
 
-@with_settings("workers")
-def metrics(
-    trace: Trace,
-    cluster: ClusterOfTrace = None,
+def convert(
+    ctx: typer.Context,
+    source: Trace,
+    target: Annotated[Path, typer.Argument(help="A file, or a directory with one per rank.")],
     *,
-    settings: "Settings",
+    to: Annotated[
+        str, typer.Option("--to", **choice(_forms), help="chakra, goal or kineto.")
+    ] = "chakra",
+    read_as: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            **choice(_formats),
+            show_default="by content",
+            help="Format of the source.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            "-c",
+            autocompletion=completed(clusters),
+            help="Says how collectives are carried out, where the form is goal or kineto.",
+        ),
+    ] = None,
+    step: Step = "median",
+    kernels: Kernels = None,
+    replicate: Replicate = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compute a step's metrics as measured and as simulated, and check a package's card."""
-    from experiments.output.progress import watching
-    from experiments.questions.metrics import metrics as ask
+    """Write a step in a form that other tools read."""
+    from experiments.questions.convert import convert as ask
 
-    with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
-    show(report, output)
+    if to == "chakra" and cluster is not None:
+        raise typer.BadParameter("--cluster means nothing for chakra, which has calls as recorded.")
+    settings = settings_of(ctx)
+    show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)
 
 
-@with_settings("workers")
 def package(
+    ctx: typer.Context,
     trace: Trace,
     directory: Annotated[
         Path, typer.Option("--directory", "-o", help="Where to write it: new, or empty.")
@@ -56,38 +102,23 @@ def package(
         list[Path] | None, typer.Option(help="A launch script to put in; may be repeated.")
     ] = None,
     *,
-    settings: "Settings",
-    output: Annotated[Output, typer.Option("--output", help="How to print the answer.")] = (
-        Output.TABLE
-    ),
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    output: Annotated[
+        Output, typer.Option("--output", help="How to print the answer.")
+    ] = Output.TABLE,
 ) -> None:
     """Write a CCL-Bench package: workload card, traces, launch scripts, metrics."""
     from experiments.questions.package import package as ask
 
+    settings = settings_of(ctx)
     report = ask(trace, directory, cluster=cluster, scripts=script or (), settings=settings)
     show(report, output)
-
-
-def convert(
-    source: Trace,
-    target: Annotated[Path, typer.Argument(help="A file, or a directory with one per rank.")],
-    *,
-    to: Annotated[str, typer.Option("--to", help="chakra, goal or kineto.")] = "chakra",
-    read_as: Annotated[
-        str | None, typer.Option("--from", show_default="by content", help="Format of the source.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", "-c", help="Says how collectives are carried out."),
-    ] = None,
-    step: Step = "median",
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Write a step in a form that other tools read."""
-    from experiments.baseline import Settings
-    from experiments.questions.convert import convert as ask
-
-    settings = Settings(step=step, kernels=kernels, replicate=replicate)
-    show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)

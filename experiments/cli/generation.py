@@ -1,23 +1,35 @@
-"""A step before there is a trace."""
+"""A step before there is a trace.
 
+A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from experiments.cli.options import (
-    ClusterOption,
+    Algorithms,
+    Cluster,
+    Engine,
+    Nodes,
     Output,
     OutputOption,
+    SlowDown,
+    WhatIfs,
+    choice,
+    completed,
     fraction,
-    seconds,
-    with_settings,
+    models,
+    quantity,
+    settings_of,
 )
 from experiments.cli.show import say, show
 from simulator.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from experiments.baseline import Settings
+    from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
 
 Phase = Literal["training", "prefill", "decode"]
@@ -26,11 +38,22 @@ Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
 
 
-@with_settings("collective_cost", "step", "kernels", "replicate", "fold", "workers")
+def _schedules() -> Iterable[str]:
+    from traces.generate.pipeline import SCHEDULES
+
+    return SCHEDULES
+
+
 def generate(
-    model: Annotated[str, typer.Argument(help="llama-3.1-405b, gpt-3-175b, … or a YAML card.")],
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completed(models), help="llama-3.1-405b, gpt-3-175b, … or a YAML card."
+        ),
+    ],
     *,
-    cluster: ClusterOption,
+    cluster: Cluster,
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
     cp: Annotated[int, typer.Option(min=1, help="Context-parallel ranks.")] = 1,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
@@ -58,10 +81,14 @@ def generate(
     recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
     schedule: Annotated[
         str | None,
-        typer.Option(show_default="1f1b or interleaved", help="gpipe, 1f1b, interleaved, zb-h1."),
+        typer.Option(
+            **choice(_schedules),
+            show_default="1f1b or interleaved",
+            help="gpipe, 1f1b, interleaved, zb-h1.",
+        ),
     ] = None,
     launch: Annotated[
-        str | None, typer.Option(callback=seconds, help="Host time per op, such as '5 us'.")
+        str | None, typer.Option(callback=quantity("s"), help="Host time per op, such as '5 us'.")
     ] = None,
     compute_efficiency: Annotated[
         float | None,
@@ -71,28 +98,36 @@ def generate(
         float | None,
         typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
     ] = None,
-    fold: Annotated[
+    folded: Annotated[
         bool, typer.Option("--fold", help="Simulate no more replicas than stand for all.")
     ] = False,
     write: Annotated[
         Path | None,
         typer.Option("--write", "-w", help="Write the plan, a YAML file other commands read."),
     ] = None,
-    settings: "Settings",
+    engine: Engine = "flow",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    slow_down: SlowDown = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape and simulate it: before there is a trace."""
     from experiments.files import check_output
     from experiments.output.progress import watching
-    from experiments.questions.generate import Asked, write_plan
     from experiments.questions.generate import generate as ask
+    from experiments.questions.generate import plan_on, write_plan
     from simulator.quantities import parse_quantity
+    from topologies import load_cluster
+    from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
 
     if write is not None:
         check_output(write, (".yaml", ".yml"))
     if phase != "training" and (schedule is not None or recompute != "none"):
         raise WorkloadError(f"--schedule and --recompute are for training, not for {phase}")
+    if sequence_parallel and tp == 1:
+        raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
     parallelism = Parallelism(
         tp=tp,
         cp=cp,
@@ -105,7 +140,9 @@ def generate(
     )
     sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
     batch = (micro_batch, sequences, sequence)
-    asked = Asked(
+    where = load_cluster(cluster)
+    plan = plan_on(
+        where,
         model=model,
         parallelism=parallelism,
         run=(
@@ -119,15 +156,22 @@ def generate(
             else _serving(phase, batch, precision, dp=dp)
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
-        compute_efficiency=compute_efficiency,
-        memory_efficiency=memory_efficiency,
-        fold=fold,
+        compute_efficiency=(
+            COMPUTE_EFFICIENCY if compute_efficiency is None else compute_efficiency
+        ),
+        memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
     )
+
+    def keep(plan: "GenerationPlan") -> None:
+        if write is not None:
+            write_plan(plan, write)
+            say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
+
+    settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(asked, cluster, settings=settings, watch=watch)
-    if write is not None:
-        write_plan(report.plan, write)
-        say(f"wrote {write}; ask of it: twofold utility {write} --cluster {cluster}")
+        report = ask(
+            plan, where, fold_replicas=folded, settings=settings, watch=watch, planned=keep
+        )
     show(report, output)
 
 

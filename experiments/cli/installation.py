@@ -1,8 +1,18 @@
-"""What concerns the installation and no trace."""
+"""What concerns the installation, and no trace."""
 
+import json
 import time
+from typing import Annotated
 
 import typer
+
+from experiments.cli.options import completed
+
+
+def _schemas() -> tuple[str, ...]:
+    from experiments.schemas.shipped import schema_names
+
+    return schema_names()
 
 
 def warm() -> None:
@@ -12,3 +22,14 @@ def warm() -> None:
     begun = time.perf_counter()
     ready = compile_all()
     typer.echo(f"{ready} hot loops are ready, after {time.perf_counter() - begun:.1f} s")
+
+
+def schema(
+    command: Annotated[
+        str, typer.Argument(autocompletion=completed(_schemas), help="utility, sweep, replay, …")
+    ],
+) -> None:
+    """Print the JSON Schema of a command's answer."""
+    from experiments.schemas.shipped import schema_of
+
+    typer.echo(json.dumps(schema_of(command), indent=2))

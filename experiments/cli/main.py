@@ -2,7 +2,8 @@
 
 Results go to stdout, progress and warnings to stderr. Exit status 0 is an answer, 1 a refused
 input, 2 wrong usage (an option that is wrong whatever the files hold), 130 an interruption.
-Everything heavy is imported inside the commands, so that ``--help`` is fast.
+Commands are imported when they are asked for, and everything heavy when they run, so that
+``--help`` is fast.
 """
 
 import functools
@@ -13,6 +14,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -20,39 +22,35 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from experiments.cli import files, generation, installation, networks, questions, trust
 from experiments.cli.show import WORDS
 from experiments.files import check_apart
+from experiments.output.encoding import write_on_any
 from simulator.errors import TwofoldError
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    command.__name__.replace("_", "-"): command
-    for command in (
-        questions.utility,
-        questions.sweep,
-        questions.curve,
-        questions.compare,
-        questions.what_if,
-        questions.replay,
-        questions.explain,
-        files.inspect,
-        files.metrics,
-        files.package,
-        trust.calibrate,
-        trust.validate,
-        files.convert,
-        generation.generate,
-        networks.clusters,
-        networks.collective,
-        networks.topology,
-        installation.warm,
-    )
+PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Questions about a step": {
+        "questions": (
+            *("utility", "sweep", "curve", "compare", "what-if"),
+            *("replay", "explain", "metrics"),
+        ),
+        "generation": ("generate",),
+    },
+    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Files": {"files": ("inspect", "convert", "package")},
+    "Installation": {"installation": ("warm", "schema")},
 }
-"""In the order of ``--help``."""
+"""The panels of ``--help``: by module of this folder the commands, each a function of its name."""
+COMMANDS = {
+    name: (panel, module)
+    for panel, modules in PANELS.items()
+    for module, names in modules.items()
+    for name in names
+}
+"""Panel and module of each command, in the order of ``--help``."""
 
 
 class _Commands(TyperGroup):
-    """The commands, each made of its function when it is asked for: all take ten times as long."""
+    """The commands, each imported and made when it is asked for, as click's groups allow."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Answer the command line."""
@@ -77,8 +75,8 @@ class _Commands(TyperGroup):
         return cast("TyperCommand | None", self.commands.get(cmd_name))
 
 
-_NARROWEST = 80
-"""Columns at which every table keeps its numbers; a narrower terminal breaks the lines itself."""
+_NARROWEST = 40
+"""Columns that tables are laid out for at least; a narrower terminal breaks the lines itself."""
 _DIGITS = 4
 """Of ``COLUMNS`` at most: what is padded to a million columns takes the memory of a machine."""
 
@@ -128,8 +126,10 @@ def _temporary_home() -> str:
 
 
 def _made(name: str) -> TyperCommand:
+    panel, module = COMMANDS[name]
+    function = getattr(import_module(f"experiments.cli.{module}"), name.replace("-", "_"))
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(_guarded(COMMANDS[name]))
+    alone.command(name, rich_help_panel=panel)(_guarded(function))
     return cast("TyperCommand", get_command(alone))
 
 
@@ -138,13 +138,12 @@ app = typer.Typer(
     cls=_Commands,
     help="What would twice of it buy us? What-ifs for distributed machine learning, from traces.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
-    if asked:
+def _print_version(ctx: typer.Context, asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked and not ctx.resilient_parsing:
         from importlib.metadata import version
 
         typer.echo(f"twofold {version('twofold')}")
@@ -207,8 +206,9 @@ def main() -> None:
     """Run the command line."""
     os.environ.setdefault(*_ONE_THREAD)
     gc.set_threshold(_ALLOCATIONS)
+    write_on_any(sys.stdout, sys.stderr)
     try:
-        app()
+        app(prog_name="twofold")
     finally:
         gc.freeze()  # or the interpreter looks through all that was loaded, twice, before it ends
 

@@ -1,27 +1,68 @@
-"""Clusters, collectives and topologies, without a trace."""
+"""Clusters, collectives and topologies, and how far a cluster's figures can be believed.
 
+A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli import options
 from experiments.cli.options import (
-    Bandwidth,
+    Algorithms,
+    ClusterOfTrace,
     Engine,
     Figure,
-    Latency,
+    Fold,
+    Kernels,
     Nodes,
     Output,
     OutputOption,
-    TopologyOption,
+    Replicate,
+    SlowDown,
+    Step,
+    Trace,
+    completed,
+    quantity,
+    settings_of,
 )
-from experiments.cli.show import check_figure, show
+from experiments.cli.show import check_figure, say, show
 
 if TYPE_CHECKING:
     from simulator.topology import Topology
 
+_SIZES = "1KiB..1GiB"
+
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(
+        callback=quantity("B/s"), help="Of each cable of a bare topology, such as '50 GB/s'."
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(
+        callback=quantity("s"), help="Of each cable of a bare topology, such as '500 ns'."
+    ),
+]
+
+
+def _algorithms() -> Iterable[str]:
+    from collectives.libraries.rules import known
+
+    return dict.fromkeys(name for kind in options.kinds() for name in known(kind))
+
 
 def clusters(
-    name: Annotated[str | None, typer.Argument(help="One cluster, with its sources.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=completed(options.clusters), help="One cluster, with its sources."
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the catalogue of clusters, or one of them with the source of every number."""
@@ -31,26 +72,49 @@ def clusters(
 
 
 def collective(
-    kind: Annotated[str, typer.Argument(help="all_reduce, all_gather, reduce_scatter, …")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completed(options.kinds),
+            help="all_reduce, all_gather, reduce_scatter, …",
+        ),
+    ],
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many take part.")],
     sizes: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--sizes",
             "--size",
             "-s",
             help="S of nccl-tests: 64MiB, a list 1KiB,64MiB, or powers of two 1KiB..1GiB.",
+            show_default=_SIZES,
         ),
-    ] = "1KiB..1GiB",
+    ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
+        str | None,
+        typer.Option(
+            "--cluster",
+            "-c",
+            autocompletion=completed(options.clusters),
+            help="A name of the catalogue, or a YAML file.",
+        ),
     ] = None,
     nodes: Nodes = None,
-    topology: TopologyOption = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completed(options.topologies),
+            help="A bare topology instead: torus:4x4, ring:8, … or a graph's file.",
+        ),
+    ] = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="Force one: ring, tree, …, or a file: .json, MSCCL .xml.")
+        str | None,
+        typer.Option(
+            autocompletion=completed(_algorithms),
+            help="Force one: ring, tree, …, or a file: .json, MSCCL .xml.",
+        ),
     ] = None,
     engine: Engine = "flow",
     figure: Figure = None,
@@ -59,13 +123,18 @@ def collective(
     """Time a collective on a cluster or a bare topology, as nccl-tests does."""
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
+    from simulator.workload import kind_named
 
     check_figure(figure)
+    if sizes is not None and kind_named(kind) == "barrier":
+        raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
+    if topology is not None and nodes is not None:
+        raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
     network = _network(cluster, topology, bandwidth, latency)
     report = ask(
         kind,
         network,
-        parse_sizes(sizes),
+        parse_sizes(sizes or _SIZES),
         ranks=ranks,
         nodes=nodes,
         algorithm=algorithm,
@@ -74,8 +143,32 @@ def collective(
     show(report, output, figure)
 
 
+def _network(
+    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
+) -> "Topology | str":
+    """Return the one of cluster and topology that was given."""
+    if (cluster is None) == (topology is None):
+        raise typer.BadParameter("give either --cluster or --topology.")
+    if cluster is not None:
+        if (bandwidth, latency) != (None, None):
+            raise typer.BadParameter(
+                "--bandwidth and --latency are for a bare --topology: a cluster has its own; "
+                "write a cluster file for others."
+            )
+        return cluster
+    from experiments.questions.topology import bare
+
+    return bare(topology or "", bandwidth, latency)
+
+
 def topology(
-    spec: Annotated[str, typer.Argument(help="torus:4x4, dragonfly:9x4x2, … or a graph's file.")],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completed(options.topologies),
+            help="torus:4x4, dragonfly:9x4x2, … or a graph's file.",
+        ),
+    ],
     bandwidth: Bandwidth = "1 GB/s",
     latency: Latency = "1 us",
     figure: Figure = None,
@@ -89,14 +182,76 @@ def topology(
     show(report, output, figure)
 
 
-def _network(
-    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
-) -> "Topology | str":
-    """Return the one of cluster and topology that was given."""
-    if (cluster is None) == (topology is None):
-        raise typer.BadParameter("give either --cluster or --topology.")
-    if cluster is not None:
-        return cluster
-    from experiments.questions.topology import bare
+def calibrate(
+    ctx: typer.Context,
+    trace: Trace,
+    cluster: ClusterOfTrace = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", help="Write the calibrated cluster: a YAML file."),
+    ] = None,
+    *,
+    engine: Engine = "flow",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Fit a cluster's latencies, bandwidths and overheads to the collectives of a trace."""
+    from experiments.files import check_output
+    from experiments.output.progress import watching
+    from experiments.questions.calibrate import calibrate as ask
 
-    return bare(topology or "", bandwidth, latency)
+    if write is not None:
+        check_output(write, (".yaml", ".yml"))
+    settings = settings_of(ctx)
+    with watching() as watch:
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    if write is not None:
+        from experiments.questions.calibrate import write_cluster
+
+        write_cluster(report.cluster, write)
+        say(f"wrote {write}; use it with --cluster {write}")
+    show(report, output)
+
+
+def validate(
+    ctx: typer.Context,
+    trace: Annotated[
+        list[str], typer.Argument(metavar="TRACE...", help="Traces; TRACE@CLUSTER names its own.")
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            "-c",
+            autocompletion=completed(options.clusters),
+            help="For traces that name none.",
+        ),
+    ] = None,
+    engine: Engine = "flow",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replay every step of many traces: measured against simulated, also calibrated on others."""
+    from experiments.output.progress import watching
+    from experiments.questions.validate import EVERY
+    from experiments.questions.validate import validate as ask
+
+    if cluster is not None and all(_names_cluster(one) for one in trace):
+        raise typer.BadParameter("--cluster means nothing: every trace names its own.")
+    settings = replace(settings_of(ctx), step=EVERY)
+    with watching() as watch:
+        report = ask(trace, cluster, settings=settings, watch=watch)
+    show(report, output)
+
+
+def _names_cluster(trace: str) -> bool:
+    from experiments.questions.validate import BETWEEN
+
+    return BETWEEN in trace and not Path(trace).exists()

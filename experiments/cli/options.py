@@ -1,16 +1,21 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from simulator.errors import WhatIfError
+from simulator.errors import TwofoldError
+
+if TYPE_CHECKING:
+    from experiments.baseline import Settings
 
 Value = TypeVar("Value")
+Result = TypeVar("Result")
+Names = Callable[[], Iterable[str]]
+"""Looks names up when a command runs or completes: where they are defined is slow to import."""
 
 
 class Output(StrEnum):
@@ -21,16 +26,63 @@ class Output(StrEnum):
     CSV = "csv"
 
 
-def _one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
-    """Make an option's check; the names are looked up when a command runs, not for --help."""
+def checked(check: Callable[[Value], Result], value: Value) -> Result:
+    """Make what a check refuses wrong usage."""
+    try:
+        return check(value)
+    except TwofoldError as error:
+        raise typer.BadParameter(str(error)) from error
 
-    def check(value: str) -> str:
-        choices = list(names())
-        if value not in choices:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
-        return value
 
-    return check
+def completed(names: Names) -> Callable[[str], list[str]]:
+    """Make what the shell asks for when the tab key is pressed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def choice(names: Names) -> dict[str, Any]:
+    """Make the check and the completion of an option that is one of several names."""
+
+    def check(value: str | None) -> str | None:
+        from simulator.names import one_of, same_name
+
+        found = None if value is None else same_name(value, names())
+        if value is not None and found is None:
+            raise typer.BadParameter(one_of(value, names()))
+        return found
+
+    return {"callback": check, "autocompletion": completed(names)}
+
+
+def clusters() -> Iterable[str]:
+    """Names of the catalogue; a path of a file is none of them and completed by the shell."""
+    from topologies import catalog
+
+    return catalog()
+
+
+def kinds() -> Iterable[str]:
+    """Kinds of collectives."""
+    from simulator.workload import KINDS
+
+    return KINDS
+
+
+def models() -> Iterable[str]:
+    """Names of the model cards that ship with the package."""
+    from traces.generate.model import model_names
+
+    return model_names()
+
+
+def topologies() -> Iterable[str]:
+    """Families of topologies, as a spec begins."""
+    from topologies.families.table import FAMILIES
+
+    return [f"{name}:" for name in FAMILIES]
 
 
 def _engines() -> Iterable[str]:
@@ -46,36 +98,55 @@ def _costs() -> Iterable[str]:
     return COLLECTIVE_COSTS
 
 
+def _resources() -> Iterable[str]:
+    from experiments.scenario.resources import RESOURCES
+
+    return RESOURCES
+
+
+def _rules() -> Iterable[str]:
+    from collectives.libraries.rules import known
+
+    return [f"{kind}={name}" for kind in kinds() for name in known(kind)]
+
+
 def _step(value: str) -> str:
     if value not in ("median", "all") and not value.isdecimal():
         raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
     return value
 
 
-def check_resource_name(value: str) -> str:
-    """Refuse a resource that does not exist."""
+def _resource(value: str) -> str:
     from experiments.scenario.resources import check_resource
 
-    return _usage(check_resource, value)
+    return checked(check_resource, value)
 
 
-def check_resources(values: list[str] | None) -> list[str]:
-    """Refuse resources that do not exist."""
-    return [check_resource_name(value) for value in values or ()]
+def _several(values: list[str] | None) -> list[str]:
+    return [_resource(value) for value in values or ()]
 
 
-def check_factor_value(value: float) -> float:
+def _changes(values: list[str] | None) -> list[str]:
+    from experiments.scenario.language import parse
+
+    for value in values or ():
+        checked(parse, value)
+    return values or []
+
+
+def _slope(value: str) -> str:
+    from experiments.costing.slowdown import TRACE, given
+
+    if value not in ("", TRACE):
+        checked(given, value)
+    return value
+
+
+def check_factor(value: float) -> float:
     """Refuse a factor that is not positive, finite and reasonable."""
-    from experiments.scenario.resources import check_factor
+    from experiments.scenario import resources
 
-    return _usage(check_factor, value)
-
-
-def _usage(check: Callable[[Value], object], value: Value) -> Value:
-    try:
-        check(value)
-    except WhatIfError as error:
-        raise typer.BadParameter(str(error)) from error
+    checked(resources.check_factor, value)
     return value
 
 
@@ -88,7 +159,7 @@ def check_factors(text: str) -> str:
             raise typer.BadParameter(
                 f"{text!r}: write numbers separated by commas, such as 0.5,1,2."
             ) from error
-        check_factor_value(value)
+        check_factor(value)
     return text
 
 
@@ -110,28 +181,33 @@ def fraction(value: float | None) -> float | None:
     return value
 
 
-def seconds(text: str | None) -> str | None:
-    """Refuse what is no time with a unit."""
-    from simulator.errors import QuantityError
-    from simulator.quantities import parse_quantity
+def quantity(base: str) -> Callable[[str | None], str | None]:
+    """Make the check of an option that is a number with a unit."""
 
-    try:
+    def check(text: str | None) -> str | None:
+        from simulator.quantities import parse_quantity
+
         if text is not None:
-            parse_quantity(text, "s")
-    except QuantityError as error:
-        raise typer.BadParameter(str(error)) from error
-    return text
+            checked(lambda told: parse_quantity(told, base), text)
+        return text
+
+    return check
 
 
-_PHASES = ("training", "prefill", "decode")
+_SIMULATION = "How the step is read and simulated"
+"""Title of the options that most commands have, in ``--help``."""
+_CLUSTER = typer.Option(
+    "--cluster",
+    "-c",
+    help="A name of the catalogue, or a YAML file.",
+    autocompletion=completed(clusters),
+)
 
 Trace = Annotated[
     Path,
     typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
 ]
-ClusterOption = Annotated[
-    str, typer.Option("--cluster", "-c", help="A name of the catalogue, or a YAML file.")
-]
+Cluster = Annotated[str, _CLUSTER]
 ClusterOfTrace = Annotated[
     str | None,
     typer.Option(
@@ -139,52 +215,41 @@ ClusterOfTrace = Annotated[
         "-c",
         help="A name of the catalogue, or a YAML file.",
         show_default="that of the package's card",
+        autocompletion=completed(clusters),
     ),
 ]
-Engine = Annotated[
+Resource = Annotated[
     str,
     typer.Option(
-        callback=_one_of(_engines),
-        help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
-        "transfer: the reference.",
+        "--resource",
+        "-r",
+        callback=_resource,
+        autocompletion=completed(_resources),
+        help="What is to be better or worse, as utility lists them.",
     ),
 ]
-Cost = Annotated[
-    str,
+Resources = Annotated[
+    list[str] | None,
     typer.Option(
-        callback=_one_of(_costs),
-        help="model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
+        "--resource",
+        "-r",
+        callback=_several,
+        autocompletion=completed(_resources),
+        help="Only this one; may be repeated.",
     ),
-]
-Step = Annotated[
-    str, typer.Option(callback=_step, help="A ProfilerStep number, 'median' or 'all'.")
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Spread the ranks evenly over N nodes.", show_default="fill"),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
 Perfetto = Annotated[
     Path | None,
     typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
 ]
-Algorithms = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--algorithm",
-        help="Force one by kind, size or group: all_reduce=ring, all_reduce@tp=tree; may be "
-        "repeated.",
+Changes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CHANGE...",
+        callback=_changes,
+        help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
     ),
-]
-TopologyOption = Annotated[
-    str | None,
-    typer.Option(help="A bare topology instead: torus:4x4, ring:8, … or a graph's file."),
-]
-Bandwidth = Annotated[
-    str | None, typer.Option(help="Of each cable of a bare topology, such as '50 GB/s'.")
-]
-Latency = Annotated[
-    str | None, typer.Option(help="Of each cable of a bare topology, such as '500 ns'.")
 ]
 OutputOption = Annotated[
     Output,
@@ -195,115 +260,118 @@ OutputOption = Annotated[
     ),
 ]
 
-
-def check_changes(values: list[str] | None) -> list[str]:
-    """Refuse what-ifs that are written wrong."""
-    from experiments.scenario.language import parse
-
-    return [_usage(parse, value) for value in values or ()]
-
-
+Engine = Annotated[
+    str,
+    typer.Option(
+        **choice(_engines),
+        rich_help_panel=_SIMULATION,
+        help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
+        "transfer: the reference.",
+    ),
+]
+Cost = Annotated[
+    str,
+    typer.Option(
+        **choice(_costs),
+        rich_help_panel=_SIMULATION,
+        help="model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
+    ),
+]
+Step = Annotated[
+    str,
+    typer.Option(
+        callback=_step,
+        autocompletion=completed(lambda: ("median", "all")),
+        rich_help_panel=_SIMULATION,
+        help="A ProfilerStep number, 'median' or 'all'.",
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        rich_help_panel=_SIMULATION,
+        help="Spread the ranks evenly over N nodes.",
+        show_default="fill",
+    ),
+]
+Algorithms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        autocompletion=completed(_rules),
+        rich_help_panel=_SIMULATION,
+        help="Force one by kind, size or group: all_reduce=ring, all_reduce@tp=tree; may be "
+        "repeated.",
+    ),
+]
 WhatIfs = Annotated[
     list[str] | None,
     typer.Option(
         "--what-if",
-        callback=check_changes,
+        callback=_changes,
+        rich_help_panel=_SIMULATION,
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
 Kernels = Annotated[
     Path | None,
-    typer.Option(help="A YAML file of rules that tell kernels which communicate by their names."),
+    typer.Option(
+        rich_help_panel=_SIMULATION,
+        help="A YAML file of rules that tell kernels which communicate by their names.",
+    ),
 ]
 Replicate = Annotated[
-    bool, typer.Option("--replicate", help="Give ranks not recorded copies of those that were.")
+    bool,
+    typer.Option(
+        "--replicate",
+        rich_help_panel=_SIMULATION,
+        help="Give ranks not recorded copies of those that were.",
+    ),
 ]
-Workers = Annotated[
-    int, typer.Option(min=1, help="Processes that simulate what-ifs; for large jobs.")
-]
-
-
-def _slope(value: str) -> str:
-    from experiments.costing.slowdown import TRACE, given
-    from simulator.errors import CalibrationError
-
-    try:
-        if value not in ("", TRACE):
-            given(value)
-    except CalibrationError as error:
-        raise typer.BadParameter(str(error)) from error
-    return value
-
-
 SlowDown = Annotated[
     str,
     typer.Option(
-        "--slow-down",
         callback=_slope,
+        autocompletion=completed(lambda: ("trace",)),
+        rich_help_panel=_SIMULATION,
         help="How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
         show_default="not at all",
     ),
 ]
-
 Fold = Annotated[
     bool | None,
     typer.Option(
         "--fold/--no-fold",
+        rich_help_panel=_SIMULATION,
         help="Simulate ranks that do the same once; no answer changes.",
         show_default="where it pays",
     ),
 ]
+Workers = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        rich_help_panel=_SIMULATION,
+        help="Processes that simulate what-ifs; for large jobs.",
+    ),
+]
 
-_SETTINGS: dict[str, tuple[Any, object]] = {
-    "engine": (Engine, "flow"),
-    "collective_cost": (Cost, "model"),
-    "step": (Step, "median"),
-    "nodes": (Nodes, None),
-    "algorithm": (Algorithms, None),
-    "what_if": (WhatIfs, None),
-    "kernels": (Kernels, None),
-    "replicate": (Replicate, False),
-    "slow_down": (SlowDown, ""),
-    "fold": (Fold, None),
-    "workers": (Workers, 1),
-}
-"""The options that make a ``Settings``: how each is annotated, and its default."""
-
-
-def with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command those options in place of its parameter ``settings``, but for some.
-
-    typer reads options off a signature, so the signature is made anew.
-    """
-    shared = {name: option for name, option in _SETTINGS.items() if name not in without}
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def filled(*arguments: object, **options: Any) -> None:
-            from experiments.baseline import Settings
-
-            values = {name: options.pop(name) for name in shared}
-            forced = tuple(values.pop("algorithm") or ())
-            changes = tuple(values.pop("what_if", None) or ())
-            settings = Settings(**values, algorithms=forced, what_ifs=changes)
-            command(*arguments, settings=settings, **options)
-
-        parameters = _with_shared(inspect.signature(command), shared)
-        filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        filled.__annotations__ = {one.name: one.annotation for one in parameters}
-        filled.__name__, filled.__doc__ = command.__name__, command.__doc__
-        return filled
-
-    return decorate
+_FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}
+"""Fields of the settings that are called otherwise than the options, which may be repeated."""
+_SETTINGS = (
+    *("engine", "collective_cost", "step", "nodes", "algorithm", "what_if", "kernels"),
+    *("replicate", "slow_down", "fold", "workers"),
+)
+"""Parameters of commands that make the settings."""
 
 
-def _with_shared(
-    signature: inspect.Signature, shared: Mapping[str, tuple[Any, object]]
-) -> list[inspect.Parameter]:
-    """Put shared options before the output, which comes last in every command."""
-    own = [one for one in signature.parameters.values() if one.name not in ("settings", "output")]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in shared.items()
-    ]
-    last = [signature.parameters["output"]]
-    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options, *last)]
+def settings_of(ctx: typer.Context) -> "Settings":
+    """Make the settings of those of these options that a command has; others are the default."""
+    from experiments.baseline import Settings
+
+    given: dict[str, Any] = {name: ctx.params[name] for name in _SETTINGS if name in ctx.params}
+    for option, name in _FIELDS.items():
+        if option in given:
+            given[name] = tuple(given.pop(option) or ())
+    return Settings(**given)

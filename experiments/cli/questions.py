@@ -1,52 +1,72 @@
-"""Questions about a trace on a cluster."""
+"""Questions about a step of a trace on a cluster.
+
+A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from experiments.cli.options import (
+    Algorithms,
+    Changes,
     ClusterOfTrace,
+    Cost,
+    Engine,
     Figure,
+    Fold,
+    Kernels,
+    Nodes,
     Output,
     OutputOption,
     Perfetto,
+    Replicate,
+    Resource,
+    Resources,
+    SlowDown,
+    Step,
     Trace,
-    check_changes,
-    check_factor_value,
+    WhatIfs,
+    Workers,
+    check_factor,
     check_factors,
-    check_resource_name,
-    check_resources,
+    clusters,
+    completed,
     percent,
-    with_settings,
+    settings_of,
 )
 from experiments.cli.show import check_figure, check_perfetto, draw_perfetto, say, show
 
-if TYPE_CHECKING:
-    from experiments.baseline import Settings
 
-
-@with_settings()
 def utility(
+    ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
     factor: Annotated[
-        float, typer.Option(callback=check_factor_value, help="How many times as good.")
+        float,
+        typer.Option(callback=check_factor, help="How many times as good: 2 is half of a latency."),
     ] = 2.0,
-    resource: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--resource", "-r", callback=check_resources, help="Only this one; may be repeated."
-        ),
-    ] = None,
+    resource: Resources = None,
     *,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what twice of each resource would buy: the main job."""
     from experiments.output.progress import watching
     from experiments.questions.utility import utility as ask
 
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
             trace, cluster, factor=factor, resources=resource or (), settings=settings, watch=watch
@@ -54,54 +74,62 @@ def utility(
     show(report, output)
 
 
-@with_settings()
 def sweep(
+    ctx: typer.Context,
     trace: Trace,
     *,
     cluster: ClusterOfTrace = None,
-    resource: Annotated[
-        str,
-        typer.Option(
-            "--resource",
-            "-r",
-            callback=check_resource_name,
-            help="What to sweep, as utility lists them.",
-        ),
-    ],
+    resource: Resource,
     factors: Annotated[
         str,
-        typer.Option(callback=check_factors, help="How many times as good, separated by commas."),
+        typer.Option(
+            callback=check_factors,
+            help="How many times as good, separated by commas: 2 is half of a latency.",
+        ),
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Sweep one resource: the step time from a quarter of it to eight times."""
+    """Sweep one resource: the step time from a quarter of it to eight times.
+
+    A factor is how many times as good the resource is: 2 is twice a bandwidth
+    and half a latency. In what-if an x multiplies the value itself:
+    'scale_up.latency x2' is twice as long.
+    """
     from experiments.output.progress import watching
     from experiments.questions.sweep import sweep as ask
 
     check_figure(figure)
     numbers = [float(number) for number in factors.split(",")]
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
     show(report, output, figure)
 
 
-@with_settings("engine", "what_if", "fold", "workers")
 def curve(
+    ctx: typer.Context,
     trace: Trace,
     *,
     cluster: ClusterOfTrace = None,
-    resource: Annotated[
-        str,
-        typer.Option(
-            "--resource", "-r", callback=check_resource_name, help="As utility lists them."
-        ),
-    ],
+    resource: Resource,
     reach: Annotated[
         str,
         typer.Option(
-            "--range", help="From its worst to its best: '1 GB/s..400 GB/s', or factors 0.1..10."
+            "--range",
+            help="From its worst to its best: '1 GB/s..400 GB/s', or factors 0.1..10, of which 2 "
+            "is half of a latency.",
         ),
     ] = "0.125..8",
     gap: Annotated[
@@ -111,7 +139,13 @@ def curve(
         str, typer.Option(help="Beyond which value does doubling buy less than this of the step?")
     ] = "1%",
     figure: Figure = None,
-    settings: "Settings",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Draw the whole curve of step time over a resource, certified, and where more is wasted."""
@@ -119,6 +153,7 @@ def curve(
     from experiments.questions.curve import curve as ask
 
     check_figure(figure)
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
             trace,
@@ -133,13 +168,16 @@ def curve(
     show(report, output, figure)
 
 
-@with_settings()
 def compare(
+    ctx: typer.Context,
     trace: Trace,
     cluster: Annotated[
         list[str],
         typer.Option(
-            "--cluster", "-c", help="The cluster of the trace first, then others; repeat it."
+            "--cluster",
+            "-c",
+            autocompletion=completed(clusters),
+            help="The cluster of the trace first, then others; repeat it.",
         ),
     ],
     topology: Annotated[
@@ -148,7 +186,17 @@ def compare(
     ] = None,
     figure: Figure = None,
     *,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the networks of several clusters and topologies on one step."""
@@ -156,31 +204,35 @@ def compare(
     from experiments.questions.compare import compare as ask
 
     check_figure(figure)
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, topologies=topology or (), settings=settings, watch=watch)
     show(report, output, figure)
 
 
-@with_settings("workers")
 def what_if(
+    ctx: typer.Context,
     trace: Trace,
-    change: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHANGE...",
-            callback=check_changes,
-            help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
-        ),
-    ],
+    change: Changes,
     cluster: ClusterOfTrace = None,
     figure: Figure = None,
     *,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change the step in ways that can be written, one row each.
 
-    x multiplies what is named, a time or a bandwidth: 'compute x0.5' is compute in half the time.
+    x multiplies what is named, a time or a bandwidth: 'compute x0.5' is half
+    the time, 'scale_up.latency x2' twice the latency (in utility and sweep a
+    factor 2 is twice as good: half of it).
 
     \b
     \\[rank R] compute|host|copy|NAME* xF   their time; quote a NAME with spaces
@@ -195,20 +247,22 @@ def what_if(
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
 
-    What is dropped or fused takes with it the host's work since the launch before it.
+    What is dropped or fused takes with it the host's work since the launch
+    before it.
     R is 3 or 0-3,8. Changes joined by 'and' apply together.
     """  # noqa: D301 - a real backspace, by which click keeps the lines
     from experiments.output.progress import watching
     from experiments.questions.what_if import what_ifs as ask
 
     check_figure(figure)
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, change, settings=settings, watch=watch)
     show(report, output, figure)
 
 
-@with_settings("workers")
 def replay(
+    ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
@@ -217,7 +271,16 @@ def replay(
         typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
     ] = None,
     *,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
@@ -228,6 +291,7 @@ def replay(
     check_perfetto(perfetto)
     if parquet is not None:
         check_output(parquet)
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
@@ -239,13 +303,22 @@ def replay(
     show(report, output)
 
 
-@with_settings("workers")
 def explain(
+    ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
     *,
-    settings: "Settings",
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put the step down to compute, communication, host and idle, by its critical path."""
@@ -253,7 +326,35 @@ def explain(
     from experiments.questions.explain import explain as ask
 
     check_perfetto(perfetto)
+    settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
+    show(report, output)
+
+
+def metrics(
+    ctx: typer.Context,
+    trace: Trace,
+    cluster: ClusterOfTrace = None,
+    *,
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compute a step's metrics as measured and as simulated, and check a package's card."""
+    from experiments.output.progress import watching
+    from experiments.questions.metrics import metrics as ask
+
+    settings = settings_of(ctx)
+    with watching() as watch:
+        report = ask(trace, cluster, settings=settings, watch=watch)
     show(report, output)

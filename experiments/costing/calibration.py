@@ -78,10 +78,9 @@ def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, Rows]:
     tables: dict[str, list[Row]] = {}
     names: tuple[str, ...] = ()
     for scenario in scenarios:
-        topology = scenario.topology()
-        costs = Costs(topology, scenario.planner())
+        costs = scenario.costs()
         took = alone(scenario)
-        names = (SOFTWARE, *_names(topology.resources))
+        names = (SOFTWARE, *_names(costs.topology.resources))
         for index in range(len(took)):
             call = scenario.workload.call_view(index)
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):

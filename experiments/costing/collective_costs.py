@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
-from simulator.engine.simulate import Costs
 from simulator.workload import What, Workload
 
 Floats = NDArray[np.float64]
@@ -115,7 +114,7 @@ def _target(workload: Workload) -> Floats:
 
 def _idle(scenario: Scenario) -> Floats:
     """Time of each call on an idle network (s)."""
-    return Costs(scenario.topology(), scenario.planner()).idle_times(scenario.workload)
+    return scenario.costs().idle_times(scenario.workload)
 
 
 def _unsized(workload: Workload) -> NDArray[np.bool_]:

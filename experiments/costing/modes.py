@@ -6,6 +6,7 @@ from experiments.costing.calibration import by_calibration
 from experiments.costing.collective_costs import by_model, by_trace
 from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
+from simulator.names import one_of
 
 COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
     "model": by_model,
@@ -24,8 +25,7 @@ def with_costs(scenario: Scenario, mode: str) -> Scenario:
         If the mode has no such name.
     """
     if mode not in COLLECTIVE_COSTS:
-        known = ", ".join(COLLECTIVE_COSTS)
-        raise WhatIfError(f"collective cost {mode!r} is not one of {known}")
+        raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
     if not len(scenario.workload.calls):
         return scenario
     return COLLECTIVE_COSTS[mode](scenario)

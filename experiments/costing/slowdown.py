@@ -21,7 +21,7 @@ from simulator.edits.slowdown import alone, covered, kernels, moving, recorded
 from simulator.errors import CalibrationError, TwofoldError
 from simulator.workload import Workload
 from traces.core.loaded import Loaded
-from traces.load import Reader
+from traces.load import OpenTrace
 
 Floats = NDArray[np.float64]
 Table = tuple[Floats, Floats]
@@ -72,7 +72,7 @@ class _Column:
     moving: Intervals
 
 
-def recorded_steps(loaded: Loaded, read: Reader) -> Iterator[Workload]:
+def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
     """Yield a step and some others of its trace; the first of more than two is a warm-up."""
     yield loaded.workload
     numbers = [str(number) for number in loaded.coverage.steps]

@@ -1,23 +1,22 @@
-"""What the calls of a step cost on many networks of one graph, each different call asked once.
+"""What the calls of steps cost on many networks of one graph, each different call asked once.
 
 Calls are the same where kind and size are and their groups lie alike on the network: two
 tensor-parallel groups in two like nodes pay the same, whatever their links are multiplied by.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
-from collectives.libraries.rules import choose
-from collectives.machine import Machine, Ranks
-from experiments.scenario.scenario import Scenario
+from collectives.machine import Machine, Ranks, choose
 from simulator.costing.call_costs import distinct
 from simulator.costing.stacked_networks import Networks
 from simulator.distinct import by_appearance
 from simulator.routing.routes import routes
-from simulator.workload import Call, Floats
+from simulator.workload import Call, Floats, Workload
 
 Indices = NDArray[np.intp]
 
@@ -29,52 +28,34 @@ _MOST_MEMBERS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallCosts:
-    """Different calls of a scenario; call ``c`` of the workload costs what ``calls[row[c]]`` does.
+    """Different calls of steps: call ``c`` of step ``w`` costs what ``calls[rows[w][c]]`` does.
 
     One that nobody takes part in has row -1. ``machine`` keeps what planning finds out, so a second
     network is answered sooner.
     """
 
-    scenario: Scenario
     machine: Machine
     calls: tuple[Call, ...]
-    row: Indices
+    rows: tuple[Indices, ...]
 
     def on(self, networks: Networks) -> Floats:
-        """Time of each different call on each network while idle (s).
+        """Time of each different call on each network while idle (s), shape ``(calls, S)``.
 
-        The networks are those of the scenario's ranks, in place of the scenario's own, and have
-        the classes of links that :func:`different_calls` was given.
+        The networks have the classes of links that :func:`different_calls` was given.
         """
         unlike, which = networks.distinct()
         few = networks.at(networks.bandwidth[:, unlike], networks.latency[:, unlike])
         cost = np.empty((len(self.calls), len(few)))
         for number, call in enumerate(self.calls):
-            cost[number] = self._times(call, few)
+            cost[number] = times(call, few, self.machine)
         return cost[:, which]
 
-    def _times(self, call: Call, networks: Networks) -> Floats | float:
-        if np.isnan(call.size):
-            return call.transfer
-        library = self.scenario.cluster.library
-        return times(library.name if library else "none")(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            networks,
-            machine=self.machine,
-            algorithm=_forced(self.scenario, call),
-        )
 
-
-def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
-    """Find calls that cost the same on all networks that have these classes of links."""
-    workload = scenario.workload
-    first, row = distinct(workload)
-    calls = [workload.call_view(index) for index in first]
-    machine = scenario.machine()
+def different_calls(steps: Sequence[Workload], machine: Machine, networks: Networks) -> CallCosts:
+    """Find calls of steps that cost the same on all networks that have these classes of links."""
+    calls, rows = _of_all(steps)
     if len(calls) < _WORTH_IT:
-        return CallCosts(scenario, machine, tuple(calls), row)
+        return CallCosts(machine, tuple(calls), rows)
     places = {
         ranks: _place(np.array(ranks, dtype=np.int32), machine, networks)
         for ranks in {call.group.ranks for call in calls}
@@ -83,16 +64,31 @@ def different_calls(scenario: Scenario, networks: Networks) -> CallCosts:
     same = []
     for index, call in enumerate(calls):
         place = places[call.group.ranks]
-        key = place and (place, call.kind, call.size, _forced(scenario, call))
+        key = place and (place, call.kind, call.size, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
-    return CallCosts(
-        scenario, machine, tuple(calls[index] for index in chosen), np.append(same, -1)[row]
-    )
+    kept = tuple(calls[index] for index in chosen)
+    return CallCosts(machine, kept, tuple(np.append(same, -1)[row] for row in rows))
 
 
-def _forced(scenario: Scenario, call: Call) -> str | None:
-    return choose(scenario.forced, call.kind, call.size, call.group.label)
+def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]:
+    """Different calls of all steps, and which of them every call of each step is."""
+    calls: list[Call] = []
+    number: dict[object, int] = {}
+    rows = []
+    for workload in steps:
+        first, row = distinct(workload)
+        own = np.empty(len(first) + 1, dtype=np.intp)
+        own[-1] = -1
+        for place, index in enumerate(first):
+            call = workload.call_view(index)
+            costs = -call.transfer if np.isnan(call.size) else call.size
+            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype
+            own[place] = number.setdefault(key, len(calls))
+            if own[place] == len(calls):
+                calls.append(call)
+        rows.append(own[row])
+    return calls, tuple(rows)
 
 
 def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:

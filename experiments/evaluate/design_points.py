@@ -1,114 +1,34 @@
-"""Many what-ifs of one step at once: thousands of design points in a single analytic pass.
+"""Many changes of one step at once: thousands of design points in a single analytic pass.
 
-A *design point* is a set of factors, one per resource. What a factor does to the links and to the
-ranks is found out once; then calls are costed on all networks together
-(:mod:`collectives.libraries.planners`) and the contracted step is passed over once
-(:mod:`simulator.analytic.longest_path`). The answers are those of the ``analytic`` engine, scenario
-by scenario: no contention.
-
-Workloads that differ only in how fast the ranks are: found by comparing their columns.
+A *design point* is a change (:mod:`experiments.scenario.change`), or a set of factors, one per
+resource. Changes that are numbers share a graph of links and a graph of ops: the calls are costed
+on all their networks together (:mod:`collectives.libraries.planners`), and the contracted step is
+passed over once (:mod:`simulator.analytic.longest_path`). A change of another sort is applied, and
+is a graph of its own. The answers are those of the ``analytic`` engine, scenario by scenario: no
+contention.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.baseline import Baseline, Watch
 from experiments.evaluate.call_costs import CallCosts, different_calls
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.scenario.resources import check_factor, check_resource, improve
+from experiments.scenario.change import LINKS, Change, Multiplied, Part, Scaled
+from experiments.scenario.resources import RANKS, better, check_factor, check_resource
 from experiments.scenario.scenario import Scenario
-from simulator.analytic.contraction import PARTS, Contracted, contract
+from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
-from simulator.costing.stacked_networks import Networks, same_graph, stacked
+from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
-from simulator.topology import Topology
 from simulator.workload import Floats, What, Workload
 
-Scales = dict[What, float]
-"""How long each part of local time is, 1 being as in another workload; 1 is left out."""
-
-_CLOSE = 1e-12
-"""Durations that were divided by one factor agree to rounding."""
-
-
-def scales(base: Workload, other: Workload) -> Scales | None:
-    """Say how another workload scales the parts of local time of a base; None if it is another.
-
-    Host, compute and copy ops have each a scale of their own, lags behind host ops that of the
-    host. All else must be the same.
-    """
-    if other is base:
-        return {}
-    if not _same_structure(base, other):
-        return None
-    edges, after = base.edges, other.edges
-    leaves_host = base.what[edges.source] == What.HOST
-    found: Scales = {}
-    for part in PARTS:
-        mine = base.what == part
-        lags = leaves_host if part == What.HOST else np.zeros(len(leaves_host), dtype=np.bool_)
-        before = np.concatenate([base.duration[mine], edges.lag[lags]])
-        scale = _ratio(before, np.concatenate([other.duration[mine], after.lag[lags]]))
-        if scale is None:
-            return None
-        if scale != 1:
-            found[part] = scale
-    calls = base.what >= What.COLLECTIVE
-    same = np.array_equal(base.duration[calls], other.duration[calls]) and np.array_equal(
-        edges.lag[~leaves_host], after.lag[~leaves_host]
-    )
-    return found if same else None
-
-
-def _same_structure(one: Workload, other: Workload) -> bool:
-    """Whether ops, edges and calls are the same but for durations and lags."""
-    pairs: list[tuple[Any, Any]] = [
-        (getattr(one, name), getattr(other, name)) for name in ("what", "rank", "call", "ready")
-    ]
-    pairs += [
-        (getattr(one.edges, name), getattr(other.edges, name)) for name in ("offset", "target")
-    ]
-    pairs += [
-        (getattr(one.calls, name), getattr(other.calls, name))
-        for name in ("kind", "group", "factor", "late")
-    ]
-    numbers = [
-        (getattr(one.calls, name), getattr(other.calls, name)) for name in ("size", "transfer")
-    ]
-    return (
-        one.groups == other.groups
-        and all(a is b or np.array_equal(a, b) for a, b in pairs)
-        and all(a is b or np.array_equal(a, b, equal_nan=True) for a, b in numbers)
-    )
-
-
-def _ratio(before: Floats, after: Floats) -> float | None:
-    """Return what all of ``before`` is multiplied by; None if there is no such factor."""
-    if not before.any():
-        return None if after.any() else 1.0
-    most = int(np.argmax(before))
-    ratio = float(after[most] / before[most])
-    if np.array_equal(before, after):
-        return 1.0
-    return ratio if np.allclose(after, ratio * before, rtol=_CLOSE, atol=0.0) else None
-
-
-Flags = NDArray[np.bool_]
-Factors = Mapping[str, Floats]
-
-LINKS = (
-    "scale_up.bandwidth",
-    "scale_up.latency",
-    "scale_out.bandwidth",
-    "scale_out.latency",
-    "pcie.bandwidth",
-)
-"""Resources that change numbers of links; any other changes which links there are."""
-RANKS = {"compute": What.COMPUTE, "host": What.HOST}
+Indices = NDArray[np.intp]
+_NUMBERS = (*LINKS, *RANKS)
 
 
 def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
@@ -124,12 +44,72 @@ def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Numbers:
+    """Points that differ in numbers: by what values of the cluster and parts of time multiply.
+
+    Of each, ``times`` and ``over`` of all points (:mod:`experiments.scenario.change`), shape
+    ``(2, count)``.
+    """
+
+    count: int
+    values: dict[str, Floats] = field(default_factory=dict)
+    parts: dict[What, Floats] = field(default_factory=dict)
+
+    @staticmethod
+    def of_changes(changes: Sequence[Change]) -> "_Numbers":
+        found = _Numbers(len(changes))
+        for point, change in enumerate(changes):
+            for part in change.split()[1]:
+                found.ratio(part)[:, point] *= part.times, part.over
+        return found
+
+    @staticmethod
+    def of_factors(factors: Mapping[str, Floats], count: int) -> "_Numbers":
+        found = _Numbers(count)
+        for name, values in factors.items():
+            divides = name in RANKS or name.endswith("latency")
+            (part,) = better(name).split()[1]
+            found.ratio(part)[int(divides)] *= values
+        return found
+
+    def ratio(self, part: Scaled | Multiplied) -> Floats:
+        """Return what the numbers of a part of a change are multiplied into."""
+        ones = np.ones((2, self.count))
+        if isinstance(part, Scaled):
+            return self.parts.setdefault(part.part, ones)
+        return self.values.setdefault(part.resource, ones)
+
+    def scale(self) -> dict[What, Floats]:
+        """How long each part of local time is, 1 being as it was."""
+        return {part: times / over for part, (times, over) in self.parts.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costed:
+    """What calls cost, and how long parts of local time are, at points that share all else.
+
+    ``points`` says which of those asked they are; ``cost`` (s) has shape ``(calls, points)``.
+    Call ``c`` of step ``w``, which is ``steps[w]``, costs its factor times row ``rows[w][c]``.
+    """
+
+    points: Indices
+    steps: tuple[Workload, ...]
+    cost: Floats
+    rows: tuple[Indices, ...]
+    scale: Mapping[What, Floats]
+
+    def of_step(self, step: int = 0) -> Points:
+        """Return the points as a pass over the contracted step takes them."""
+        return Points(self.cost, self.rows[step], self.steps[step].calls.factor, self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Study:
     """A step to be asked of many times: what all its design points have in common is kept.
 
-    The first point contracts the step, finds what follows each resource and plans the calls; a
-    further one, asked alone or with others, costs the calls on its network and passes over the
-    contracted step. Nothing of a point itself is kept.
+    The first point contracts the step and plans the calls; a further one, asked alone or with
+    others, costs the calls on its network and passes over the contracted step. Nothing of a point
+    itself is kept. ``others`` are further steps of the job, for those who ask what all cost.
 
     Examples
     --------
@@ -148,8 +128,9 @@ class Study:
     """
 
     base: Scenario
-    _shapes: dict[tuple[tuple[str, float], ...], "_Shape"] = field(default_factory=dict)
-    _graphs: dict[tuple[What, ...], Contracted] = field(default_factory=dict)
+    others: tuple[Workload, ...] = ()
+    _shapes: dict[tuple[Part, ...], "_Shape"] = field(default_factory=dict)
+    _graphs: dict[int, list[Contracted]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.base.slow_down:
@@ -157,6 +138,18 @@ class Study:
                 "a study passes over all its points at once, where kernels cannot slow down by "
                 "what they run beside: ask without --slow-down, or for a sweep"
             )
+
+    def steps(self, changes: Sequence[Change]) -> Floats:
+        """Step time (s) with each change.
+
+        Raises
+        ------
+        WhatIfError
+            If the step has nothing that a change names, or the cluster cannot be changed so.
+        DeadlockError
+            If the step cannot end.
+        """
+        return self._passed(self.costed(changes), len(changes))
 
     def steps_at(self, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
         """Step time (s) at each design point: point ``i`` has ``factors[resource][i]`` of each.
@@ -169,74 +162,160 @@ class Study:
             If the step cannot end.
         """
         given = _checked(factors)
-        shapes = {name: values for name, values in given.items() if name not in (*LINKS, *RANKS)}
-        step = np.empty(len(next(iter(given.values()))))
-        for shape, chosen in _shaped(shapes, len(step)):
-            part = {name: values[chosen] for name, values in given.items() if name not in shapes}
-            networks, calls = self._shape(shape).asked(part, len(chosen))
-            scale = {part: values for part, values in _scale(part).items() if (values != 1).any()}
-            graph = self._graph(tuple(scale))
-            factor = self.base.workload.calls.factor
-            step[chosen] = makespans(graph, Points(calls.on(networks), calls.row, factor, scale))
+        count = len(next(iter(given.values())))
+        shapes = {name: values for name, values in given.items() if name not in _NUMBERS}
+        numbers = {name: values for name, values in given.items() if name in _NUMBERS}
+        return self._passed(self._costed_at(shapes, numbers, count), count)
+
+    def costed(self, changes: Sequence[Change]) -> Iterator[Costed]:
+        """Cost the calls of all steps with each change, those that share a graph together.
+
+        Raises
+        ------
+        WhatIfError
+            As :meth:`steps`.
+        """
+        alike: dict[tuple[Part, ...], list[int]] = {}
+        for point, change in enumerate(changes):
+            alike.setdefault(change.split()[0], []).append(point)
+        for structure, points in alike.items():
+            own = [changes[point] for point in points]
+            shape = self._shape(Change(own[0].text, structure))
+            for change in own:
+                change.check(shape.scenarios[0])
+            yield shape.costed(_Numbers.of_changes(own), np.array(points, dtype=np.intp))
+
+    def ask(self, changes: Mapping[str, Change]) -> "Asked":
+        """Cost the calls of all steps as they are and with each change, once for all questions.
+
+        Changes that cannot be made are left out: the cluster has no such thing, or half of one.
+        """
+        there = {}
+        for name, change in changes.items():
+            try:
+                change.check(self._shape(Change(change.text, change.split()[0])).scenarios[0])
+            except WhatIfError:
+                continue
+            there[name] = change
+        return Asked(self, tuple(there), tuple(self.costed([Change(), *there.values()])))
+
+    def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
+        """Contract a step; a graph that tells more parts apart does for fewer."""
+        known = self._graphs.setdefault(id(workload), [])
+        asked = set(parts)
+        for graph in known:
+            if asked <= set(graph.parts):
+                return graph
+        known.append(self._contracted(workload, tuple(asked)))
+        return known[-1]
+
+    def _passed(self, costed: Iterable[Costed], count: int) -> Floats:
+        step = np.empty(count)
+        for alike in costed:
+            points = alike.of_step()
+            scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
+            graph = self.graph(alike.steps[0], scale)
+            step[alike.points] = makespans(graph, replace(points, scale=scale))
         return step
 
-    def _shape(self, factors: tuple[tuple[str, float], ...]) -> "_Shape":
-        """Return the step on the graph that some resources change."""
-        if factors not in self._shapes:
-            scenario = self.base
-            for name, factor in factors:
-                scenario = improve(scenario, name, factor)
-            self._shapes[factors] = _Shape(scenario, scenario.topology())
-        return self._shapes[factors]
+    def _costed_at(
+        self, shapes: Mapping[str, Floats], numbers: Mapping[str, Floats], count: int
+    ) -> Iterator[Costed]:
+        for structure, points in _shaped(shapes, count):
+            shape = self._shape(Change(parts=structure))
+            for name in numbers:
+                better(name).check(shape.scenarios[0])
+            own = {name: values[points] for name, values in numbers.items()}
+            yield shape.costed(_Numbers.of_factors(own, len(points)), points)
 
-    def _graph(self, parts: tuple[What, ...]) -> Contracted:
-        """Contract the step; a graph that tells more parts apart does for fewer."""
-        for known, graph in self._graphs.items():
-            if set(parts) <= set(known):
-                return graph
-        self._graphs[parts] = _contracted(self.base, parts)
-        return self._graphs[parts]
+    def _shape(self, change: Change) -> "_Shape":
+        """Return the steps on the graph that a change makes; it is kept."""
+        if change.parts not in self._shapes:
+            steps = (self.base.workload, *self.others)
+            bases = [replace(self.base, workload=workload) for workload in steps]
+            self._shapes[change.parts] = _Shape([change.apply(base).scenario for base in bases])
+        return self._shapes[change.parts]
+
+    def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:
+        """Contract a step; one that cannot end is simulated, which says who waits for whom."""
+        try:
+            return contract(workload, parts)
+        except DeadlockError:
+            replace(self.base, workload=workload, engine="analytic").run()
+            raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What calls cost with changes: point 0 is the steps as they are, then one for each name."""
+
+    study: Study
+    names: tuple[str, ...]
+    costed: tuple[Costed, ...]
+
+    def now(self) -> Points:
+        """Return the study's step as it is."""
+        first = self.costed[0]
+        return Points(first.cost[:, :1], first.rows[0], first.steps[0].calls.factor, {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """A scenario on one graph of links, and what follows the resources asked about so far."""
+    """Steps on one graph of links, and what is known of their calls there.
 
-    scenario: Scenario
-    graph: Topology
-    _followers: dict[str, tuple[Flags, Flags]] = field(default_factory=dict)
+    All are on the site of the first: they differ in their workloads only.
+    """
+
+    scenarios: list[Scenario]
     _calls: dict[tuple[str, ...], tuple[Networks, CallCosts]] = field(default_factory=dict)
 
-    def asked(self, factors: Factors, count: int) -> tuple[Networks, CallCosts]:
-        """Return the networks of design points, and what is known of the calls on them."""
-        names = tuple(sorted(name for name in factors if name in LINKS))
+    def costed(self, numbers: _Numbers, points: Indices) -> Costed:
+        """Cost the calls on the networks of some points."""
+        names = tuple(sorted(numbers.values))
+        steps = tuple(scenario.workload for scenario in self.scenarios)
         if names not in self._calls:
-            classes = self._classes(names)
-            self._calls[names] = classes, different_calls(self.scenario, classes)
-        classes, calls = self._calls[names]
-        bandwidth = np.repeat(classes.bandwidth, count, axis=1)
-        latency = np.repeat(classes.latency, count, axis=1)
-        of_class = np.empty(len(classes.resource), dtype=np.intp)
-        of_class[classes.of] = np.arange(len(self.graph))
-        for name in names:
-            faster, sooner = self._follow(name)
-            bandwidth[faster[of_class]] *= factors[name]
-            latency[sooner[of_class]] /= factors[name]
-        return classes.at(bandwidth, latency), calls
+            network = classes(self.scenarios[0].topology(), names)
+            machine = self.scenarios[0].machine()
+            self._calls[names] = network, different_calls(steps, machine, network)
+        network, calls = self._calls[names]
+        costs = calls.on(_multiplied(network, numbers))
+        return Costed(points, steps, costs, calls.rows, numbers.scale())
 
-    def _classes(self, names: tuple[str, ...]) -> Networks:
-        """Put links that follow the same factors, and whose numbers are the same, in a class."""
-        graph = self.graph
-        flags = [flag for name in names for flag in self._follow(name)]
-        columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *flags], axis=1)
-        _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-        bandwidth, latency = graph.bandwidth[first][:, None], graph.latency[first][:, None]
-        return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
 
-    def _follow(self, resource: str) -> tuple[Flags, Flags]:
-        if resource not in self._followers:
-            self._followers[resource] = _followers(self.scenario, self.graph, resource)
-        return self._followers[resource]
+def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
+    """Return the networks that some points make of one."""
+    bandwidth = np.repeat(network.bandwidth, numbers.count, axis=1)
+    latency = np.repeat(network.latency, numbers.count, axis=1)
+    for name in sorted(numbers.values):
+        times, over = numbers.values[name]
+        follow = network.following(name)
+        changing = latency if name.endswith("latency") else bandwidth
+        changing[follow] = changing[follow] * times / over
+    return network.at(bandwidth, latency)
+
+
+def steps(
+    base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
+) -> list[tuple[float, str]]:
+    """Step time (s) with each change, and the engine that answered it.
+
+    Changes come with their names. The ``analytic`` engine is asked all at once, by how much
+    the step is longer or shorter than the baseline, so that a change that changes nothing is the
+    baseline to the last bit.
+
+    Raises
+    ------
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run` does, and the change.
+    """
+    scenario = base.scenario
+    if scenario.engine == "analytic" and not scenario.slow_down:
+        now, *then = Study(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
+        step = base.timeline.makespan
+        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then]
+    scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
+    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    return [(one.makespan, one.engine) for one in found]
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
@@ -248,86 +327,6 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
         As :class:`Study` and its method do.
     """
     return Study(base).steps_at(factors)
-
-
-def steps(scenarios: Sequence[Scenario], workers: int = 1) -> Floats:
-    """Step time (s) of each scenario; those that differ in numbers only are passed over together.
-
-    Scenarios of another engine than ``analytic``, or whose kernels slow down by what they run
-    beside, are simulated one by one, or by ``workers`` processes.
-
-    Raises
-    ------
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run` does.
-    """
-    step = np.empty(len(scenarios))
-    families: list[_Family] = []
-    timed = [
-        index for index, one in enumerate(scenarios) if one.engine != "analytic" or one.slow_down
-    ]
-    named = [(f"scenario {index}", scenarios[index]) for index in timed]
-    step[timed] = [found.makespan for found in map_scenarios(named, outcome, workers=workers)]
-    for index, scenario in enumerate(scenarios):
-        if scenario.engine != "analytic" or scenario.slow_down:
-            continue
-        member = _Member(index, scenario.topology(), None)
-        for family in families:
-            if (scale := family.scale_of(scenario, member.network)) is not None:
-                family.members.append(replace(member, scale=scale))
-                break
-        else:
-            families.append(_Family(scenario, [replace(member, scale={})]))
-    for family in families:
-        networks = stacked([member.network for member in family.members])
-        step[[member.index for member in family.members]] = _passed(
-            family.first, networks, family.scale()
-        )
-    return step
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Member:
-    index: int
-    network: Topology
-    scale: Scales | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Family:
-    """Scenarios that differ from the first in bandwidths, latencies and scales only."""
-
-    first: Scenario
-    members: list[_Member]
-
-    def scale_of(self, scenario: Scenario, network: Topology) -> Scales | None:
-        """Say how a scenario scales the first's local times; None if it is of another family."""
-        first = self.first
-        if scenario.forced != first.forced or not same_graph(network, self.members[0].network):
-            return None
-        if scenario.cluster is not first.cluster and not _same_library(scenario, first):
-            return None
-        return scales(first.workload, scenario.workload)
-
-    def scale(self) -> dict[What, Floats]:
-        """Scale of each part that any member scales."""
-        parts = sorted({part for member in self.members for part in member.scale or {}})
-        return {
-            part: np.array([(member.scale or {}).get(part, 1.0) for member in self.members])
-            for part in parts
-        }
-
-
-def _same_library(one: Scenario, other: Scenario) -> bool:
-    """Whether calls are planned alike but for the links."""
-    machines = one.machine(), other.machine()
-    fields = ("generation", "cpu", "version", "in_network", "overhead", "net_message")
-    return (
-        one.cluster.library == other.cluster.library
-        and one.cluster.calibration == other.cluster.calibration
-        and np.array_equal(machines[0].domains, machines[1].domains)
-        and all(getattr(machines[0], name) == getattr(machines[1], name) for name in fields)
-    )
 
 
 def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
@@ -342,53 +341,14 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
     return given
 
 
-def _shaped(
-    shapes: Factors, count: int
-) -> list[tuple[tuple[tuple[str, float], ...], NDArray[np.intp]]]:
+def _shaped(shapes: Mapping[str, Floats], count: int) -> Iterator[tuple[tuple[Part, ...], Indices]]:
     """Every combination of what changes the graph, and the points that have it."""
     if not shapes:
-        return [((), np.arange(count))]
+        yield (), np.arange(count)
+        return
     rows = np.stack(list(shapes.values()), axis=1)
     different, which = np.unique(rows, axis=0, return_inverse=True)
-    return [
-        (
-            tuple(one for one in zip(shapes, row.tolist(), strict=True) if one[1] != 1),
-            np.flatnonzero(which.ravel() == number),
-        )
-        for number, row in enumerate(different)
-    ]
-
-
-def _scale(factors: Factors) -> dict[What, Floats]:
-    return {RANKS[name]: 1 / values for name, values in factors.items() if name in RANKS}
-
-
-def _followers(scenario: Scenario, graph: Topology, resource: str) -> tuple[Flags, Flags]:
-    """Links whose bandwidth, and whose latency, is twice as good with twice the resource."""
-    better = improve(scenario, resource, 2).topology()
-    faster = np.isfinite(graph.bandwidth) & ~np.isclose(better.bandwidth, graph.bandwidth)
-    sooner = ~np.isclose(better.latency, graph.latency, rtol=1e-9, atol=0.0)
-    if not (
-        same_graph(graph, better)
-        and np.allclose(better.bandwidth[faster], 2 * graph.bandwidth[faster], rtol=1e-9)
-        and np.allclose(better.latency[sooner], graph.latency[sooner] / 2, rtol=1e-9, atol=0.0)
-    ):
-        raise WhatIfError(f"{resource}: the links of {graph.name} do not follow it in proportion")
-    return faster, sooner
-
-
-def _passed(scenario: Scenario, networks: Networks, scale: dict[What, Floats]) -> Floats:
-    """Cost the calls on all networks, contract the step, and pass over it once."""
-    calls = different_calls(scenario, networks)
-    scale = {part: values for part, values in scale.items() if (values != 1).any()}
-    points = Points(calls.on(networks), calls.row, scenario.workload.calls.factor, scale)
-    return makespans(_contracted(scenario, tuple(scale)), points)
-
-
-def _contracted(scenario: Scenario, parts: tuple[What, ...]) -> Contracted:
-    """Contract the step; one that cannot end is simulated, which says who waits for whom."""
-    try:
-        return contract(scenario.workload, parts)
-    except DeadlockError:
-        replace(scenario, engine="analytic").run()
-        raise
+    for number, row in enumerate(different.tolist()):
+        chosen = (one for one in zip(shapes, row, strict=True) if one[1] != 1)
+        structure = tuple(part for name, factor in chosen for part in better(name, factor).parts)
+        yield structure, np.flatnonzero(which.ravel() == number)

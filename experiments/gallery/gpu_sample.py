@@ -21,7 +21,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.timeline import Timeline
 from simulator.workload import CallRow, What, Workload
 from topologies import Cluster, load_cluster
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 
 CLUSTER, NODES, TENSOR, DATA = "dgx-a100", 2, 4, 2
 LAYERS, HIDDEN, TOKENS, ELEMENT = 6, 2560, 4096, 2
@@ -251,7 +251,7 @@ def make(directory: Path) -> Path:
     """Write the traces and their truth; returns the file of the truth."""
     timelines = simulated()
     accelerator = f"NVIDIA {load_cluster(CLUSTER).accelerator.name}"
-    write(timelines, directory, accelerator=accelerator)
+    write_kineto(timelines, directory, accelerator=accelerator)
     steps = {str(number): one.makespan for number, one in enumerate(timelines, 1)}
     truth = {"cluster": CLUSTER, "nodes": NODES, "engine": "flow", "makespan_s": steps}
     path = directory.with_name(f"{directory.name}.truth.json")

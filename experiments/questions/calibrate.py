@@ -75,7 +75,7 @@ class CalibrationReport(Report):
     """Parameters and residuals by kind, and the cluster they make."""
 
     schema: ClassVar[str] = "twofold/calibrate/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_calibration"
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_calibration"
 
     base: Baseline
     cluster: Cluster

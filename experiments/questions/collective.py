@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from collectives import plan
+from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import algorithm_named, parse
 from experiments.plain import Unbounded
 from experiments.provenance import Head
 from experiments.question import question
@@ -19,10 +20,11 @@ from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.errors import ScheduleError, WhatIfError
+from simulator.names import one_of
 from simulator.quantities import parse_quantity
 from simulator.schedule import Plan
 from simulator.topology import Topology
-from simulator.workload import KINDS, Call, CallRow, What, Workload
+from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
 
 _GIGA = 1e9
@@ -105,16 +107,17 @@ def collective(  # noqa: PLR0913 - the options of the command
     TwofoldError
         If the kind, algorithm or cluster is unknown, or the ranks do not fit.
     """
-    if kind not in KINDS:
-        raise WhatIfError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+    named = kind_named(kind)
+    if named is None:
+        raise WhatIfError(f"kind {one_of(kind, KINDS)}")
+    kind = named
     own = _own_schedule(kind, ranks, algorithm)
     where, topology, planner = _network(network, ranks, nodes, (kind, None if own else algorithm))
     planner = own or planner
     points = []
     for size in sorted(sizes) if kind != "barrier" else [0.0]:
-        workload = one_call(kind, ranks, size)
-        chosen = planner(workload.call_view(0), topology)
-        time = simulate(workload, topology, planner, engine=engine).makespan
+        timeline = simulate(one_call(kind, ranks, size), topology, planner, engine=engine)
+        chosen, time = timeline.plans[0], timeline.makespan
         points.append(
             CollectivePoint(
                 kind=kind,
@@ -183,13 +186,15 @@ def _network(
     choice: tuple[str, str | None],
 ) -> tuple[str, Topology, Planner]:
     kind, algorithm = choice
+    algorithm = algorithm_named(algorithm, kind) if algorithm else None
     if isinstance(network, Topology):
         return network.name, network, _bare_planner(network, algorithm)
     cluster = network if isinstance(network, Cluster) else load_cluster(network)
     forced = (parse(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
-    return cluster.name, scenario.topology(), scenario.planner()
+    where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"
+    return where, scenario.topology(), scenario.planner()
 
 
 def _cluster(network: Cluster | Topology | Path | str) -> Cluster | None:
@@ -201,16 +206,5 @@ def _cluster(network: Cluster | Topology | Path | str) -> Cluster | None:
 
 def _bare_planner(network: Topology, algorithm: str | None) -> Planner:
     """Plan on a topology that no library is known for: all ranks in one domain, no overhead."""
-    domains = np.zeros(network.ranks, dtype=np.int32)
-
-    def planner(call: Call, topology: Topology) -> Plan:
-        return plan(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            topology,
-            domains=domains,
-            algorithm=algorithm,
-        )
-
-    return planner
+    machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
+    return partial(plan, machine=machine, algorithm=algorithm)

@@ -47,7 +47,7 @@ class CompareReport(Report):
     """Clusters in the order they were given."""
 
     schema: ClassVar[str] = "twofold/compare/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_compare"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_compare"
     drawn_by: ClassVar[str] = "experiments.output.figures:compare"
 
     base: Baseline

@@ -16,11 +16,11 @@ from simulator.errors import OutputError
 from simulator.schedule import Schedule
 from simulator.workload import Call
 from topologies import Cluster, load_cluster
-from traces.card.package import reader
-from traces.chakra import reader as chakra
+from traces.card.package import open_package
+from traces.chakra.write import save_chakra
 from traces.core.loaded import Loaded
 from traces.goal.write import write_goal
-from traces.kineto.write import write as write_kineto
+from traces.kineto.write import write_kineto
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
 
     schema: ClassVar[str] = "twofold/convert/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_convert"
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_convert"
 
     loaded: Loaded
     form: str
@@ -111,7 +111,7 @@ def convert(
     check_apart(
         {"source": source, "target": target, "cluster": cluster, "kernels": settings.kernels}
     )
-    loaded = reader(source, settings.reading, read_as)(settings.step)
+    loaded = open_package(source, settings.reading, read_as)(settings.step)
     where = None if cluster is None else load_cluster(cluster)
     scenario = (
         None if where is None else Scenario(loaded.workload, where, settings.engine, settings.nodes)
@@ -129,7 +129,7 @@ def _chakra(
     loaded: Loaded, target: Path, _: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     notes = ("whole microseconds as the schema has them, nanoseconds in attributes besides",)
-    return chakra.save(loaded, target), notes
+    return save_chakra(loaded, target), notes
 
 
 def _goal(

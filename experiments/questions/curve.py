@@ -10,15 +10,18 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import LINKS, RANKS, Study
+from experiments.evaluate.design_points import Study
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
+from experiments.scenario.change import LINKS
 from experiments.scenario.resources import (
+    RANKS,
     amount_of,
     check_factor,
     check_resource,
+    factor_means,
     unit_of,
     utility_pct,
     value_of,
@@ -54,6 +57,7 @@ class CurveAnswer(Head, BaselineAnswer):
     """The curve of step time over a resource: straight lines between points, over 1/factor."""
 
     resource: str
+    factor_means: str
     gap_s: float
     certificate: Literal["convex", "monotone", "none"]
     threshold_pct: float
@@ -78,7 +82,7 @@ class CurveReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/curve/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.curves:print_curve"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_curve"
     drawn_by: ClassVar[str] = "experiments.output.figures:curve"
 
     base: Baseline
@@ -99,6 +103,7 @@ class CurveReport(Report):
             **self.head(self.base.recorded.cluster, self.base.settings),
             **self.base.answer(),
             "resource": self.resource,
+            "factor_means": f"2: {factor_means(self.resource)}",
             "gap_s": self.gap_s,
             "certificate": self.certificate,
             "threshold_pct": self.threshold_pct,
@@ -158,6 +163,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         As :func:`experiments.baseline.baseline` says; WhatIfError for a resource that changes
         which links there are, or factors and gaps that cannot be.
     """
+    resource = check_resource(resource)
     _check(resource, gap, threshold)
     if not isinstance(reach, str):
         _check_reach(*reach)
@@ -188,7 +194,6 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:
-    check_resource(resource)
     if resource not in (*LINKS, *RANKS):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
     if not 1e-6 <= gap < 1:
@@ -245,15 +250,11 @@ def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Flo
 
 def _fixed(scenario: Scenario) -> bool:
     """Whether every call has one schedule on all networks of the scenario's graph."""
-    library = scenario.cluster.library.name if scenario.cluster.library else "none"
-    graph, domains = scenario.topology(), scenario.machine().domains
+    graph, machine = scenario.topology(), scenario.machine()
     workload = scenario.workload
     calls = (workload.call_view(index) for index in range(len(workload.calls)))
-    known = {(call.kind, call.group.ranks) for call in calls if not np.isnan(call.size)}
-    return all(
-        one_schedule(library, kind, np.array(ranks, dtype=np.int32), graph, domains)
-        for kind, ranks in known
-    )
+    known = {(call.kind, call.group.ranks): call for call in calls if not np.isnan(call.size)}
+    return all(one_schedule(call, graph, machine) for call in known.values())
 
 
 def _points(base: Baseline, resource: str, traced: Curve) -> tuple[CurvePoint, ...]:

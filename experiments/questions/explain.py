@@ -58,7 +58,7 @@ class ExplainReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/explain/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.explained:print_explain"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
 
     base: Baseline
     parts: tuple[Part, ...]
@@ -127,7 +127,7 @@ def explain(
     }
     return ExplainReport(
         base=base,
-        parts=tuple(path_parts(timeline, path, base.scenario.planner())),
+        parts=tuple(path_parts(timeline, path)),
         mean={name: seconds for name, seconds in means.items() if seconds},
         ranks=ranks,
         path=tuple(path),

@@ -1,14 +1,11 @@
-"""A step before there is a trace: generated from a model's shape, and simulated.
+"""A step before there is a trace: generated from a model's shape for a cluster, and simulated."""
 
-A cluster's accelerator as the roofline that times generated kernels.
-
-Large jobs generated in part: replicas that stand for all, and it is said so.
-"""
-
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
+from collectives.libraries.rules import parse
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
 from experiments.files import writing
 from experiments.provenance import Head
@@ -21,147 +18,18 @@ from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import check
 from simulator.quantities import format_quantity
-from topologies import Cluster, load_cluster
-from traces.generate.generate import Volumes, generated, volumes
-from traces.generate.generate import generate as generate_workload
+from simulator.workload import Workload
+from topologies import Cluster, load_cluster, place
+from traces.generate.expand import expand
+from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes
+from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
-from traces.generate.plan import Plan, PlannedAccelerator, text_of
+from traces.generate.plan import GenerationPlan, plan_text
 from traces.generate.representatives import copies, fewest_replicas
 from traces.generate.run import Serving, Training
-
-
-def roofline(
-    cluster: Cluster,
-    precision: str,
-    *,
-    compute_efficiency: float = COMPUTE_EFFICIENCY,
-    memory_efficiency: float = MEMORY_EFFICIENCY,
-) -> Accelerator:
-    """Return the peak of a precision and the memory bandwidth that the cluster file gives.
-
-    Raises
-    ------
-    ClusterError
-        If the file does not give them: there is no default.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> roofline(load_cluster("hgx-h100"), "bf16").peak
-    989000000000000.0
-    """
-    chip = cluster.accelerator
-    if precision not in chip.peak:
-        known = ", ".join(chip.peak) or "none"
-        raise ClusterError(
-            f"{cluster.name}: accelerator.peak.{precision} is missing, and a generated workload"
-            f" needs it (given: {known})"
-        )
-    if chip.memory_bandwidth is None:
-        raise ClusterError(
-            f"{cluster.name}: accelerator.memory_bandwidth is missing, and a generated workload"
-            " needs it"
-        )
-    return Accelerator(
-        peak=chip.peak[precision],
-        memory_bandwidth=chip.memory_bandwidth,
-        compute_efficiency=compute_efficiency,
-        memory_efficiency=memory_efficiency,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is generated: arguments of :func:`traces.generate.generate.generate`."""
-
-    model: Model
-    parallelism: Parallelism
-    run: Training | Serving
-    accelerator: Accelerator
-    launch: float | None = None
-
-    def scenario(self, cluster: Cluster, engine: str, replicas: int | None = None) -> Scenario:
-        """Generate all ranks, or those of so many replicas."""
-        workload = generate_workload(
-            self.model,
-            self.parallelism,
-            self.run,
-            self.accelerator,
-            launch=self.launch,
-            replicas=replicas,
-        )
-        return Scenario(workload, cluster, engine)
-
-
-def representatives(step: Step, cluster: Cluster, engine: str = "flow") -> tuple[Scenario, str]:
-    """Generate the fewest ranks that have, on this cluster, the times of the whole job.
-
-    Returns all of them where no fewer do; the text says how many stand for all, or why not. Times
-    of the scenario's ops are those of the whole job, bytes on links those of its calls alone.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`traces.generate.generate.generate` does; WhatIfError for an engine that cannot.
-    """
-    replicas, text = replicas_enough(step, cluster, engine)
-    return step.scenario(cluster, engine, replicas), text
-
-
-def replicas_enough(step: Step, cluster: Cluster, engine: str = "flow") -> tuple[int | None, str]:
-    """How many data-parallel replicas stand for all on this cluster; None if all are needed.
-
-    The text says how many ranks that is, or why nothing can be folded; errors as
-    :func:`representatives`.
-    """
-    _check_engine(engine)
-    parallelism = step.parallelism
-    replicas = fewest_replicas(parallelism, cluster.ranks_per_node)
-    if replicas is None or replicas == parallelism.dp:
-        reason = "its replicas do not fill whole nodes" if replicas is None else "it is no larger"
-        return None, f"nothing is folded: {reason}"
-    scenario = step.scenario(cluster, engine, replicas)
-    stands = copies(scenario.workload, parallelism, replicas)
-    reason = check(scenario.workload, stands, scenario.topology(), scenario.planner())
-    if reason:
-        return None, f"nothing is folded: {reason}"
-    return replicas, f"{len(scenario.workload.ranks)} of {parallelism.ranks} ranks stand for all"
-
-
-def _check_engine(engine: str) -> None:
-    if engine not in FOLDING:
-        choices = " and ".join(FOLDING)
-        raise WhatIfError(f"engine {engine!r} simulates every transfer; {choices} can fold")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What step to generate: ``model`` is a card's name or file, ``launch`` the host's time per op.
-
-    ``compute_efficiency`` and ``memory_efficiency`` are the parts of the accelerator's peaks that
-    kernels reach; None takes the defaults, which :mod:`traces.generate.kernel_times` gives sources
-    for. ``fold`` writes down no more replicas than have the times of all on the cluster.
-    """
-
-    model: str
-    parallelism: Parallelism
-    run: Training | Serving
-    launch: float | None = None
-    compute_efficiency: float | None = None
-    memory_efficiency: float | None = None
-    fold: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """Calls of one label and kind in the whole job, and the sum of their sizes (B)."""
-
-    label: str
-    kind: str
-    calls: int
-    size_bytes: float
+from traces.generate.stage import stage_programs
 
 
 class GenerateAnswer(Head, BaselineAnswer):
@@ -174,21 +42,24 @@ class GenerateAnswer(Head, BaselineAnswer):
     model_flops: float
     mfu: float
     exposed_communication_s: float
-    exchanged: list[Exchanged]
+    exchanged: list[CallVolume]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenerationReport(Report):
-    """A generated step on a cluster: how long, how well, and what it computes and communicates."""
+    """A generated step on a cluster: its time, its MFU, and what it computes and communicates.
+
+    ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` say
+    what the critical path consists of (s). ``folded`` says which ranks stand for all.
+    """
 
     schema: ClassVar[str] = "twofold/generate/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.generations:print_generation"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_generation"
 
     base: Baseline
-    model: Model
-    plan: Plan
+    plan: GenerationPlan
     volumes: Volumes
     mfu: float
     exposed_communication_s: float
@@ -197,13 +68,9 @@ class GenerationReport(Report):
     folded: str
 
     @property
-    def exchanged(self) -> tuple[Exchanged, ...]:
-        """What is communicated, the most first."""
-        rows = (
-            Exchanged(label, kind, volume.calls, volume.size)
-            for (label, kind), volume in self.volumes.exchanged.items()
-        )
-        return tuple(sorted(rows, key=lambda row: -row.size_bytes))
+    def exchanged(self) -> tuple[CallVolume, ...]:
+        """What is communicated, the most bytes first."""
+        return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
 
     @property
     def tokens_per_second(self) -> float:
@@ -217,8 +84,8 @@ class GenerationReport(Report):
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
             **base,
-            "model": self.model.name,
-            "parameters": parameters(self.model),
+            "model": self.plan.model.name,
+            "parameters": parameters(self.plan.model),
             "parallelism": self.plan.parallelism,
             "tokens_per_second": self.tokens_per_second,
             "model_flops": self.volumes.model_flops,
@@ -236,58 +103,226 @@ class GenerationReport(Report):
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return Exchanged, self.exchanged
+        return CallVolume, self.exchanged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedStep:
+    """The workload of a plan, and what the whole job computes and communicates.
+
+    ``folded`` says how many ranks stand for all, or why none do; "" where that was not asked.
+    """
+
+    plan: GenerationPlan
+    workload: Workload
+    volumes: Volumes
+    folded: str = ""
 
 
 @question("generate")
 def generate(
-    asked: Asked,
+    plan: GenerationPlan,
     cluster: Cluster | Path | str,
     *,
+    fold_replicas: bool = False,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    planned: Callable[[GenerationPlan], None] = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> GenerationReport:
-    """Generate a step for a cluster's accelerator and simulate it there.
+    """Generate a step and simulate it on a cluster.
+
+    Parameters
+    ----------
+    plan
+        Which step; :func:`plan_on` makes one for a cluster's accelerator.
+    cluster
+        The cluster, its name in the catalogue, or the path of its YAML file.
+    fold_replicas
+        Write down no more replicas than have the times of all on this cluster, as
+        :func:`representatives` does.
+    settings
+        How to simulate.
+    watch
+        Called with what is about to be simulated; returns where its progress goes.
+    planned
+        Called with the plan, its replicas included, before anything is simulated: whoever writes it
+        to a file has it also if the simulation fails.
+
+    Returns
+    -------
+    GenerationReport
+        Time of the step, MFU, exposed communication, and what is communicated.
 
     Raises
     ------
     TwofoldError
-        If the model, its parallelism and its run do not fit each other, or the cluster does not
-        give its accelerator's peak and memory bandwidth.
+        If the step does not fit on the cluster or cannot be simulated; WhatIfError for
+        ``fold_replicas`` with an engine that cannot.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> cluster = load_cluster("hgx-h100")
+    >>> step = Training(micro_batch=1, global_batch=4, sequence=4096)
+    >>> plan = plan_on(cluster, model="qwen3-4b", parallelism=Parallelism(tp=2), run=step)
+    >>> 0.3 < generate(plan, cluster).mfu < 0.8
+    True
     """
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    model = load_model(asked.model)
     settings = settings or Settings()
-    plan, folded = _plan(asked, where), ""
-    if asked.fold:
-        plan, folded = _folded(plan, model, where, settings)
-    made = generated(
-        model,
-        plan.parallelism,
-        plan.run,
-        plan.chip,
-        launch=plan.launch,
-        replicas=plan.replicas,
-    )
-    base = replayed(lambda _: made, where, settings, watch)
-    done = volumes(model, plan.parallelism, plan.run, plan.chip)
+    if fold_replicas:
+        step = representatives(plan, where, settings)
+        planned(step.plan)
+    else:
+        planned(plan)
+        step = GeneratedStep(plan, *generate_step(plan))
+    loaded = as_loaded(step.workload, step.plan)
+    base = replayed(lambda _: loaded, where, settings, watch)
     path = critical_path(base.timeline)
-    step = base.timeline.makespan
     return GenerationReport(
         base=base,
-        model=model,
-        plan=plan,
-        volumes=done,
-        mfu=done.mfu(step, ranks=plan.parallelism.ranks, peak=plan.chip.peak),
+        plan=step.plan,
+        volumes=step.volumes,
+        mfu=step.volumes.mfu(
+            base.timeline.makespan, ranks=plan.parallelism.ranks, peak=plan.accelerator.peak
+        ),
         exposed_communication_s=exposed_communication(base.timeline),
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
-        folded=folded,
+        folded=step.folded,
     )
 
 
-def write_plan(plan: Plan, path: Path) -> None:
+def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
+    cluster: Cluster,
+    *,
+    model: Model | Path | str,
+    parallelism: Parallelism,
+    run: Training | Serving,
+    launch: float | None = None,
+    compute_efficiency: float = COMPUTE_EFFICIENCY,
+    memory_efficiency: float = MEMORY_EFFICIENCY,
+) -> GenerationPlan:
+    """Plan a step for the accelerator of a cluster.
+
+    Parameters
+    ----------
+    cluster
+        Its file gives the accelerator's peak and memory bandwidth.
+    model
+        A model, its name, or the path of its card.
+    parallelism, run, launch
+        As :class:`traces.generate.plan.GenerationPlan` has them; ``launch`` in s.
+    compute_efficiency, memory_efficiency
+        Fractions of peak and memory bandwidth that kernels reach;
+        :mod:`traces.generate.kernel_times` gives the sources of the defaults.
+
+    Raises
+    ------
+    TwofoldError
+        If there is no such model, the cluster does not give peak and bandwidth, or model,
+        parallelism and run do not fit each other.
+    """
+    shape = model if isinstance(model, Model) else load_model(model)
+    accelerator = accelerator_of(
+        cluster,
+        run.precision,
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+    )
+    return GenerationPlan(
+        model=shape, parallelism=parallelism, run=run, accelerator=accelerator, launch=launch
+    )
+
+
+def accelerator_of(
+    cluster: Cluster,
+    precision: str,
+    *,
+    compute_efficiency: float = COMPUTE_EFFICIENCY,
+    memory_efficiency: float = MEMORY_EFFICIENCY,
+) -> Accelerator:
+    """Return the rates of a cluster's accelerator at a precision.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster's file does not give them: there is no default.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> accelerator_of(load_cluster("hgx-h100"), "bf16").peak
+    989000000000000.0
+    """
+    given = cluster.accelerator
+    if precision not in given.peak:
+        known = ", ".join(given.peak) or "none"
+        raise ClusterError(
+            f"{cluster.name}: accelerator.peak.{precision} is missing, and a generated workload"
+            f" needs it (given: {known})"
+        )
+    if given.memory_bandwidth is None:
+        raise ClusterError(
+            f"{cluster.name}: accelerator.memory_bandwidth is missing, and a generated workload"
+            " needs it"
+        )
+    return Accelerator(
+        peak=given.peak[precision],
+        memory_bandwidth=given.memory_bandwidth,
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+    )
+
+
+def representatives(
+    plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None
+) -> GeneratedStep:
+    """Generate the fewest replicas that have, on this cluster, the times of the whole job.
+
+    Where no fewer do, all of them. Times of the workload's ops are those of the whole job, bytes on
+    links those of its own calls alone.
+
+    Raises
+    ------
+    WhatIfError
+        If the engine of the settings cannot fold.
+    """
+    settings = settings or Settings()
+    if settings.engine not in FOLDING:
+        choices = " and ".join(FOLDING)
+        raise WhatIfError(
+            f"engine {settings.engine!r} simulates every transfer; {choices} can fold"
+        )
+    whole, p = replace(plan, replicas=None), plan.parallelism
+    programs = stage_programs(whole)
+    computed = volumes(programs, whole)
+    replicas = fewest_replicas(p, place(cluster, p.ranks, settings.nodes).ranks_per_node)
+    if replicas is None:
+        reason = "its replicas do not fill whole nodes"
+    elif replicas == p.dp:
+        reason = "it is no larger"
+    else:
+        part = replace(whole, replicas=replicas)
+        workload = expand(programs, part)
+        reason = _why_not(workload, part, cluster, settings)
+        if not reason:
+            ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
+            return GeneratedStep(part, workload, computed, ranks)
+    text = f"nothing is folded: {reason}"
+    return GeneratedStep(whole, expand(programs, whole), computed, text)
+
+
+def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:
+    """Why the replicas of a plan do not stand for all on a cluster; "" if they do."""
+    forced = tuple(parse(rule) for rule in settings.algorithms)
+    scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
+    stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
+    return check(workload, stand_ins, scenario.costs())
+
+
+def write_plan(plan: GenerationPlan, path: Path) -> None:
     """Write a plan as a file that every command reads as a trace.
 
     Raises
@@ -296,30 +331,4 @@ def write_plan(plan: Plan, path: Path) -> None:
         If it cannot be written.
     """
     with writing(path) as stream:
-        stream.write(text_of(plan).encode())
-
-
-def _plan(asked: Asked, cluster: Cluster) -> Plan:
-    chip = roofline(cluster, asked.run.precision, **_given(asked))
-    name = "training" if isinstance(asked.run, Training) else "serving"
-    run: dict[str, Any] = {name: asked.run}
-    return Plan(
-        model=asked.model,
-        parallelism=asked.parallelism,
-        accelerator=PlannedAccelerator.model_construct(**asdict(chip)),
-        launch=None if asked.launch is None else f"{asked.launch!r} s",
-        **run,
-    )
-
-
-def _folded(plan: Plan, model: Model, cluster: Cluster, settings: Settings) -> tuple[Plan, str]:
-    """Write down no more replicas than needed, and say how many ranks that is, or why all."""
-    step = Step(model, plan.parallelism, plan.run, plan.chip, plan.launch)
-    replicas, text = replicas_enough(step, cluster, settings.engine)
-    return plan.model_copy(update={"replicas": replicas}), text
-
-
-def _given(asked: Asked) -> dict[str, float]:
-    """Efficiencies that were asked for."""
-    names = ("compute_efficiency", "memory_efficiency")
-    return {name: value for name in names if (value := getattr(asked, name)) is not None}
+        stream.write(plan_text(plan).encode())

@@ -10,11 +10,12 @@ from typing_extensions import TypedDict
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from simulator.errors import TraceError
 from simulator.workload import What
-from traces.card.package import find_package, reader
+from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
 from traces.load import format_of, recognised
-from traces.pytorch_et.reader import EtCalls, EtSummary, read, summary
+from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     TraceError
         As :func:`traces.load.load` says.
     """
-    loaded = reader(trace, _thorough(trace))(str(step))
+    loaded = open_package(trace, _thorough(trace))(str(step))
     workload = loaded.workload
     present = [what for what in What if (workload.what == what).any()]
     return InspectReport(
@@ -226,7 +227,9 @@ def look(trace: Path | str, *, step: str | int = "median") -> "InspectReport | P
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
     if path.is_file() and format_of(path) == "pytorch_et":
-        return ProgramReport(summary(read(path)))
+        if step != "median":
+            raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")
+        return ProgramReport(execution_summary(read_execution_trace(path)))
     return inspect(trace, step=step)
 
 

@@ -19,13 +19,12 @@ from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
-from simulator.errors import ClusterError
+from simulator.errors import ClusterError, WhatIfError
 from simulator.timeline import Run, measured
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot
-from traces.card.card import Card
-from traces.card.package import Package, find_package
-from traces.card.package import load as load_any
+from traces.card.card import WorkloadCard
+from traces.card.package import Package, find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
 
 
@@ -109,7 +108,7 @@ class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
 
     schema: ClassVar[str] = "twofold/metrics/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_metrics"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_metrics"
 
     loaded: Loaded
     base: Baseline | None
@@ -178,15 +177,32 @@ def metrics(
             why = str(error)
     if cluster is None:
         notes = [f"nothing is simulated: {why}"]
-        return _report(load_any(trace, settings.step), None, package, notes)
+        _refuse_unused(settings, notes[0])
+        return _report(open_package(trace, settings.reading)(settings.step), None, package, notes)
     base = baseline(trace, cluster, settings, watch)
     return _report(base.loaded, base, package, [])
+
+
+_SIMULATING = (
+    *("engine", "collective_cost", "nodes", "algorithms", "what_ifs", "slow_down"),
+    *("fold", "workers"),
+)
+"""Settings that say how a step is simulated, not how it is read."""
+
+
+def _refuse_unused(settings: Settings, why: str) -> None:
+    """Refuse settings of a simulation where there is none."""
+    default = Settings()
+    given = [name for name in _SIMULATING if getattr(settings, name) != getattr(default, name)]
+    if given:
+        options = ", ".join(name.replace("_", " ") for name in given)
+        raise WhatIfError(f"{options} cannot be used: {why}")
 
 
 def _report(
     loaded: Loaded, base: Baseline | None, package: Package | None, notes: list[str]
 ) -> MetricsReport:
-    card = package.card if package is not None else Card()
+    card = package.card if package is not None else WorkloadCard()
     run = measured(loaded.workload)
     if run is None:
         notes.append("not all ops were measured: the measured metrics are not given")
@@ -206,7 +222,7 @@ def _report(
     return MetricsReport(loaded, base, tuple(rows), findings, tuple(notes))
 
 
-def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Values:
+def _values(run: Run, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
     """Every metric of a run, by its name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
     serving = serving_latency(run, loaded.phases)
@@ -240,7 +256,7 @@ def _values(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> Valu
     return values
 
 
-def _mfu(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> float | None:
+def _mfu(run: Run, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> float | None:
     """MFU of the steps that were cut out; a trace that marks none is taken to be one."""
     coverage = loaded.coverage
     steps = len(coverage.steps) if coverage.step == "all" else 1
@@ -253,7 +269,7 @@ def _mfu(run: Run, loaded: Loaded, base: Baseline | None, card: Card) -> float |
     return of.mfu(flops, step=step, ranks=run.workload.job_ranks, peak=peak)
 
 
-def _left_out(card: Card, base: Baseline | None) -> list[str]:
+def _left_out(card: WorkloadCard, base: Baseline | None) -> list[str]:
     """Say why a number that the card lets one expect is not given."""
     why, precision = step_flops(card).why, card.workload.model.precision
     if not why and base is None:
@@ -265,7 +281,7 @@ def _left_out(card: Card, base: Baseline | None) -> list[str]:
     return [f"MFU is not given: {why}"] if why else []
 
 
-def _unmarked(card: Card, loaded: Loaded) -> list[str]:
+def _unmarked(card: WorkloadCard, loaded: Loaded) -> list[str]:
     """Say why a step of serving has no latencies."""
     serves = (card.workload.model.phase or "").lower() in ("inference", "serving")
     if not serves or any(one.name == PREFILL for one in loaded.phases):

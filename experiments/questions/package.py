@@ -18,9 +18,8 @@ from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions
 from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
-from traces.card.card import TEMPLATE_VERSION, Card, Section, write_card
-from traces.card.package import find_package, trace_files
-from traces.card.package import load as load_any
+from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
+from traces.card.package import find_package, load_package, trace_files
 from traces.core.loaded import Loaded
 from traces.load import recognised
 
@@ -53,11 +52,11 @@ class PackageReport(Report):
     """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
 
     schema: ClassVar[str] = "twofold/package/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.packages:print_package"
+    printed_by: ClassVar[str] = "experiments.output.tables.files:print_package"
 
     directory: str
     files: tuple[PackagedFile, ...]
-    card: Card
+    card: WorkloadCard
     blank: tuple[str, ...]
     findings: tuple[str, ...]
     settings: Settings
@@ -102,16 +101,17 @@ def package(
     Raises
     ------
     TwofoldError
-        As :func:`traces.card.package.load` says; OutputError if the directory cannot be written.
+        As :func:`traces.card.package.load_package` says; OutputError if the directory cannot be
+        written.
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)
     settings = settings or Settings()
-    loaded = load_any(trace, settings.step)
+    loaded = load_package(trace, settings.step)
     where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
     inner = source.traces if source is not None else Path(trace)
     files = trace_files(inner)
-    card = source.card if source is not None else Card()
+    card = source.card if source is not None else WorkloadCard()
     if where is not None:
         card = _filled(card, _of_cluster(where, loaded, settings.nodes))
     card = _filled(card, _of_trace(loaded, recognised(inner)))
@@ -143,10 +143,10 @@ def blank_keys(section: Section, prefix: str = "") -> Iterator[str]:
             yield path
 
 
-def _filled(card: Card, known: dict[str, Any]) -> Card:
+def _filled(card: WorkloadCard, known: dict[str, Any]) -> WorkloadCard:
     data = card.model_dump(by_alias=True)
     _merge(data, known)
-    return Card.model_validate(data)
+    return WorkloadCard.model_validate(data)
 
 
 def _merge(data: dict[str, Any], known: dict[str, Any]) -> None:

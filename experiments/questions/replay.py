@@ -48,7 +48,7 @@ class ReplayReport(Report):
     """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
 
     schema: ClassVar[str] = "twofold/replay/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.replays:print_replay"
+    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_replay"
 
     base: Baseline
     ranks: tuple[RankReplay, ...]

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.design_points import steps
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     amount_of,
+    better,
     check_factor,
     check_resource,
-    improve,
+    factor_means,
     unit_of,
     utility_pct,
     value_of,
@@ -31,7 +32,8 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
+    it is the half.
     """
 
     resource: str
@@ -40,6 +42,7 @@ class SweepPoint:
     step_s: float
     utility_pct: float
     engine: str
+    factor_means: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class SweepReport(Report):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
 
     schema: ClassVar[str] = "twofold/sweep/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_sweep"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_sweep"
     drawn_by: ClassVar[str] = "experiments.output.figures:sweep"
 
     base: Baseline
@@ -126,20 +129,17 @@ def sweep(
     """
     if not factors:
         raise WhatIfError("a sweep needs a factor")
-    check_resource(resource)
+    resource = check_resource(resource)
     for factor in factors:
         check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     asked = sorted(set(factors))
-    scenarios = [
-        (f"{resource} x{factor:g}", improve(base.scenario, resource, factor)) for factor in asked
-    ]
-    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    points = []
-    for factor, found in zip(asked, outcomes, strict=True):
-        step = found.makespan
+    changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
+    answers = steps(base, changes, watch)
+    points, means = [], f"2: {factor_means(resource)}"
+    for factor, (step, engine) in zip(asked, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, found.engine))
+        points.append(SweepPoint(resource, factor, value, step, gain, engine, means))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

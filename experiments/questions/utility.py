@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.evaluate.design_points import Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility_bound import most_utility
-from experiments.questions.utility_interval import half_widths
+from experiments.questions.utility_bound import bounds
+from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
     RESOURCES,
     amount_of,
+    better,
     check_factor,
     check_resource,
     improve,
@@ -82,7 +83,7 @@ class UtilityReport(Report):
     """Utilities of a job's resources, the greatest first."""
 
     schema: ClassVar[str] = "twofold/utility/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_utility"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
 
     base: Baseline
     factor: float
@@ -144,13 +145,11 @@ def utility(
         that is not positive.
     """
     resources = (resources,) if isinstance(resources, str) else resources
-    asked = tuple(dict.fromkeys(resources)) or tuple(RESOURCES)
-    for name in asked:
-        check_resource(name)
+    asked = tuple(dict.fromkeys(map(check_resource, resources))) or RESOURCES
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     rows = _simulated(base, asked, factor, watch)
-    rows = _with_bounds(base, _with_intervals(base, rows, factor), factor)
+    rows = _with_doubt(base, rows, factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
 
@@ -167,22 +166,24 @@ def _simulated(
     ]
 
 
-def _with_intervals(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
-    changes = {
-        row.resource: partial(improve, resource=row.resource, factor=factor)
+def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+    """Say how sure each utility is, and how much it can be at most; both of one costing."""
+    names = [row.resource for row in rows if row.utility_pct is not None]
+    if not names:
+        return list(rows)
+    changes = {name: better(name, factor) for name in names}
+    found = spread(base)
+    held = bool(base.scenario.slow_down)  # nothing bounds kernels that are as long as they overlap
+    if held and found is None:
+        return list(rows)
+    studies = found.studies if found else (Study(base.scenario),)
+    asked = [study.ask(changes) for study in studies]
+    most = {} if held else bounds(asked[0])
+    widths = half_widths(found, asked) if found else {}
+    return [
+        replace(row, interval_pct=widths.get(row.resource), bound_pct=most.get(row.resource))
         for row in rows
-        if row.utility_pct is not None
-    }
-    widths = half_widths(base, changes)
-    return [replace(row, interval_pct=widths.get(row.resource)) for row in rows]
-
-
-def _with_bounds(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
-    if base.scenario.slow_down:
-        return list(rows)  # nothing bounds a step whose kernels are as long as they overlap
-    asked = [row.resource for row in rows if row.utility_pct is not None]
-    bounds = most_utility(base.scenario, factor=factor, resources=asked) if asked else {}
-    return [replace(row, bound_pct=bounds.get(row.resource)) for row in rows]
+    ]
 
 
 def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:

@@ -8,20 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.evaluate.call_costs import different_calls
-from experiments.evaluate.design_points import RANKS
+from experiments.evaluate.design_points import Asked, Study
 from experiments.scenario.resources import (
     RESOURCES,
+    better,
     check_factor,
     check_resource,
-    improve,
     utility_pct,
 )
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import least_step, longest_ways
-from simulator.analytic.contraction import contract
-from simulator.analytic.longest_path import Points
-from simulator.costing.stacked_networks import stacked
+from simulator.analytic.contraction import PARTS
 from simulator.errors import WhatIfError
 
 
@@ -37,34 +34,29 @@ def most_utility(
     WhatIfError
         If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
     """
-    asked = tuple(resources) or tuple(RESOURCES)
+    asked = tuple(map(check_resource, resources)) or RESOURCES
     check_factor(factor)
-    for name in asked:
-        check_resource(name)
     if base.slow_down:
         raise WhatIfError(
             "a bound holds for kernels that take as long whatever they run beside: "
             "ask without --slow-down"
         )
-    graph = contract(base.workload)
-    now = points_of(base)
+    return bounds(Study(base).ask({name: better(name, factor) for name in asked}))
+
+
+def bounds(asked: Asked) -> dict[str, float]:
+    """Upper bound on what each change saves of the study's step (% of it without contention).
+
+    The changes are to the network or the pace of the ranks: the ways through the step stay.
+    """
+    study = asked.study
+    graph = study.graph(study.base.workload, PARTS)
+    now = asked.now()
     ways = longest_ways(graph, now)
-    step = float(least_step(ways, graph, now)[0])
-    most: dict[str, float] = {}
-    for name in asked:
-        try:
-            changed = improve(base, name, factor)
-        except WhatIfError:
-            continue
-        speed = {RANKS[name]: np.array([1 / factor])} if name in RANKS else {}
-        then = now if speed else points_of(changed)
-        there = Points(then.cost, then.row, then.factor, speed)
-        most[name] = utility_pct(step, float(least_step(ways, graph, there)[0]))
-    return most
-
-
-def points_of(scenario: Scenario) -> Points:
-    """Return a scenario as the one point of a pass, its ranks as fast as its workload says."""
-    there = stacked([scenario.topology()])
-    calls = different_calls(scenario, there)
-    return Points(calls.on(there), calls.row, scenario.workload.calls.factor, {})
+    least = np.empty(1 + len(asked.names))
+    for costed in asked.costed:
+        least[costed.points] = least_step(ways, graph, costed.of_step())
+    step, *others = least.tolist()
+    return {
+        name: utility_pct(step, seconds) for name, seconds in zip(asked.names, others, strict=True)
+    }

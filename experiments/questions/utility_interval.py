@@ -11,25 +11,24 @@ and thousands of contended replays would take minutes. Kernels last as long as t
 all of them: how they slow down by what they run beside adds no spread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.baseline import Baseline, costed
+from experiments.baseline import Baseline
 from experiments.costing.calibration import rows_by_kind
 from experiments.costing.collective_costs import by_trace
-from experiments.evaluate.design_points import scales
+from experiments.costing.modes import with_costs
+from experiments.evaluate.design_points import Asked, Costed, Study
 from experiments.scenario.scenario import Scenario
-from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
-from simulator.engine.simulate import Costs
-from simulator.errors import TwofoldError, WhatIfError
+from simulator.errors import TwofoldError
 from simulator.workload import KINDS, What
+from traces.core.loaded import Loaded
 
 Floats = NDArray[np.float64]
-Change = Callable[[Scenario], Scenario]
 
 DRAWS = 200
 _MOST_STEPS = 8
@@ -43,41 +42,88 @@ _PARTS = (What.HOST, What.COMPUTE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """A step with its costs, contracted, and its draws.
+class Spread:
+    """The steps of a trace with their costs, those on one cluster in a study, and their draws.
 
-    ``noise`` multiplies the calls, shape ``(calls, 1 + DRAWS)``: the first column is no draw, but
-    the calls as they are.
+    ``noise`` multiplies the calls of each step of each study, shape ``(calls, 1 + DRAWS)``: the
+    first column is no draw, but the calls as they are.
     """
 
-    scenario: Scenario
-    graph: Contracted
-    noise: Floats
+    studies: tuple[Study, ...]
+    noise: tuple[tuple[Floats, ...], ...]
+    random: "np.random.Generator"
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return sum(len(own) for own in self.noise)
 
 
-def half_widths(base: Baseline, changes: Mapping[str, Change]) -> dict[str, float]:
-    """Half the width of the interval of each change's utility (percentage points).
+def spread(base: Baseline) -> Spread | None:
+    """Read how the steps of a trace and its calls differ by chance; None where it shows no spread.
 
-    ``changes`` are what-ifs by name; one that cannot be asked is left out. Empty where a trace
-    shows no spread: one step, and no call whose transfer is known by itself.
+    That is where there is one step, and no call whose transfer is known by itself. The first study
+    begins with the step of the baseline.
     """
     random = np.random.default_rng(_SEED)
-    scenarios = [(asked, _noise(recorded, random)) for recorded, asked in _scenarios(base)]
-    if len(scenarios) < 2 and not any((noise != 1).any() for _, noise in scenarios):
-        return {}
-    steps = [_Step(asked, contract(asked.workload, _PARTS), noise) for asked, noise in scenarios]
-    usual = [_times(step, step.scenario) for step in steps]
-    found = {}
-    for name, change in changes.items():
-        try:
-            changed = [_times(step, change(step.scenario)) for step in steps]
-        except WhatIfError:
-            continue
-        gains = np.array([100 * (a - b) / a for a, b in zip(usual, changed, strict=True)])
-        width = _half_width(gains, random)
-        if len(steps) > 1 or width >= _SHOWN:
-            found[name] = width
-    return found
+    steps = [(asked, _noise(recorded, random)) for recorded, asked in _scenarios(base)]
+    if len(steps) < 2 and not any((noise != 1).any() for _, noise in steps):
+        return None
+    sites: list[list[tuple[Scenario, Floats]]] = []
+    for scenario, noise in steps:
+        for alike in sites:
+            if alike[0][0].site.is_that_of(scenario):
+                alike.append((scenario, noise))
+                break
+        else:
+            sites.append([(scenario, noise)])
+    studies = [
+        Study(alike[0][0], tuple(scenario.workload for scenario, _ in alike[1:])) for alike in sites
+    ]
+    draws = [tuple(noise for _, noise in alike) for alike in sites]
+    return Spread(tuple(studies), tuple(draws), random)
+
+
+def half_widths(found: Spread, asked: Sequence[Asked]) -> dict[str, float]:
+    """Half the width of the interval of each change's utility (percentage points).
+
+    ``asked`` are the same changes, of each of the studies; one that cannot be made in all of them
+    is left out.
+    """
+    names = [name for name in asked[0].names if all(name in one.names for one in asked)]
+    step = np.empty((1 + len(names), found.steps, 1 + DRAWS))
+    first = 0
+    for one, noise in zip(asked, found.noise, strict=True):
+        row_of = {one.names.index(name) + 1: 1 + row for row, name in enumerate(names)} | {0: 0}
+        for together in one.costed:
+            for own, drawn in enumerate(noise):
+                times = _times(one.study, together, own, drawn)
+                for point, seconds in zip(together.points.tolist(), times, strict=True):
+                    if point in row_of:
+                        step[row_of[point], first + own] = seconds
+        first += len(noise)
+    widths = {}
+    for name, changed in zip(names, step[1:], strict=True):
+        width = _half_width(100 * (step[0] - changed) / step[0], found.random)
+        if found.steps > 1 or width >= _SHOWN:
+            widths[name] = width
+    return widths
+
+
+def _times(study: Study, together: Costed, own: int, noise: Floats) -> Iterator[Floats]:
+    """Step time of a step under each draw of its calls (s), point by point."""
+    workload = together.steps[own]
+    graph = study.graph(workload, _PARTS)
+    cost = np.append(together.cost, np.zeros((1, len(together.points))), axis=0)[together.rows[own]]
+    for place in range(len(together.points)):
+        scale = {part: float(by[place]) for part, by in together.scale.items()}
+        points = Points(
+            cost=cost[:, place, None] * noise,
+            row=np.arange(len(cost)),
+            factor=workload.calls.factor,
+            scale={part: np.full(1 + DRAWS, by) for part, by in scale.items() if by != 1},
+        )
+        yield makespans(graph, points)
 
 
 def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
@@ -89,12 +135,12 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
     others = [one for one in numbers[len(numbers) > 2 :] if one != base.loaded.coverage.step]
     scenarios = [(base.recorded, base.scenario)]
     if base.slow_down is not None:
-        recorded = costed(base.loaded, base.recorded.cluster, base.settings)
+        recorded = _costed(base, base.loaded)
         scenarios = [(recorded, base.asked(recorded))]
     if base.loaded.coverage.step in numbers:
         for number in others[: _MOST_STEPS - 1]:
             try:
-                recorded = costed(base.read(number), base.recorded.cluster, base.settings)
+                recorded = _costed(base, base.read(number))
                 scenarios.append((recorded, base.asked(recorded)))
             except TwofoldError:
                 continue
@@ -102,6 +148,12 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
         (replace(recorded, engine="analytic"), replace(asked, engine="analytic"))
         for recorded, asked in scenarios
     ]
+
+
+def _costed(base: Baseline, loaded: Loaded) -> Scenario:
+    """Cost a step where the baseline's was recorded; its kernels last as long as recorded."""
+    scenario = replace(base.recorded, workload=loaded.workload, slow_down=0.0)
+    return with_costs(scenario, base.settings.collective_cost)
 
 
 def _noise(recorded: Scenario, random: "np.random.Generator") -> Floats:
@@ -124,23 +176,6 @@ def _ratios(scenario: Scenario) -> dict[str, Floats]:
         return {}
     rows = rows_by_kind([by_trace(scenario)])
     return {kind: table.took / table.parts.sum(axis=1) for kind, table in rows.items()}
-
-
-def _times(step: _Step, scenario: Scenario) -> Floats:
-    """Step time of a scenario under each draw of the step's calls (s), shape ``(1 + DRAWS,)``."""
-    workload = scenario.workload
-    scale, graph = scales(step.scenario.workload, workload), step.graph
-    if scale is None or scale.keys() - _PARTS:
-        scale, graph = {}, contract(workload, ())
-    costs = Costs(scenario.topology(), scenario.planner())
-    idle = costs.idle_times(workload)
-    points = Points(
-        cost=idle[:, None] * step.noise,
-        row=np.arange(len(idle)),
-        factor=workload.calls.factor,
-        scale={part: np.full(1 + DRAWS, by) for part, by in scale.items()},
-    )
-    return makespans(graph, points)
 
 
 def _half_width(gains: Floats, random: "np.random.Generator") -> float:

@@ -17,7 +17,7 @@ from experiments.settings import SettingsOptions
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
-from traces.card.package import reader
+from traces.card.package import open_package
 from traces.core.loaded import Coverage
 
 _EVERY_STEP = Settings(step=EVERY)
@@ -68,7 +68,7 @@ class ValidationReport(Report):
     """Steps in the order of the traces."""
 
     schema: ClassVar[str] = "twofold/validate/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.calibrations:print_validation"
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_validation"
 
     steps: tuple[StepError, ...]
     settings: Settings
@@ -143,7 +143,7 @@ def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str,
 
 def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:
     try:
-        read = reader(path)
+        read = open_package(path)
         first = read(settings.step if settings.step != EVERY else "median")
     except TwofoldError as error:
         yield _refused(path, cluster, settings.step, error)

@@ -41,7 +41,7 @@ class WhatIfReport(Report):
     """Changes in the order they were given."""
 
     schema: ClassVar[str] = "twofold/what-if/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.what_ifs:print_what_ifs"
+    printed_by: ClassVar[str] = "experiments.output.tables.questions:print_what_ifs"
     drawn_by: ClassVar[str] = "experiments.output.figures:what_ifs"
 
     base: Baseline

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.libraries.rules import choose, parse
-from experiments.scenario.change import Apply, Changed
+from collectives.libraries.rules import parse
+from collectives.machine import choose
+from experiments.scenario.change import Changed, Edited
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import CallsNamed, matches
 from simulator.edits.ops import Mask, calls_dropped
@@ -14,7 +15,7 @@ from simulator.errors import WhatIfError
 from simulator.workload import Workload
 
 
-def scale_bytes(named: CallsNamed, factor: float) -> Apply:
+def scale_bytes(named: CallsNamed, factor: float) -> Edited:
     """Multiply the sizes of calls; one of unknown size keeps its measured time."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -28,10 +29,10 @@ def scale_bytes(named: CallsNamed, factor: float) -> Apply:
         after = workload.with_calls(size=np.where(found, size * factor, size))
         return Changed(replace(scenario, workload=after), _say(workload, found) + kept)
 
-    return apply
+    return Edited(apply)
 
 
-def scale_time(named: CallsNamed, factor: float) -> Apply:
+def scale_time(named: CallsNamed, factor: float) -> Edited:
     """Multiply what calls cost, whatever they cost."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -41,10 +42,10 @@ def scale_time(named: CallsNamed, factor: float) -> Apply:
         after = workload.with_calls(factor=np.where(found, costs * factor, costs))
         return Changed(replace(scenario, workload=after), _say(workload, found))
 
-    return apply
+    return Edited(apply)
 
 
-def drop_calls(named: CallsNamed) -> Apply:
+def drop_calls(named: CallsNamed) -> Edited:
     """Let calls not happen: nobody launches them, nobody waits for members."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -53,25 +54,23 @@ def drop_calls(named: CallsNamed) -> Apply:
         after = replace(scenario, workload=calls_dropped(workload, found))
         return Changed(after, _say(workload, found))
 
-    return apply
+    return Edited(apply)
 
 
-def force(rule: str) -> Apply:
+def force(rule: str) -> Edited:
     """Force an algorithm on the calls that a rule names (:mod:`collectives.libraries.rules`)."""
     forced = parse(rule)
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
         views = [workload.call_view(call) for call in range(len(workload.calls))]
-        met = [
-            choose([forced], call.kind, call.size, call.group.label) is not None for call in views
-        ]
+        met = [choose([forced], call) is not None for call in views]
         if not any(met):
             raise WhatIfError(f"no call is one of {rule!r}; {_there(workload)}")
         note = _say(workload, np.array(met, dtype=bool))
         return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
 
-    return apply
+    return Edited(apply)
 
 
 def _select(workload: Workload, named: CallsNamed) -> Mask:

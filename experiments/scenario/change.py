@@ -1,14 +1,36 @@
-"""A change: a function from a scenario to another, which says what it touched."""
+"""A change as data: what a what-if multiplies, sets or edits, before it is applied to any scenario.
+
+A change is parts in order. Most are numbers: how long a part of local time is (:class:`Scaled`), by
+what a value of the cluster is multiplied (:class:`Multiplied`). Whoever asks many of these at once
+(:mod:`experiments.evaluate`) reads the numbers off and applies none. The rest is :class:`Edited`: a
+function from a scenario to another.
+"""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import Mask
 from simulator.errors import TwofoldError, WhatIfError
+from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
+from topologies import Cluster, resource_values
+from topologies import changed as changed_cluster
+
+CLUSTER_RESOURCES = {
+    "scale_up.bandwidth": "B/s",
+    "scale_up.latency": "s",
+    "scale_out.bandwidth": "B/s",
+    "scale_out.latency": "s",
+    "scale_up.size": "ranks",
+    "scale_out.nics_per_node": "NICs",
+    "pcie.bandwidth": "B/s",
+}
+"""Values of the cluster that one may multiply, and their units."""
+LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
+"""Those that are numbers of links; any other changes which links there are."""
 
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
 _MANY = {"copy": "copies", "launch": "launches"}
@@ -23,18 +45,108 @@ class Changed:
 
 
 Apply = Callable[[Scenario], Changed]
-"""A part of a change.
+"""Raises WhatIfError if there is nothing in the scenario that it could touch."""
 
-Raises WhatIfError if there is nothing in the scenario that it could touch.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Ops of one kind take ``times / over`` as long, the launch latencies of host ops with them.
+
+    A quotient, for division rounds otherwise than multiplication: twice the speed is ``over=2``.
+    With ``word``, how the ops are called where the change was written, it is an error if the step
+    has none.
+    """
+
+    part: What
+    times: float = 1.0
+    over: float = 1.0
+    word: str = ""
+
+    def check(self, scenario: Scenario) -> None:
+        """Refuse a scenario without such ops, if they were named.
+
+        Raises
+        ------
+        WhatIfError
+            With the word.
+        """
+        if self.word and not (scenario.workload.what == self.part).any():
+            raise WhatIfError(f"there are no ops to count as {self.word!r} in this step")
+
+    def apply(self, scenario: Scenario) -> Changed:
+        """Return the scenario with the ops as long as that; errors as of ``check``."""
+        self.check(scenario)
+        workload, edges = scenario.workload, scenario.workload.edges
+        ops = workload.what == self.part
+        lasting = workload.duration * self.times / self.over
+        after = replace(workload, duration=np.where(ops, lasting, workload.duration))
+        if self.part == What.HOST:
+            lag = np.where(ops[edges.source], edges.lag * self.times / self.over, edges.lag)
+            after = replace(after, edges=replace(edges, lag=lag))
+        return Changed(replace(scenario, workload=after), say_ops(workload, ops))
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """A value of the cluster is ``times / over`` of what it was; all others stay as they are."""
+
+    resource: str
+    times: float = 1.0
+    over: float = 1.0
+
+    def check(self, scenario: Scenario) -> None:
+        """Refuse a cluster that has no such value.
+
+        Raises
+        ------
+        WhatIfError
+            As :func:`topologies.changed` does.
+        """
+        if self.resource not in resource_values(scenario.cluster):
+            self.apply(scenario)
+
+    def apply(self, scenario: Scenario) -> Changed:
+        """Return the scenario on the cluster with that value; errors as of ``check``."""
+        before = scenario.cluster
+        after = changed_cluster(before, self.resource, self.times / self.over)
+        note = " → ".join(_say_value(cluster, self.resource) for cluster in (before, after))
+        if self.resource.endswith("latency"):
+            note += f", {_said_times(self.times / self.over)} as long"
+        return Changed(replace(scenario, cluster=after), note)
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Another workload, cluster or choice of algorithms, as a function makes it of a scenario."""
+
+    apply: Apply
+
+
+Part = Scaled | Multiplied | Edited
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A what-if as it was written, and its parts, which apply one after the other."""
+    """Parts that apply one after the other; ``text`` is how it was written, "" if it was not.
 
-    text: str
-    parts: tuple[Apply, ...]
+    ``one | other`` is both, in this order. Without parts it changes nothing.
+
+    Examples
+    --------
+    >>> both = Change(parts=(Scaled(What.COMPUTE, over=2),)) | Change(
+    ...     parts=(Multiplied("scale_out.nics_per_node", 2), Multiplied("pcie.bandwidth", 2))
+    ... )
+    >>> structure, numbers = both.split()
+    >>> [part.resource for part in structure], len(numbers)
+    (['scale_out.nics_per_node'], 2)
+    """
+
+    text: str = ""
+    parts: tuple[Part, ...] = ()
+
+    def __or__(self, other: "Change") -> "Change":
+        text = " and ".join(filter(None, (self.text, other.text)))
+        return Change(text, (*self.parts, *other.parts))
 
     def apply(self, scenario: Scenario) -> Changed:
         """Return the changed scenario.
@@ -47,12 +159,39 @@ class Change:
         notes = []
         for part in self.parts:
             try:
-                done = part(scenario)
+                done = part.apply(scenario)
             except TwofoldError as error:
-                raise WhatIfError(f"what-if {self.text!r}: {error}") from error
+                raise self._written(error) from error
             scenario = done.scenario
             notes.append(done.note)
         return Changed(scenario, "; ".join(notes))
+
+    def _written(self, error: TwofoldError) -> TwofoldError:
+        """Say which change it was, if that was written."""
+        return WhatIfError(f"what-if {self.text!r}: {error}") if self.text else error
+
+    def check(self, scenario: Scenario) -> None:
+        """Refuse a scenario that lacks what the change's numbers belong to; errors as ``apply``."""
+        for part in self.split()[1]:
+            try:
+                part.check(scenario)
+            except TwofoldError as error:
+                raise self._written(error) from error
+
+    def split(self) -> tuple[tuple[Part, ...], tuple[Scaled | Multiplied, ...]]:
+        """Tell parts that change which ops or links there are from those that are numbers of them.
+
+        Numbers may be applied after the rest, but not where a function edits the scenario: what
+        that makes of it may depend on them.
+        """
+        if any(isinstance(part, Edited) for part in self.parts):
+            return self.parts, ()
+        numbers = tuple(
+            part
+            for part in self.parts
+            if isinstance(part, Scaled) or (isinstance(part, Multiplied) and part.resource in LINKS)
+        )
+        return tuple(part for part in self.parts if part not in numbers), numbers
 
 
 def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[str, ...]]:
@@ -65,6 +204,16 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
     return scenario, tuple(notes)
 
 
+def _said_times(factor: float) -> str:
+    """Say a factor of a duration, which is worse the greater it is."""
+    return {2.0: "twice", 0.5: "half"}.get(factor, f"{factor:.4g} times")
+
+
+def _say_value(cluster: Cluster, resource: str) -> str:
+    value, unit = resource_values(cluster)[resource], CLUSTER_RESOURCES[resource]
+    return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
+
+
 def say_ops(workload: Workload, ops: Mask) -> str:
     """Count ops in words: ``1,240 kernels and 8 copies on 8 ranks``."""
     counts = {what: int((ops & (workload.what == what)).sum()) for what in _SAID}
@@ -74,7 +223,7 @@ def say_ops(workload: Workload, ops: Mask) -> str:
 
 def say_ranks(workload: Workload, ops: Mask) -> str:
     """Say on how many ranks ops are; on one, which."""
-    ranks = np.unique(workload.rank[ops])
+    ranks = np.flatnonzero(np.bincount(workload.rank[ops]))
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 

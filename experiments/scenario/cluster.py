@@ -1,36 +1,24 @@
-"""Changes to the cluster: a resource multiplied or set, another accelerator by roofline."""
+"""Changes to the cluster: a resource set to a value, another accelerator by roofline."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from experiments.scenario.change import Apply, Changed, say_ops
-from experiments.scenario.resources import CLUSTER_RESOURCES, check_factor
+from experiments.scenario.change import CLUSTER_RESOURCES, Changed, Edited, Multiplied, say_ops
+from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import scaled
 from simulator.errors import WhatIfError
-from simulator.quantities import format_quantity, parse_quantity
+from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
 from topologies import catalog, load_cluster, resource_values
-from topologies import changed as changed_cluster
 from topologies.cluster.schema import Accelerator
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""
 
 
-def scale_resource(resource: str, factor: float) -> Apply:
-    """Multiply a value of the cluster: its bandwidth, latency or number."""
-
-    def apply(scenario: Scenario) -> Changed:
-        cluster = changed_cluster(scenario.cluster, resource, factor)
-        now, then = (_value(values, resource) for values in (scenario.cluster, cluster))
-        return Changed(replace(scenario, cluster=cluster), f"{now} → {then}")
-
-    return apply
-
-
-def set_resource(resource: str, text: str) -> Apply:
+def set_resource(resource: str, text: str) -> Edited:
     """Set a value of the cluster, written with its unit; a number of things is a bare number."""
     unit = CLUSTER_RESOURCES[resource]
     if unit in ("B/s", "s"):
@@ -46,19 +34,12 @@ def set_resource(resource: str, text: str) -> Apply:
         values = resource_values(scenario.cluster)
         factor = value / values[resource] if values.get(resource) else 1.0
         check_factor(factor)
-        return scale_resource(resource, factor)(scenario)
+        return Multiplied(resource, factor).apply(scenario)
 
-    return apply
-
-
-def _value(cluster: object, resource: str) -> str:
-    tier, _, field = resource.partition(".")
-    value = getattr(getattr(cluster, tier), field)
-    unit = CLUSTER_RESOURCES[resource]
-    return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
+    return Edited(apply)
 
 
-def accelerate(name: str) -> Apply:
+def accelerate(name: str) -> Edited:
     """Replace the accelerator: kernels of known work last as their rooflines compare.
 
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
@@ -94,7 +75,7 @@ def accelerate(name: str) -> Apply:
         faster = scaled(workload, known, ratio)
         return Changed(replace(scenario, workload=faster, cluster=cluster), f"{note} kept")
 
-    return apply
+    return Edited(apply)
 
 
 def _roofline(chip: Accelerator, flops: Floats, traffic: Floats) -> Floats:

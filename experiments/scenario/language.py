@@ -26,8 +26,7 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 from collections.abc import Callable
 
 from experiments.scenario import calls, cluster, ops
-from experiments.scenario.change import Apply, Change
-from experiments.scenario.resources import CLUSTER_RESOURCES
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
 from experiments.scenario.words import (
     CallsNamed,
     Clause,
@@ -39,6 +38,7 @@ from experiments.scenario.words import (
     words_of,
 )
 from simulator.errors import TwofoldError, WhatIfError
+from simulator.names import same_name
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
@@ -88,7 +88,7 @@ def _clauses(words: list[Word]) -> list[Clause]:
     return clauses
 
 
-def _part(clause: Clause) -> Apply:
+def _part(clause: Clause) -> Part:
     first, last = clause.words[0], clause.words[-1]
     if first.is_one_of(*_VERBS):
         return _VERBS[first.text](clause)
@@ -101,7 +101,7 @@ def _part(clause: Clause) -> Apply:
     return _scale(clause)
 
 
-def _scale(clause: Clause) -> Apply:
+def _scale(clause: Clause) -> Part:
     *named, last = clause.words
     factor = factor_of(last)
     if named[-1].is_one_of("bytes", "time"):
@@ -114,17 +114,18 @@ def _scale(clause: Clause) -> Apply:
         act = calls.scale_bytes if named[-1].text == "bytes" else calls.scale_time
         return act(which, factor)
     name = _one(named)
-    if _is_resource(name):
+    resource = _resource(name)
+    if resource is not None:
         clause.for_all_ranks()
-        return cluster.scale_resource(name.text, factor)
+        return Multiplied(resource, factor)
     if calls_named(name) is not None:
         raise WhatIfError(f"say 'bytes' or 'time' of {name.text!r}")
     return ops.scale(name, factor, clause.ranks)
 
 
-def _drop(clause: Clause) -> Apply:
+def _drop(clause: Clause) -> Part:
     name = _one(clause.words[:-1])
-    if _is_resource(name):
+    if _resource(name) is not None:
         raise WhatIfError(f"{name.text!r} cannot be dropped")
     which = calls_named(name)
     if which is None:
@@ -133,27 +134,28 @@ def _drop(clause: Clause) -> Apply:
     return calls.drop_calls(which)
 
 
-def _set(clause: Clause) -> Apply:
+def _set(clause: Clause) -> Part:
     clause.for_all_ranks()
     name, _, *value = clause.words
-    if not _is_resource(name):
+    resource = _resource(name)
+    if resource is None:
         raise WhatIfError(f"{name.text!r} is not a resource of the cluster")
-    return cluster.set_resource(name.text, " ".join(word.text for word in value))
+    return cluster.set_resource(resource, " ".join(word.text for word in value))
 
 
-def _fuse(clause: Clause) -> Apply:
+def _fuse(clause: Clause) -> Part:
     _, name, *rest = clause.words if len(clause.words) > 1 else (*clause.words, Word(""))
     if not name.text or len(rest) > 1:
         raise WhatIfError("name the kernels to fuse, in quotes if there are spaces")
     return ops.fuse(name, factor_of(rest[0]) if rest else 1.0, clause.ranks)
 
 
-def _algorithm(clause: Clause) -> Apply:
+def _algorithm(clause: Clause) -> Part:
     clause.for_all_ranks()
     return calls.force(" ".join(word.text for word in clause.words[1:]))
 
 
-def _overlap(clause: Clause) -> Apply:
+def _overlap(clause: Clause) -> Part:
     clause.for_all_ranks()
     how = " ".join(word.text for word in clause.words[1:])
     if how not in ops.OVERLAPS:
@@ -161,14 +163,14 @@ def _overlap(clause: Clause) -> Apply:
     return ops.overlap(how)
 
 
-def _stragglers(clause: Clause) -> Apply:
+def _stragglers(clause: Clause) -> Part:
     clause.for_all_ranks()
     if [word.text for word in clause.words[1:]] != ["removed"]:
         raise WhatIfError("stragglers are 'removed'; to inject one write 'rank 3 compute x1.2'")
-    return ops.without_stragglers
+    return Edited(ops.without_stragglers)
 
 
-def _accelerator(clause: Clause) -> Apply:
+def _accelerator(clause: Clause) -> Part:
     clause.for_all_ranks()
     name = " ".join(word.text for word in clause.words[1:])
     if not name:
@@ -176,7 +178,7 @@ def _accelerator(clause: Clause) -> Apply:
     return cluster.accelerate(name)
 
 
-_VERBS: dict[str, Callable[[Clause], Apply]] = {
+_VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
     "overlap": _overlap,
@@ -195,14 +197,17 @@ def _one(named: "list[Word] | tuple[Word, ...]") -> Word:
     raise WhatIfError(f"{text!r} is not one name; {hint}put quotes around a name with spaces")
 
 
-def _is_resource(name: Word) -> bool:
-    """Tell a value of the cluster from the name of an op; near misses are refused."""
+def _resource(name: Word) -> str | None:
+    """Return the value of the cluster that a word spells; None for the name of an op.
+
+    What begins like a resource and is none is refused.
+    """
     if name.quoted:
-        return False
-    if name.text in CLUSTER_RESOURCES:
-        return True
-    if name.text.partition(".")[0] in {one.partition(".")[0] for one in CLUSTER_RESOURCES}:
+        return None
+    found = same_name(name.text, CLUSTER_RESOURCES)
+    tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
+    if found is None and same_name(name.text.partition(".")[0], tiers):
         close = near(name.text, tuple(CLUSTER_RESOURCES))
         hint = f"; did you mean {close!r}?" if close else ""
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
-    return False
+    return found

@@ -4,12 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.scenario.change import Apply, Changed, say_count, say_ops, say_ranks
+from experiments.scenario.change import (
+    CLUSTER_RESOURCES,
+    Changed,
+    Edited,
+    Scaled,
+    say_count,
+    say_ops,
+    say_ranks,
+)
+from experiments.scenario.resources import PARTS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
 from simulator.edits.ops import Mask, dropped, evened, fused, lags_scaled, scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
+from simulator.names import did_you_mean
 from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 
@@ -24,8 +34,10 @@ _NO_LAGS = {
 Ranks = tuple[int, ...] | None
 
 
-def scale(name: Word, factor: float, ranks: Ranks) -> Apply:
+def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
     """Multiply durations; of the host its launch latencies too, of gaps and launches the lags."""
+    if name.is_one_of(*OPS) and ranks is None:
+        return Scaled(OPS[name.text], times=factor, word=name.text)
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload
@@ -39,10 +51,10 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Apply:
             workload = lags_scaled(workload, launches, factor)
         return Changed(replace(scenario, workload=workload), note)
 
-    return apply
+    return Edited(apply)
 
 
-def drop(name: Word, ranks: Ranks) -> Apply:
+def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
     """Leave ops out, with the host work that only launched them."""
     if name.is_one_of("host", GAPS, LAUNCH):
         return scale(name, 0.0, ranks)
@@ -56,10 +68,10 @@ def drop(name: Word, ranks: Ranks) -> Apply:
         note = say_ops(workload, ops) + launches
         return Changed(replace(scenario, workload=after), note)
 
-    return apply
+    return Edited(apply)
 
 
-def fuse(name: Word, factor: float, ranks: Ranks) -> Apply:
+def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
     """Make one launch of each run of adjacent kernels."""
 
     def apply(scenario: Scenario) -> Changed:
@@ -75,10 +87,10 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Apply:
         note = f"{say_ops(workload, done.kernels)} in {say_count(done.runs, 'launch')}"
         return Changed(replace(scenario, workload=done.workload), note)
 
-    return apply
+    return Edited(apply)
 
 
-def overlap(how: str) -> Apply:
+def overlap(how: str) -> Edited:
     """Allow no overlap of compute and communication, or all of it."""
     return _OVERLAP[how]
 
@@ -98,7 +110,7 @@ def _full_overlap(scenario: Scenario) -> Changed:
     return Changed(replace(scenario, workload=with_full_overlap(workload)), note)
 
 
-_OVERLAP: dict[str, Apply] = {"none": _no_overlap, "full": _full_overlap}
+_OVERLAP = {"none": Edited(_no_overlap), "full": Edited(_full_overlap)}
 OVERLAPS = tuple(_OVERLAP)
 """What overlap can be."""
 
@@ -162,6 +174,9 @@ def _nothing(workload: Workload, pattern: str) -> str:
     wide = names[workload.name] & (workload.what < What.COLLECTIVE)
     if pattern.strip("*") and wide.any():
         return f"no op is called {pattern!r}; {wider!r} would be {say_ops(workload, wide)}"
+    if pattern.lower() in PARTS:
+        hint = did_you_mean(PARTS[pattern.lower()], (*CLUSTER_RESOURCES, *OPS))
+        return f"no op is called {pattern!r}; {hint}".rstrip()
     close = near(pattern, (*OPS, GAPS, LAUNCH, *workload.names))
     hint = f"; did you mean {close!r}?" if close else "; twofold explain lists names"
     return f"no op is called {pattern!r}{hint}"

@@ -1,35 +1,52 @@
-"""What-ifs: functions from a scenario to a scenario, one per resource.
+"""Resources: what one may have more of, as changes, and what is said of them.
 
 A factor of 2 means twice as good: twice the bandwidth, the domain, the NICs or the speed, and
 half the latency.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from difflib import get_close_matches
-
 import numpy as np
 
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, Multiplied, Scaled
 from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
+from simulator.names import did_you_mean, same_name
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
-from topologies import changed, resource_values
+from topologies import resource_values
 
-CLUSTER_RESOURCES = {
-    "scale_up.bandwidth": "B/s",
-    "scale_up.latency": "s",
-    "scale_out.bandwidth": "B/s",
-    "scale_out.latency": "s",
-    "scale_up.size": "ranks",
-    "scale_out.nics_per_node": "NICs",
-    "pcie.bandwidth": "B/s",
-}
-"""Resources of the cluster and their units."""
+RANKS = {"compute": What.COMPUTE, "host": What.HOST}
+"""Resources of the ranks, and which ops they make faster; copies are the memory's and the bus's."""
+RESOURCES = (*CLUSTER_RESOURCES, *RANKS)
+"""Every resource one can ask about, by name."""
 MOST = 1e6
 """The greatest factor: beyond it floats, not the cluster, make the answer."""
+
+
+def better(resource: str, factor: float = 2.0) -> Change:
+    """Return the change that makes a resource ``factor`` times as good.
+
+    Twice the bandwidth, the domain, the NICs or the speed, and half the latency.
+
+    Raises
+    ------
+    WhatIfError
+        If the resource is unknown, or the factor is not positive and finite.
+
+    Examples
+    --------
+    >>> better("scale_up.latency", 4.0).parts
+    (Multiplied(resource='scale_up.latency', times=1.0, over=4.0),)
+    """
+    if not 0 < factor < np.inf:
+        raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
+    resource = check_resource(resource)
+    if resource in RANKS:
+        return Change(parts=(Scaled(RANKS[resource], over=factor),))
+    if resource.endswith("latency"):
+        return Change(parts=(Multiplied(resource, over=factor),))
+    return Change(parts=(Multiplied(resource, times=factor),))
 
 
 def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
@@ -38,14 +55,9 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     Raises
     ------
     WhatIfError
-        If the resource is unknown, the cluster has none, the factor is not positive, or the
-        result is no cluster.
+        As :func:`better`, and if the cluster has no such resource or the result is no cluster.
     """
-    if not 0 < factor < np.inf:
-        raise WhatIfError(f"{resource}: factor {factor!r} is not positive and finite")
-    if resource not in RESOURCES:
-        raise WhatIfError(f"{resource!r} is not a resource; choose from {', '.join(RESOURCES)}")
-    return RESOURCES[resource](scenario, resource, factor)
+    return better(resource, factor).apply(scenario).scenario
 
 
 def check_factor(factor: float) -> None:
@@ -60,53 +72,65 @@ def check_factor(factor: float) -> None:
         raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
 
 
-def _cluster(scenario: Scenario, resource: str, factor: float) -> Scenario:
-    by = 1 / factor if resource.endswith("latency") else factor
-    return replace(scenario, cluster=changed(scenario.cluster, resource, by))
-
-
-def _compute(scenario: Scenario, resource: str, factor: float) -> Scenario:
-    """Make kernels ``factor`` times as fast; copies are the memory's and the bus's."""
-    del resource
-    workload = scenario.workload
-    kernels = workload.what == What.COMPUTE
-    duration = np.where(kernels, workload.duration / factor, workload.duration)
-    return replace(scenario, workload=replace(workload, duration=duration))
-
-
-def _host(scenario: Scenario, resource: str, factor: float) -> Scenario:
-    """Make host ops and launch latencies ``factor`` times as fast."""
-    del resource
-    workload = scenario.workload
-    is_host = workload.what == What.HOST
-    duration = np.where(is_host, workload.duration / factor, workload.duration)
-    edges = workload.edges
-    lag = np.where(is_host[edges.source], edges.lag / factor, edges.lag)
-    faster = replace(workload, duration=duration, edges=replace(edges, lag=lag))
-    return replace(scenario, workload=faster)
-
-
-RESOURCES: dict[str, Callable[[Scenario, str, float], Scenario]] = {
-    **dict.fromkeys(CLUSTER_RESOURCES, _cluster),
-    "compute": _compute,
-    "host": _host,
-}
-"""Every resource one can ask about, by name."""
-
-
-def check_resource(name: str) -> None:
-    """Refuse what is no resource, before anything is read.
+def check_resource(name: str) -> str:
+    """Return the resource that a text spells: ``scale-out.bandwidth``.
 
     Raises
     ------
     WhatIfError
-        With the choices, and the nearest of them.
+        If it is none: with the choices, and the nearest of them.
+
+    Examples
+    --------
+    >>> check_resource("scaleout.bandwidth")
+    'scale_out.bandwidth'
     """
-    if name not in RESOURCES:
-        near = get_close_matches(name, RESOURCES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+    found = same_name(name, RESOURCES)
+    if found is None:
+        hint = did_you_mean(PARTS.get(name.lower(), name), RESOURCES)
         choices = ", ".join(RESOURCES)
         raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+    return found
+
+
+PARTS = {
+    "nvlink": SCALE_UP,
+    "nvswitch": SCALE_UP,
+    "xgmi": SCALE_UP,
+    "ici": SCALE_UP,
+    "network": SCALE_OUT,
+    "infiniband": SCALE_OUT,
+    "ib": SCALE_OUT,
+    "roce": SCALE_OUT,
+    "ethernet": SCALE_OUT,
+    "efa": SCALE_OUT,
+    "nic": "nics_per_node",
+    "nics": "nics_per_node",
+    "gpu": "compute",
+    "flops": "compute",
+    "cpu": "host",
+}
+"""Parts of a cluster as people call them, and what the resources that belong to them are called."""
+
+
+def factor_means(resource: str) -> str:
+    """Say what a resource twice as good is: of a latency half of it.
+
+    Examples
+    --------
+    >>> factor_means("scale_up.latency"), factor_means("compute")
+    ('half the latency', 'kernels in half the time')
+    """
+    field = resource.rpartition(".")[2]
+    spelt = {
+        "latency": "half the latency",
+        "bandwidth": "twice the bandwidth",
+        "size": "twice the ranks of a domain",
+        "nics_per_node": "twice the NICs",
+        "compute": "kernels in half the time",
+        "host": "host ops and launches in half the time",
+    }
+    return spelt[field]
 
 
 def utility_pct(base: float, changed: float) -> float:

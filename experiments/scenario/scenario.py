@@ -1,26 +1,81 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 
-from collectives.libraries.planners import LIBRARIES
-from collectives.libraries.rules import Rule, choose
-from collectives.machine import Machine, calibrated
+from collectives.libraries.planners import plan
+from collectives.machine import Machine, Rule
 from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
-from simulator.engine.simulate import Costs, Planner, Progress, simulate
+from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.errors import DeadlockError
-from simulator.schedule import Plan
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 from topologies import Cluster, build, place
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
 FOLDING = ("flow", "analytic")
 """Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a job runs: the part of a cluster that its ranks use, built when it is asked for first.
+
+    Scenarios that differ in their workload or engine only share one, so that the network is built
+    once, and what planning finds out on it lives as long as it is asked about.
+    """
+
+    cluster: Cluster
+    ranks: int
+    nodes: int | None
+    forced: tuple[Rule, ...]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what another process builds again."""
+        return {name: getattr(self, name) for name in ("cluster", "ranks", "nodes", "forced")}
+
+    def is_that_of(self, scenario: "Scenario") -> bool:
+        """Whether a scenario's job runs here."""
+        return (
+            (self.ranks, self.nodes, self.forced)
+            == (scenario.ranks, scenario.nodes, scenario.forced)
+        ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The network."""
+        return build(self.cluster, self.ranks, self.nodes)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What calls put on the links."""
+        return Costs(self.topology, partial(plan, machine=self.machine))
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What the cluster's communication library finds."""
+        cluster = self.cluster
+        domains = np.empty(self.ranks, dtype=np.int32)
+        placement = place(cluster, self.ranks, self.nodes)
+        for domain, ranks in placement.domains(cluster).items():
+            domains[ranks] = domain
+        return Machine(
+            domains=domains,
+            library=cluster.library.name if cluster.library else "none",
+            generation=cluster.accelerator.generation or "",
+            cpu=cluster.host.cpu if cluster.host else "",
+            version=(cluster.library.version or "") if cluster.library else "",
+            in_network=cluster.scale_up.in_network_reduction,
+            overhead=cluster.collective_overhead,
+            net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
+            calibration=cluster.calibration,
+            forced=self.forced,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -44,6 +99,13 @@ class Scenario:
     slow_down: float = 0.0
     fold: bool | None = False
 
+    _site: Site | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._site is None or not self._site.is_that_of(self):
+            site = Site(self.cluster, self.ranks, self.nodes, self.forced)
+            object.__setattr__(self, "_site", site)
+
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
         return f"<Scenario {self.workload!r} on {self.cluster.name}, engine {self.engine}>"
@@ -53,46 +115,26 @@ class Scenario:
         """Ranks of the job."""
         return self.workload.job_ranks
 
+    @property
+    def site(self) -> Site:
+        """Where the job runs; scenarios that were made of each other share it."""
+        return self._site  # type: ignore[return-value]  # __post_init__ has set it
+
     def topology(self) -> Topology:
-        """Build the part of the cluster that the job uses."""
-        return build(self.cluster, self.ranks, self.nodes)
+        """Return the part of the cluster that the job uses."""
+        return self.site.topology
 
     def machine(self) -> Machine:
-        """Say what the cluster's communication library finds where it runs."""
-        cluster = self.cluster
-        domains = np.empty(self.ranks, dtype=np.int32)
-        placement = place(cluster, self.ranks, self.nodes)
-        for domain, ranks in placement.domains(cluster).items():
-            domains[ranks] = domain
-        return Machine(
-            domains=domains,
-            generation=cluster.accelerator.generation or "",
-            cpu=cluster.host.cpu if cluster.host else "",
-            version=(cluster.library.version or "") if cluster.library else "",
-            in_network=cluster.scale_up.in_network_reduction,
-            overhead=cluster.collective_overhead,
-            net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
-            calibration=cluster.calibration,
-        )
+        """Return what the cluster's communication library finds where it runs."""
+        return self.site.machine
+
+    def costs(self) -> Costs:
+        """Return what calls cost there, and how the cluster's library carries them out."""
+        return self.site.costs
 
     def planner(self) -> Planner:
         """Say how the cluster's library carries out a call."""
-        machine = self.machine()
-        carry_out = LIBRARIES[self.cluster.library.name if self.cluster.library else "none"]
-        forced = self.forced
-
-        def planner(call: Call, topology: Topology) -> Plan:
-            plan = carry_out(
-                call.kind,
-                call.group.ranks,
-                call.size,
-                topology,
-                machine=machine,
-                algorithm=choose(forced, call.kind, call.size, call.group.label),
-            )
-            return calibrated(plan, machine.calibration.get(call.kind))
-
-        return planner
+        return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
@@ -112,9 +154,7 @@ class Scenario:
             return replace(self, engine="flow").run(progress) if matters else timeline
         if self.fold is not False:
             return self._folded(progress)
-        return simulate(
-            self.workload, self.topology(), self.planner(), engine=self.engine, progress=progress
-        )
+        return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""
@@ -123,11 +163,10 @@ class Scenario:
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         from simulator.folding.fold import fold  # most simulations do without
 
-        network, planner = self.topology(), self.planner()
-        folded = fold(self.workload, network, planner, self._seen)
+        folded = fold(self.workload, self.costs(), self._seen)
         try:
-            timeline = simulate(
-                folded.workload, network, planner, engine=self.engine, progress=progress
+            timeline = simulate_on(
+                folded.workload, self.costs(), engine=self.engine, progress=progress
             )
         except DeadlockError:
             plain.run()
@@ -155,7 +194,7 @@ class Scenario:
 
     def contention(self, timeline: Timeline) -> Overlap:
         """Judge a timeline of the ``analytic`` engine of this scenario."""
-        return overlap(timeline, Costs(timeline.topology, self.planner()))
+        return overlap(timeline, self.costs())
 
 
 _PAYS = 4

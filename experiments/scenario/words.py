@@ -2,16 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from experiments.scenario.resources import check_factor
 from simulator.errors import WhatIfError
-from simulator.workload import KINDS
+from simulator.names import nearest
+from simulator.workload import KINDS, kind_named
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
 _FACTOR = re.compile(r"x(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)")
-_CALLS = re.compile(r"(\w*)(?:@(.+))?")
+_CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
 
 
@@ -106,12 +106,13 @@ def calls_named(word: Word) -> CallsNamed | None:
     match = None if word.quoted else _CALLS.fullmatch(word.text)
     if match is None or not (match[1] or match[2]):
         return None
-    if match[1] not in (*KINDS, _EVERY, ""):
+    kind = kind_named(match[1])
+    if kind is None and match[1] not in (_EVERY, ""):
         if match[2]:
             hint = _like(match[1], (*KINDS, _EVERY))
             raise WhatIfError(f"{match[1]!r} is no kind of call{hint}")
         return None
-    return CallsNamed(match[1] if match[1] in KINDS else None, match[2])
+    return CallsNamed(kind, match[2])
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -122,7 +123,7 @@ def matches(name: str, pattern: str) -> bool:
 
 def near(text: str, known: tuple[str, ...]) -> str | None:
     """Return the known word that a misspelt one is nearest to."""
-    found = get_close_matches(text, known, n=1)
+    found = nearest(text, known)
     return found[0] if found else None
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
 from simulator.analysis.intervals import Intervals, length, union
-from simulator.engine.simulate import Costs, Planner
+from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
 from simulator.workload import Floats, What
 
@@ -27,10 +27,10 @@ class Part:
     seconds: float
 
 
-def path_parts(timeline: Timeline, path: list[Segment], planner: Planner) -> list[Part]:
+def path_parts(timeline: Timeline, path: list[Segment]) -> list[Part]:
     """Put the critical path down to causes, the largest first; they add up to the makespan."""
     totals: dict[tuple[str, str], float] = {}
-    costs = Costs(timeline.topology, planner)
+    costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
     for segment in path:
         for name, share in _causes(timeline, segment, costs):
             key = segment.what, name

@@ -69,6 +69,8 @@ class Points:
             raise WorkloadError(f"every scale needs a value for each of {len(self)} scenarios")
         if len(self.row) != len(self.factor):
             raise WorkloadError("calls have as many factors as rows")
+        if len(self.row) and not (self.row.min() >= 0 and self.row.max() < len(self.cost)):
+            raise WorkloadError(f"a call names a row outside the {len(self.cost)} of the costs")
         scales = [(f"scale of {part.name.lower()}", one) for part, one in self.scale.items()]
         for what, values in [("cost", self.cost), *scales]:
             if not (np.isfinite(values) & (values >= 0)).all():

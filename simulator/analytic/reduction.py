@@ -3,7 +3,7 @@
 Edges are columns ``source``, ``target`` and ``weight`` of shape ``(edges, parts)``.
 """
 
-# ruff: noqa: C901  passes: a call per edge costs more than its work
+# ruff: noqa: C901  hot loops: a call per edge costs more than its work
 
 from typing import NamedTuple
 

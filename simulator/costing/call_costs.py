@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load, cost, lay, unknown
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
-from simulator.schedule import Plan
+from simulator.schedule import Plan, Plans
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -28,26 +28,47 @@ _Sort = tuple[str, str, float, str]
 """Kind, label of the group, size and dtype of a call."""
 
 
+class Carried(NamedTuple):
+    """How a call is carried out, and what that puts on the links.
+
+    ``plan`` is None of a call whose size is unknown: nobody knows how that was carried out.
+    """
+
+    plan: Plan | None
+    loads: tuple[Load, ...]
+
+
+class _Alike(NamedTuple):
+    """A call that was laid, and in which components, for those of groups that lie alike."""
+
+    components: Ints
+    carried: Carried
+
+
 @dataclass(slots=True, eq=False)
 class Costs:
-    """Loads of calls on a topology; equal calls are laid once."""
+    """Plans and loads of calls on a topology; equal calls are planned and laid once."""
 
     topology: Topology
     planner: Planner
-    _known: dict[tuple[_Sort, tuple[int, ...]], tuple[Load, ...]] = field(default_factory=dict)
-    _alike: dict[tuple[_Sort, bytes], tuple[Ints, tuple[Load, ...]]] = field(default_factory=dict)
+    _known: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
+    _alike: dict[tuple[_Sort, bytes], _Alike] = field(default_factory=dict)
     _patterns: dict[tuple[int, ...], bytes | None] = field(default_factory=dict)
     _symmetry: Symmetry | None = None
 
-    def loads(self, call: Call) -> tuple[Load, ...]:
-        """Return what the call puts on the links; nothing for a group of one rank."""
+    def carried(self, call: Call) -> Carried:
+        """Say how the call is carried out, and what it puts on the links."""
         if math.isnan(call.size):
-            return (unknown(call.transfer, self.topology),)
+            return Carried(None, (unknown(call.transfer, self.topology),))
         sort = call.kind, call.group.label, call.size, call.dtype
         key = sort, call.group.ranks
         if key not in self._known:
             self._known[key] = self._found(sort, call)
         return self._known[key]
+
+    def loads(self, call: Call) -> tuple[Load, ...]:
+        """Return what the call puts on the links; nothing for a group of one rank."""
+        return self.carried(call).loads
 
     def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
         """Return a function from a call of the workload, by its index, to its loads."""
@@ -71,7 +92,15 @@ class Costs:
         times = [self.idle_time(workload.call_view(call)) for call in first]
         return np.array([*times, 0.0])[row]
 
-    def _found(self, sort: _Sort, call: Call) -> tuple[Load, ...]:
+    def plans(self, workload: Workload) -> Plans:
+        """Plan of every call of a workload, shape ``(calls,)``; None if nobody takes part."""
+        first, row = distinct(workload)
+        plans = np.empty(len(first) + 1, dtype=np.object_)
+        for number, call in enumerate(first):
+            plans[number] = self.carried(workload.call_view(call)).plan
+        return plans[row]
+
+    def _found(self, sort: _Sort, call: Call) -> Carried:
         """Lay a call, or move what is known of a group that lies alike."""
         if len(self._known) == _WORTH_IT:
             self._symmetry = symmetry(self.topology)
@@ -82,16 +111,17 @@ class Costs:
             return self._laid(call)
         components = found.components(ranks)
         if (sort, pattern) not in self._alike:
-            loads = self._laid(call)
-            if all(found.confined(load.link, components) for load in loads):
-                self._alike[sort, pattern] = components, loads
-            return loads
-        there, loads = self._alike[sort, pattern]
-        return tuple(_moved(load, found, there, components) for load in loads)
+            carried = self._laid(call)
+            if all(found.confined(load.link, components) for load in carried.loads):
+                self._alike[sort, pattern] = _Alike(components, carried)
+            return carried
+        there, (plan, loads) = self._alike[sort, pattern]
+        return Carried(plan, tuple(_moved(load, found, there, components) for load in loads))
 
-    def _laid(self, call: Call) -> tuple[Load, ...]:
+    def _laid(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)
-        return lay(self.planner(call, self.topology), positions, call.size, self.topology)
+        plan = self.planner(call, self.topology)
+        return Carried(plan, lay(plan, positions, call.size, self.topology))
 
     def _pattern(self, found: Symmetry, ranks: tuple[int, ...]) -> bytes | None:
         if ranks not in self._patterns:

@@ -1,12 +1,13 @@
-"""Many networks of one graph: the same links with other bandwidths and latencies.
+"""What a schedule costs on one network, or on many of one graph at once.
 
-Links that agree in all networks are a class. What a schedule puts on a network depends on the graph
-only; its time is then a maximum over classes, taken for all networks at once.
+Many networks of one graph are the same links with other bandwidths and latencies. Links that agree
+in all of them are a class. What a schedule puts on a network depends on the graph only; its time is
+then a maximum over classes, taken for all networks at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,45 @@ from simulator.topology import Topology
 
 Number = Any
 """A float, or an array with a value per network."""
+Positions = NDArray[np.int32]
+"""Where the ranks of a group sit: nodes of the graph, in the order of the group."""
 _BITS = 62
 """What an int64 holds without its sign."""
+
+
+class Links(Protocol):
+    """One network or many: where schedules are laid, each once."""
+
+    @property
+    def graph(self) -> Topology:
+        """Which links there are."""
+        ...
+
+    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+        """Say what a schedule costs on the links alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneNetwork:
+    """A network by itself; schedules are laid on it as the engines lay them, to the last bit."""
+
+    graph: Topology
+    _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
+
+    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+        """Lay a schedule of one byte on the links.
+
+        Raises
+        ------
+        TopologyError
+            If a transfer has no path.
+        """
+        key = id(schedule), positions.tobytes(), pipelined
+        if key not in self._wires:
+            found = _on_one(schedule, positions, self.graph, pipelined=pipelined)
+            self._wires[key] = schedule, found
+        return self._wires[key][1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +72,47 @@ class Networks:
     resource: NDArray[np.int16]
     bandwidth: Floats
     latency: Floats
+    _laid: "dict[tuple[int, bytes], tuple[Schedule, Laid]]" = field(default_factory=dict)
+    _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.bandwidth.shape[1])
 
     def at(self, bandwidth: Floats, latency: Floats) -> "Networks":
-        """Return other networks of the same graph and classes of links."""
+        """Return other networks of the same graph and classes; what is laid on these is on them."""
         return replace(
             self,
             bandwidth=np.ascontiguousarray(bandwidth),
             latency=np.ascontiguousarray(latency),
+            _wires={},
         )
+
+    def following(self, value: str) -> NDArray[np.bool_]:
+        """Classes of links that change in proportion with a value such as ``scale_up.latency``."""
+        of_class = np.empty(len(self.resource), dtype=np.intp)
+        of_class[self.of] = np.arange(len(self.graph))
+        return self.graph.following(value)[of_class]
+
+    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+        """Lay a schedule of one byte on the links of all networks.
+
+        Raises
+        ------
+        TopologyError
+            If a transfer has no path.
+        """
+        key = id(schedule), positions.tobytes(), pipelined
+        if key not in self._wires:
+            found = on_networks(self.laid(schedule, positions), self, pipelined=pipelined)
+            self._wires[key] = schedule, found
+        return self._wires[key][1]
+
+    def laid(self, schedule: Schedule, positions: Positions) -> "Laid":
+        """Lay a schedule on the classes of links, once for all networks that have them."""
+        key = id(schedule), positions.tobytes()
+        if key not in self._laid:
+            self._laid[key] = schedule, laid(schedule, positions, self)
+        return self._laid[key][1]
 
     def multiplied(
         self, latency: Mapping[str, float], bandwidth: Mapping[str, float]
@@ -95,26 +163,17 @@ class Wire:
         return self.busy[mine].max(axis=0, initial=0.0)
 
 
-def same_graph(one: Topology, other: Topology) -> bool:
-    """Whether two topologies differ in numbers only."""
-    return (
-        one.nodes == other.nodes
-        and one.resources == other.resources
-        and one.route is other.route
-        and np.array_equal(one.source, other.source)
-        and np.array_equal(one.target, other.target)
-        and np.array_equal(one.resource, other.resource)
-    )
+def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
+    """Return a network by itself, ready to be multiplied by some values (``scale_up.latency``).
 
-
-def stacked(networks: Sequence[Topology]) -> Networks:
-    """Put topologies together of which :func:`same_graph` is true."""
-    graph = networks[0]
-    bandwidth = np.stack([network.bandwidth for network in networks], axis=1)
-    latency = np.stack([network.latency for network in networks], axis=1)
-    columns = np.concatenate([graph.resource[:, None], bandwidth, latency], axis=1)
+    Links of which these make the same are a class: those with the same numbers that follow the same
+    values (:meth:`simulator.topology.Topology.following`).
+    """
+    follow = [graph.following(value) for value in values]
+    columns = np.stack([graph.resource, graph.bandwidth, graph.latency, *follow], axis=1)
     _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return Networks(graph, of.ravel(), graph.resource[first], bandwidth[first], latency[first])
+    bandwidth, latency = graph.bandwidth[first][:, None], graph.latency[first][:, None]
+    return Networks(graph, of.ravel(), graph.resource[first], bandwidth, latency)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,34 +197,21 @@ class Laid:
         return int(self.repeats.sum())
 
 
-def wire(
-    schedule: Schedule,
-    positions: NDArray[np.int32],
-    networks: Topology | Networks,
-    *,
-    pipelined: bool,
+def _on_one(
+    schedule: Schedule, positions: Positions, network: Topology, *, pipelined: bool
 ) -> Wire:
-    """Lay a schedule of one byte on the links of one network, or of many at once.
-
-    Raises
-    ------
-    TopologyError
-        If a transfer has no path.
-    """
-    if isinstance(networks, Networks):
-        return on_networks(laid(schedule, positions, networks), networks, pipelined=pipelined)
-    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, networks)
+    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
     all_of = loads[0]
     return Wire(
         per_byte=sum(load.transfer for load in loads),
         latency=sum(load.latency for load in loads),
         steps=sum(step.repeats for step in schedule.steps),
-        busy=all_of.weight * all_of.amount / networks.bandwidth[all_of.link],
-        resource=networks.resource[all_of.link],
+        busy=all_of.weight * all_of.amount / network.bandwidth[all_of.link],
+        resource=network.resource[all_of.link],
     )
 
 
-def laid(schedule: Schedule, positions: NDArray[np.int32], networks: Networks) -> Laid:
+def laid(schedule: Schedule, positions: Positions, networks: Networks) -> Laid:
     """Lay a schedule on the graph of networks: what is the same on all that have its classes.
 
     Raises
@@ -227,7 +273,7 @@ def _most(on_link: Floats, networks: Networks) -> Floats:
 
 
 def _laid(
-    step: Step, positions: NDArray[np.int32], networks: Networks, chunk: float
+    step: Step, positions: Positions, networks: Networks, chunk: float
 ) -> tuple[Floats, Floats]:
     """Bytes on each link, and how many links of each class every transfer passes."""
     graph = networks.graph

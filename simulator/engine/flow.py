@@ -1,6 +1,5 @@
 """The engines that have a clock: SimPy's, which begins a call when its last member has arrived."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -51,9 +50,9 @@ def transfer(simulation: Simulation) -> None:
             simulation.spent[index] = spent
             done()
 
-        plan = None if math.isnan(call.size) else costs.planner(call, topology)
+        plan, loads = costs.carried(call)
         if plan is None or plan.pipelined or any(step.in_network for step in plan.schedule.steps):
-            whole = network.start(costs.loads(call), factor, lambda: finish(whole.spent))
+            whole = network.start(loads, factor, lambda: finish(whole.spent))
             return
         positions = np.array(call.group.ranks, dtype=np.int32)
         steps = lay_transfers(plan, positions, call.size, topology)

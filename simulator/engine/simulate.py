@@ -14,11 +14,12 @@ from simulator.costing.link_load import cost
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Progress, Simulation
 from simulator.errors import TopologyError, WorkloadError
+from simulator.names import one_of
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
 
-__all__ = ["ENGINES", "Costs", "Planner", "Progress", "simulate"]
+__all__ = ["ENGINES", "Costs", "Planner", "Progress", "simulate", "simulate_on"]
 
 
 def simulate(
@@ -40,13 +41,29 @@ def simulate(
     WorkloadError
         If the engine has no such name.
     """
+    return simulate_on(workload, Costs(topology, planner), engine=engine, progress=progress)
+
+
+def simulate_on(
+    workload: Workload, costs: Costs, *, engine: str = "flow", progress: Progress | None = None
+) -> Timeline:
+    """Run a workload where it is known what calls put on the links: :func:`simulate`, going on.
+
+    ``costs`` remembers: the next workload on the same topology plans only what it has besides.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`simulate`.
+    """
+    topology = costs.topology
     if engine not in ENGINES:
-        raise WorkloadError(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+        raise WorkloadError(f"engine {one_of(engine, ENGINES)}")
     if workload.job_ranks > topology.ranks:
         raise TopologyError(
             f"the job has {workload.job_ranks} ranks, {topology.name} has {topology.ranks}"
         )
-    simulation = Simulation(workload, topology, Costs(topology, planner), progress)
+    simulation = Simulation(workload, topology, costs, progress)
     ENGINES[engine](simulation)
     return simulation.timeline(engine)
 

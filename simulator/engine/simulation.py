@@ -101,4 +101,5 @@ class Simulation:
             call_released_by=calls.last_member,
             call_spent=self.spent,
             link_bytes=self.link_bytes,
+            plans=self.costs.plans(self.workload),
         )

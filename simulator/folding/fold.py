@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Costs, Planner
+from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.refinement import (
@@ -29,7 +29,6 @@ from simulator.folding.refinement import (
     refine,
 )
 from simulator.timeline import Timeline
-from simulator.topology import Topology
 from simulator.workload import Edges, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
@@ -77,6 +76,7 @@ class Folded:
             call_released_by=self._last_members(timeline).astype(np.int32),
             call_spent=timeline.call_spent[self.call],
             link_bytes=timeline.link_bytes[self.link],
+            plans=timeline.plans[self.call],
             folded=self.text,
         )
 
@@ -94,22 +94,21 @@ class Folded:
 
 def fold(
     workload: Workload,
-    topology: Topology,
-    planner: Planner,
+    costs: Costs,
     seen: Callable[[str], str] = str,
 ) -> Folded:
     """Keep of ranks that do the same in the same place as few as tell the times of all.
 
-    Simulate ``workload`` of the answer with the same topology and planner. ``seen`` is what the
-    planner sees of a group's label: groups whose labels look the same to it may be alike.
+    Simulate ``workload`` of the answer with the same ``costs``. ``seen`` is what their planner
+    sees of a group's label: groups whose labels look the same to it may be alike.
     """
+    topology = costs.topology
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
         return _nothing(workload, len(topology), _NO_TWO)
     rows = Rows.of(workload)
     alike = symmetry(topology)
     if alike is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
-    costs = Costs(topology, planner)
     try:
         job = job_of(workload, rows, seen)
         colours = refine(job, alike, lambda group: loads_of(workload, costs, group))

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costing.call_costs import Costs, Planner
+from simulator.costing.call_costs import Costs
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.fold import loads_of
 from simulator.folding.refinement import CannotFoldError, Colours, Job, Rows, job_of, refine
-from simulator.topology import Topology
 from simulator.workload import Workload
 
 
@@ -32,12 +31,11 @@ class Copies:
     groups: tuple[Ints, ...]
 
 
-def check(workload: Workload, copies: Copies, topology: Topology, planner: Planner) -> str:
+def check(workload: Workload, copies: Copies, costs: Costs) -> str:
     """Say why the workload's times would not be those of the whole job; "" if they are."""
-    alike = symmetry(topology)
+    alike = symmetry(costs.topology)
     if alike is None:
         return "no two parts of the network are alike"
-    costs = Costs(topology, planner)
     try:
         job, own = _job(workload, copies)
         component = alike.component[copies.stand_in]

@@ -1,4 +1,4 @@
-"""A graph and the search for least-metric paths in it: compiled passes.
+"""A graph and the search for least-metric paths in it: hot loops.
 
 :mod:`simulator.routing.hubs` and :mod:`simulator.routing.messages` use them for many messages at
 once.

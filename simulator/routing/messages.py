@@ -210,7 +210,7 @@ def _want(
     sent: Messages,
     hubs: Hubs,
     reach: Reach,
-    winners: bool,  # noqa: FBT001  a pass has no keywords
+    winners: bool,  # noqa: FBT001  a hot loop has no keywords
 ) -> int:
     """Mark the hubs near sources whose path may end at a hub, and say how far; return how many."""
     offset, item = sent.to

@@ -39,15 +39,24 @@ def routes(
     Raises
     ------
     TopologyError
-        If two nodes have no path, naming them.
+        If two nodes have no path, naming them, or a message names a node that is not there.
     """
     known, messages = network.known_routes, (source.tobytes(), target.tobytes())
     if messages not in known:
+        _check_nodes(network, source, target)
         if len(known) >= _KEPT:
             del known[next(iter(known))]
         search = _search if network.route is None else _follow
         known[messages] = search(network, source, target)
     return known[messages]
+
+
+def _check_nodes(network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+    count = len(network.nodes)
+    for ends in (source, target):
+        outside = ends[(ends < 0) | (ends >= count)]
+        if len(outside):
+            raise TopologyError(f"{network.name}: no node {outside[0]}: it has 0 to {count - 1}")
 
 
 def _follow(

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.output.progress import watching
-from experiments.output.tables.files import _print_gaps
-from experiments.output.tables.what_ifs import print_utility
+from experiments.output.tables.files import print_gaps
+from experiments.output.tables.questions import print_utility
 from experiments.questions.utility import utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
@@ -172,8 +172,8 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
     bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
     gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) == 18
-    assert [round(18 * gain / max(gains)) for gain in gains] == bars
+    assert bars[0] == max(bars) > 12
+    assert [round(bars[0] * gain / max(gains)) for gain in gains] == bars
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -206,7 +206,7 @@ def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, colu
         Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
         Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
     ]
-    _print_gaps(Console(width=columns), gaps)
+    print_gaps(Console(width=columns), gaps)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= columns for line in lines)
     for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):
@@ -223,9 +223,12 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
 
 
 @every_command
-@pytest.mark.parametrize("given", ["1", "40"])
-def test_a_narrow_terminal_gets_all_that_80_columns_hold(jobs, command, given):
-    assert run(jobs, command, columns=given) == run(jobs, command, columns=80)
+def test_a_narrow_terminal_gets_all_that_80_columns_hold(jobs, command):
+    narrow, wide = (run(jobs, command, columns=columns) for columns in (40, 80))
+    numbers = {word for word in wide.split() if re.fullmatch(r"[-+]?\d[\d,.]*", word)}
+    assert numbers
+    assert numbers <= set(narrow.split())
+    assert run(jobs, command, columns=1) == narrow
 
 
 @pytest.mark.parametrize("given", ["0", "garbage", "-5", "", "\u00b2", "9" * 13, "9" * 5000])
@@ -265,7 +268,7 @@ def unknown(user):
     raise KeyError(user)
 pwd.getpwuid = pwd.getpwnam = unknown
 os.environ.update({home})
-from experiments.cli import main
+from experiments.cli.main import main
 main()
 """
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -379,16 +380,17 @@ def test_what_was_drawn_beside_a_trace_is_drawn_again(tmp_path):
     (tmp_path / "chakra").mkdir()
     for _ in range(2):
         target = os.path.relpath(tmp_path / "chakra")
-        assert invoke("convert", jobs, target, "--to", "chakra", *CLUSTER).exit_code == 0
+        assert invoke("convert", jobs, target, "--to", "chakra").exit_code == 0
 
 
 def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
-    neither |= {"slow_down", "output", "to", "read_as", "precision", "schedule", "launch"}
+    neither |= {"command", "slow_down", "output", "to", "read_as", "precision", "schedule", "launch"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
-    for command in COMMANDS.values():
-        for name, option in inspect.signature(command).parameters.items():
+    for command, (_, module) in COMMANDS.items():
+        made = getattr(import_module(f"experiments.cli.{module}"), command.replace("-", "_"))
+        for name, option in inspect.signature(made).parameters.items():
             if "Path" in str(option.annotation) or "str" in str(option.annotation).split(",")[0]:
                 assert name in told | neither
 
@@ -437,7 +439,7 @@ def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("experiments.questions.inspect_trace.reader", fail)
+    monkeypatch.setattr("experiments.questions.inspect_trace.open_package", fail)
     answer = invoke("inspect", SAMPLE)
     assert answer.exit_code == 1
     (line,) = answer.stderr.splitlines()
@@ -529,3 +531,43 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
     assert "20" in shown.getvalue()
     assert ("\x1b[" in shown.getvalue()) is terminal  # a bar is drawn over itself
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("collective", "barrier", *CLUSTER, "-n", "8", "-s", "1MiB"), "it moves no data"),
+        (("collective", "reduce", *CLUSTER, "-n", "8", "--latency", "1 us"), "a cluster has its"),
+        (("collective", "reduce", "--topology", "ring:8", "-n", "8", "--nodes", "2"), "--nodes"),
+        (("collective", "reduce", "-n", "8"), "give either --cluster or --topology"),
+        (("topology", "ring:8", "--bandwidth", "400 Gbps"), "did you mean '400 Gbit/s'"),
+        (("convert", SAMPLE, "nowhere", *CLUSTER), "--cluster means nothing for chakra"),
+        (("validate", f"{SAMPLE}@dgx-a100", *CLUSTER), "every trace names its own"),
+        (("generate", "gpt-3-175b", *CLUSTER, "--sequence-parallel"), "without a --tp of 2"),
+    ],
+)
+def test_an_option_that_means_nothing_here_is_wrong_usage(words, told):
+    assert told in wrong(*words)
+
+
+def test_settings_of_a_simulation_are_refused_where_there_is_none():
+    line = refused("metrics", SAMPLE, "--nodes", "2", "--engine", "analytic")
+    assert "engine, nodes cannot be used: nothing is simulated: name a --cluster" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("utility", SAMPLE, *CLUSTER, "--engine", "analytical"), "did you mean analytic?"),
+        (("sweep", SAMPLE, *CLUSTER, "-r", "nvlink"), "did you mean scale_up.bandwidth or"),
+        (("what-if", SAMPLE, *CLUSTER, "scaleout.bandwith x2"), "did you mean 'scale_out.bandw"),
+    ],
+)
+def test_a_name_that_is_none_is_told_which_was_meant(words, told):
+    assert told in wrong(*words)
+
+
+def test_other_spellings_are_understood():
+    told = invoke("collective", "All-Reduce", "-c", "DGX_A100", "-n", "8", "-s", "1MiB")
+    assert told.stdout.startswith("all_reduce of 8 ranks on dgx-a100")
+    assert "did you mean scale_up" in refused("what-if", SAMPLE, *CLUSTER, "nvlink x2")

@@ -20,7 +20,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, programs, skew_clocks, with_noise
 from topologies import Cluster, load_cluster
 from topologies.cluster.schema import Calibrated
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 
 HERE = "dgx-a100"
 THERE = ("hgx-h100", "perlmutter", "dgx-a100")
@@ -57,7 +57,7 @@ def test_a_trace_calibrated_here_tells_the_step_there(
     noisy = replace(real, workload=with_noise(real.workload, program.seed, noise))
     with TemporaryDirectory() as folder:
         timeline = replace(noisy.run(), workload=real.workload)
-        write([timeline], folder)
+        write_kineto([timeline], folder)
         skew_clocks(Path(folder), program.seed)
         base = baseline(folder, here, Settings(nodes=NODES, collective_cost="calibrated"))
     moved = with_calibration(other, base.scenario.cluster.calibration)

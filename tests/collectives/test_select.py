@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, BY_DOMAIN, check, names, plan
+from collectives import ALGORITHMS, BY_DOMAIN, Machine, check, names, plan
 from collectives.algorithms import ring
 from collectives.algorithms.placement import by_domain, from_root, grid, owners
 from collectives.select import BY_GRID
+from helpers.calls import call_of
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
+from simulator.errors import ScheduleError, WorkloadError
 from simulator.topology import Link, topology
 from simulator.workload import KINDS
 
@@ -31,9 +32,10 @@ def network(domains, *, latency=1e-6):
     return topology("test", len(domains), links)
 
 
-def chosen(kind, ranks, domains, **options):
+def chosen(kind, ranks, domains, *, algorithm=None, overhead=0.0):
     array = np.array(domains, dtype=np.int32)
-    return plan(kind, ranks, 64 * MIB, network(domains), domains=array, **options)
+    call = call_of(kind, ranks, 64 * MIB)
+    return plan(call, network(domains), Machine(array, overhead=overhead), algorithm)
 
 
 ONE, FOURS = [0] * 8, [0] * 4 + [1] * 4
@@ -61,7 +63,7 @@ def test_across_equal_domains_it_is_the_faster_of_two(kind):
         both = {
             name: cost(
                 lay(
-                    plan(kind, range(8), size, there, domains=domains, algorithm=name),
+                    plan(call_of(kind, range(8), size), there, Machine(domains), name),
                     np.arange(8, dtype=np.int32),
                     size,
                     there,
@@ -69,7 +71,7 @@ def test_across_equal_domains_it_is_the_faster_of_two(kind):
             )
             for name in BY_DOMAIN[kind]
         }
-        taken = plan(kind, range(8), size, there, domains=domains).schedule.algorithm
+        taken = plan(call_of(kind, range(8), size), there, Machine(domains)).schedule.algorithm
         assert both[taken] == min(both.values())
     assert chosen(kind, range(8), FOURS).schedule.algorithm in BY_DOMAIN[kind]
 
@@ -78,7 +80,7 @@ def test_across_equal_domains_it_is_the_faster_of_two(kind):
 def test_on_a_full_mesh_every_link_is_used(kind):
     links = [Link(a, b, 100e9, 1e-6) for a in range(4) for b in range(4) if a != b]
     there = topology("mesh", 4, links)
-    taken = plan(kind, range(4), 64 * MIB, there, domains=np.zeros(4, dtype=np.int32))
+    taken = plan(call_of(kind, range(4), 64 * MIB), there, Machine(np.zeros(4, dtype=np.int32)))
     loads = lay(taken, np.arange(4, dtype=np.int32), 64 * MIB, there)
     assert {len(load.link) for load in loads if load.amount} == {len(links)}
 
@@ -125,8 +127,11 @@ def test_an_unknown_algorithm_lists_those_of_the_kind(kind):
 def test_an_unknown_kind_and_a_group_that_is_not_there_are_refused():
     with pytest.raises(ScheduleError, match="'allreduce' is not one of"):
         chosen("allreduce", range(2), ONE)
-    for ranks in ([7, 8], [-1, 0], [0, 0], []):
+    for ranks in ([7, 8], [-1, 0]):
         with pytest.raises(ScheduleError, match="all_reduce"):
+            chosen("all_reduce", ranks, ONE)
+    for ranks in ([0, 0], []):
+        with pytest.raises(WorkloadError, match="must name distinct ranks"):
             chosen("all_reduce", ranks, ONE)
 
 
@@ -197,24 +202,24 @@ def test_the_root_stays_the_root_and_comes_first():
 
 
 def test_a_long_chain_is_cut_into_chunks_and_a_short_one_is_not():
-    domains = np.zeros(8, dtype=np.int32)
+    machine = Machine(np.zeros(8, dtype=np.int32))
     there = network(ONE)
     parts = [
-        plan("broadcast", range(8), size, there, domains=domains).schedule.parts
+        plan(call_of("broadcast", range(8), size), there, machine).schedule.parts
         for size in (0.0, 1e3, 64 * MIB, 2**30)
     ]
     assert parts[:2] == [1, 1]
     assert 8 < parts[2] < parts[3] <= 2048
-    two = plan("broadcast", [0, 1], 2**30, there, domains=domains).schedule
+    two = plan(call_of("broadcast", [0, 1], 2**30), there, machine).schedule
     assert two.parts == 1
     free = network(ONE, latency=0.0)
-    assert plan("reduce", range(8), 64 * MIB, free, domains=domains).schedule.parts == 128
+    assert plan(call_of("reduce", range(8), 64 * MIB), free, machine).schedule.parts == 128
 
 
 def test_one_rank_on_a_topology_without_links_has_a_plan():
     alone = topology("alone", 1, [])
     for kind in KINDS:
-        there = plan(kind, [0], MIB, alone, domains=np.zeros(1, dtype=np.int32))
+        there = plan(call_of(kind, [0], MIB), alone, Machine(np.zeros(1, dtype=np.int32)))
         assert there.schedule.steps == ()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.chakra.schema import COLL, COLLECTIVES, COMP, RECV, SEND, MetadataMessage, NodeMessage
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
 
 
 def node(number: int, kind: int = COMP, *, after=(), control=(), us=0, start=0, **values: Any):
@@ -56,7 +56,7 @@ def receive(number: int, source: int, target: int, *, tag: int = 0, size: int = 
 
 
 def body(*nodes, version: str = "0.0.4") -> bytes:
-    return encode(MetadataMessage(version=version), nodes)
+    return encode_stream(MetadataMessage(version=version), nodes)
 
 
 def write(folder: Path, *ranks, name: str = "job.{}.et") -> Path:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from helpers.link_tapes import Tape
 from traces.core.calls import kind_of
-from traces.core.events import CommRecord, HostKind, Job, RankTrace
+from traces.core.comm_kernels import communicates
+from traces.core.events import CommRecord, HostKind, Job, RankTrace, merged_record
 from traces.kineto.directory import read_job
-from traces.profiler.comms import is_collective, join
 
 CLOCK = 28_254_349_605
 """What the file's clock shows when the session starts (ns)."""
@@ -276,7 +276,7 @@ class _RankWriter:
         for row in range(len(device)):
             name = trace.names[device.name[row]]
             launch = launch_of.get(int(device.correlation[row]))
-            if not is_collective(name) or launch is None:
+            if not communicates(name) or launch is None:
                 continue
             record = self._record(row, launch)
             ranks = record.group_ranks or self._listed(record)
@@ -323,7 +323,7 @@ class _RankWriter:
         own = int(trace.device.comm[row])
         records = [trace.comms[own]] if own >= 0 else []
         records += [trace.comms[host.comm[one]] for one in around.nonzero()[0][::-1]]
-        return join(records)
+        return merged_record(records)
 
     def _listed(self, record: CommRecord) -> tuple[int, ...] | None:
         found = self.trace.groups.get(record.group_key)

@@ -1,14 +1,31 @@
-"""Random steps to generate: a model, a parallelism that fits it, and a run."""
+"""Steps to generate: plans for one accelerator, given or drawn at random."""
 
 from hypothesis import strategies as st
 
+from traces.generate.generate import generate
+from traces.generate.kernel_times import Accelerator
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
+from traces.generate.plan import GenerationPlan
 from traces.generate.run import Training
+
+CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
+
+
+def planned(model, parallelism, run, accelerator=CHIP, **more):
+    """Plan a step; ``more`` are launch and replicas."""
+    return GenerationPlan(
+        model=model, parallelism=parallelism, run=run, accelerator=accelerator, **more
+    )
+
+
+def generated(*planned_by, **more):
+    """Generate the workload of such a plan."""
+    return generate(planned(*planned_by, **more))[0]
 
 
 @st.composite
-def jobs(draw):
+def plans(draw):
     """A small job of any kind, and a model for it."""
     name = draw(st.sampled_from(["qwen3-4b", "mixtral-8x7b", "deepseek-v3-16b"]))
     tp, pp, cp = (draw(st.sampled_from([1, 2])) for _ in range(3))
@@ -29,4 +46,4 @@ def jobs(draw):
     run = Training(
         micro_batch=1, global_batch=2 * p.dp, sequence=512, recompute=recompute, schedule=schedule
     )
-    return load_model(name), p, run
+    return planned(load_model(name), p, run)

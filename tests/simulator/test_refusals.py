@@ -12,7 +12,7 @@ from simulator.engine.simulate import simulate
 from simulator.errors import ScheduleError, TopologyError, WorkloadError
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Link, scaled, topology
-from simulator.workload import CallRow, Group, What
+from simulator.workload import CallRow, Edges, Group, What
 
 
 def builder(ranks=2):
@@ -251,3 +251,20 @@ def test_a_schedule_names_the_step_that_is_wrong(wrong, said):
 def test_software_cannot_make_the_wire_faster(software):
     schedule = Schedule("broadcast", "hand", 2, 1, 1, (step(),))
     refused(lambda: Plan(schedule, **software), "hand broadcast", error=ScheduleError)
+
+
+@pytest.mark.parametrize(
+    ("offset", "target", "said"),
+    [
+        ([0, 1, 2], [1], "not those of 2 ops"),
+        ([0, 1], [1], "not those of 2 ops"),
+        ([1, 0, 1], [1], "do not follow each other"),
+        ([0, 2, 1], [1], "do not follow each other"),
+        ([0, 1, 1], [2], "an op outside 0..1"),
+        ([0, 1, 1], [-1], "an op outside 0..1"),
+    ],
+)
+def test_edges_that_lead_out_of_the_columns_are_refused(offset, target, said):
+    workload = one_call().build()
+    edges = Edges(np.array(offset), np.array(target, dtype=np.int32), np.zeros(len(target)))
+    refused(lambda: replace(workload, edges=edges), said)

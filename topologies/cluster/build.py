@@ -16,7 +16,7 @@ switch has half of it on each side, a direct cable all of it.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
@@ -173,9 +173,12 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     size, pcie = cluster.scale_up.size, cluster.pcie
     if pcie is None or placement.ranks_per_node <= size:
         return
-    latency = cluster.scale_up.latency if pcie.latency is None else pcie.latency
+    latency, of = (pcie.latency, PCIE)
+    if latency is None:
+        latency, of = cluster.scale_up.latency, SCALE_UP
     ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in range(placement.ranks)]
-    yield from cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE)
+    for link in cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE):
+        yield replace(link, latency_resource=of)
 
 
 def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> Iterator[Link]:

@@ -4,7 +4,6 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import ClusterError
+from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
@@ -19,6 +19,8 @@ from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Li
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """Read a cluster of the catalogue, or a YAML file; a name of the catalogue wins.
+
+    Another spelling of a name (``DGX_A100``) is understood where no file is called so.
 
     Parameters
     ----------
@@ -41,11 +43,12 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
-    if name_or_path in catalog():
-        text = (files("topologies") / "catalog" / f"{name_or_path}.yaml").read_text("utf-8")
-        return parse_cluster(text, source=str(name_or_path))
-    path = Path(name_or_path)
+    path, names = Path(name_or_path), catalog()
     try:
+        name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
+        if name in names:
+            text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
+            return parse_cluster(text, source=name)
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         text = path.read_text("utf-8")
@@ -116,8 +119,7 @@ def catalog() -> tuple[str, ...]:
 
 
 def _unknown(name: str) -> ClusterError:
-    near = get_close_matches(name, catalog(), n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name, catalog())
     return ClusterError(
         f"{name}: no such cluster; {hint}the catalogue has {', '.join(catalog())}, "
         "and a path of a YAML file will do"
@@ -134,7 +136,7 @@ def _complaint(detail: ErrorDetails) -> str:
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
         fields = _fields(detail["loc"])
-        near = get_close_matches(str(detail["loc"][-1]), fields)
+        near = nearest(str(detail["loc"][-1]), fields)
         hint = f"did you mean {' or '.join(near)}?" if near else f"accepted: {', '.join(fields)}"
         return f"{field}: no such field; {hint}"
     if kind in ("missing", "union_tag_not_found"):

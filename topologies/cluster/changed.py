@@ -1,11 +1,11 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
-from difflib import get_close_matches
 
 from pydantic import ValidationError
 
 from simulator.errors import ClusterError, WhatIfError
+from simulator.names import did_you_mean, same_name
 from topologies.cluster.catalog import complaints
 from topologies.cluster.schema import Cluster
 
@@ -126,9 +126,8 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     if resource in (*_SCALE_OUT, _PCIE):
         tier = resource.partition(".")[0]
         return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
-    near = get_close_matches(resource, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{resource!r} is not a resource of {cluster.name}; {hint}It has {', '.join(known)}"
+    hint = did_you_mean(resource, known)
+    return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
 
 def with_topology(cluster: Cluster, change: str) -> Cluster:
@@ -160,7 +159,7 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     'dgx-a100 (scale_up torus:2x4)'
     """
     tier, _, kind = change.rpartition("=")
-    tier = tier or "scale_up"
+    tier = same_name(tier, ("scale_up", "scale_out")) or tier or "scale_up"
     topology, _, dimensions = kind.partition(":")
     data = cluster.model_dump(mode="json", exclude_unset=True)
     part = data.get(tier)

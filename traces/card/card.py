@@ -3,8 +3,6 @@
 A card says what a trace does not: the model, the data, the hardware, the parallelism, the software.
 Every field may be blank (``null``, ``N/A``); a key that the template does not have is kept. What
 is there must have its type: the error names file and key. Bandwidths are in Gb/s in the file.
-
-The kinds of fields a workload card has: what contributors leave blank, counts, bandwidths.
 """
 
 import math
@@ -66,7 +64,7 @@ Gigabits = Annotated[
     tuple[Annotated[Positive | None, Blank], ...], Field(max_length=8), BeforeValidator(_as_list)
 ]
 """Gb/s, as the template has it: scale-out, then scale-up."""
-Words = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
+TextList = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as_list)]
 
 
 class Section(BaseModel):
@@ -81,12 +79,12 @@ class Section(BaseModel):
 
     def strangers(self, prefix: str = "") -> list[str]:
         """Paths of the keys that the template does not have."""
-        found = [f"{prefix}{key}" for key in self.model_extra or ()]
+        paths = [f"{prefix}{key}" for key in self.model_extra or ()]
         for name, field in type(self).model_fields.items():
             own = getattr(self, name)
             if isinstance(own, Section):
-                found += own.strangers(f"{prefix}{field.alias or name}.")
-        return found
+                paths += own.strangers(f"{prefix}{field.alias or name}.")
+        return paths
 
 
 TEMPLATE_VERSION = 1
@@ -106,7 +104,7 @@ class Bandwidths:
     notes: tuple[str, ...] = ()
 
 
-class Architecture(Section):
+class ArchitectureSection(Section):
     """``workload.model.model_arch``: what FLOPs are counted from."""
 
     num_params: Count = None
@@ -116,7 +114,7 @@ class Architecture(Section):
     head_dim: Count = None
 
 
-class Model(Section):
+class ModelSection(Section):
     """``workload.model``; ``phase`` is training, inference or serving."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
@@ -128,10 +126,10 @@ class Model(Section):
     precision: Text = None
     epochs: Natural = None
     iteration: Natural = None
-    model_arch: Architecture = Architecture()
+    model_arch: ArchitectureSection = ArchitectureSection()
 
 
-class Data(Section):
+class DataSection(Section):
     """``workload.data``; ``batch_size`` is global unless ``batch_size_scope`` says otherwise."""
 
     batch_size: Count = None
@@ -142,14 +140,14 @@ class Data(Section):
     dataset: Text = None
 
 
-class NetworkTopology(Section):
+class NetworkSection(Section):
     """``workload.hardware.network_topo``; ``bandwidth_gbps`` in Gb/s: scale-out, scale-up."""
 
     topology: Text = None
     bandwidth_gbps: Gigabits = ()
 
 
-class Xpu(Section):
+class XpuSection(Section):
     """``workload.hardware.xpu_spec``."""
 
     type: Text = None
@@ -158,23 +156,23 @@ class Xpu(Section):
     count_per_node: Count = None
 
 
-class Hardware(Section):
+class HardwareSection(Section):
     """``workload.hardware``."""
 
-    network_topo: NetworkTopology = NetworkTopology()
-    xpu_spec: Xpu = Xpu()
+    network_topo: NetworkSection = NetworkSection()
+    xpu_spec: XpuSection = XpuSection()
     driver_version: Version = None
 
 
-class Job(Section):
+class WorkloadSection(Section):
     """``workload``: model, data, hardware."""
 
-    model: Model = Model()
-    data: Data = Data()
-    hardware: Hardware = Hardware()
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    hardware: HardwareSection = HardwareSection()
 
 
-class Framework(Section):
+class FrameworkSection(Section):
     """``Model-executor.framework``."""
 
     name: Text = None
@@ -182,7 +180,7 @@ class Framework(Section):
     compiler_tool_selection: Text = None
 
 
-class Parallelism(Section):
+class ParallelismSection(Section):
     """``Model-executor.model_plan_parallelization``: ranks of each kind of parallelism."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
@@ -208,11 +206,11 @@ class Parallelism(Section):
 
         Expert parallelism reuses ranks of the others. What is not told counts as 1.
         """
-        told = [self.dp, self.tp, self.pp, self.cp]
-        return None if set(told) == {None} else math.prod(one or 1 for one in told)
+        degrees = [self.dp, self.tp, self.pp, self.cp]
+        return None if set(degrees) == {None} else math.prod(degree or 1 for degree in degrees)
 
 
-class Library(Section):
+class LibrarySection(Section):
     """``Model-executor.communication_library``."""
 
     name: Text = None
@@ -220,26 +218,36 @@ class Library(Section):
     env: dict[str, Any] | None = None
 
 
-class Executor(Section):
+class ExecutorSection(Section):
     """``Model-executor``: framework, parallelism, communication library."""
 
     model_config = Section.model_config | {"protected_namespaces": ()}
 
-    framework: Framework = Framework()
-    model_plan_parallelization: Parallelism = Parallelism()
-    communication_library: Library = Library()
-    protocol_selection: Words = ()
+    framework: FrameworkSection = FrameworkSection()
+    model_plan_parallelization: ParallelismSection = ParallelismSection()
+    communication_library: LibrarySection = LibrarySection()
+    protocol_selection: TextList = ()
 
 
-class Sources(Section):
+class SourcesSection(Section):
     """``metric_source``: which traces there are."""
 
-    traces: Words = ()
-    metrics_specific_trace: Words = ()
+    traces: TextList = ()
+    metrics_specific_trace: TextList = ()
 
 
-class Card(Section):
-    """A workload card."""
+class WorkloadCard(Section):
+    """A workload card: what a trace does not say of its job.
+
+    Every field may be blank (None, or ()). ``workload`` has model, data and hardware, ``executor``
+    framework, parallelism and communication library, ``metric_source`` the traces there are.
+
+    Examples
+    --------
+    >>> card = parse_card("workload: {hardware: {xpu_spec: {type: GPU, total_count: 8}}}", "c.yaml")
+    >>> card.xpu.total_count, card.parallelism.tp
+    (8, None)
+    """
 
     version: Natural = None
     description: Text = None
@@ -247,17 +255,17 @@ class Card(Section):
     trace_url: Text = None
     contributor: Text = None
     contact: Text = None
-    workload: Job = Job()
-    executor: Executor = Field(default=Executor(), alias="Model-executor")
-    metric_source: Sources = Sources()
+    workload: WorkloadSection = WorkloadSection()
+    executor: ExecutorSection = Field(default=ExecutorSection(), alias="Model-executor")
+    metric_source: SourcesSection = SourcesSection()
 
     @property
-    def parallelism(self) -> Parallelism:
+    def parallelism(self) -> ParallelismSection:
         """How many ranks each kind of parallelism has."""
         return self.executor.model_plan_parallelization
 
     @property
-    def xpu(self) -> Xpu:
+    def xpu(self) -> XpuSection:
         """The accelerators."""
         return self.workload.hardware.xpu_spec
 
@@ -267,15 +275,15 @@ class Card(Section):
 
     def notes(self) -> list[str]:
         """Say what of the card is out of the ordinary, and not used."""
-        found = []
+        notes = []
         if self.version != TEMPLATE_VERSION:
-            told = "no version" if self.version is None else f"version {self.version}"
-            found.append(f"card: {told}; read as template version {TEMPLATE_VERSION}")
+            version = "no version" if self.version is None else f"version {self.version}"
+            notes.append(f"card: {version}; read as template version {TEMPLATE_VERSION}")
         strangers = self.strangers()
         if strangers:
             more = f" and {len(strangers) - 8} more" if len(strangers) > 8 else ""
-            found.append(f"card: keys not used: {', '.join(strangers[:8])}{more}")
-        return found + list(self.bandwidths().notes)
+            notes.append(f"card: keys not used: {', '.join(strangers[:8])}{more}")
+        return notes + list(self.bandwidths().notes)
 
 
 def looks_like_card(text: str) -> bool:
@@ -283,8 +291,18 @@ def looks_like_card(text: str) -> bool:
     return _SECTIONS.search(text) is not None
 
 
-def read_card(path: Path) -> Card | None:
-    """Read a card; None if the file is something else.
+def read_card(path: Path) -> WorkloadCard | None:
+    """Read a card.
+
+    Parameters
+    ----------
+    path
+        A YAML file.
+
+    Returns
+    -------
+    WorkloadCard or None
+        None if the file is something else: it has none of a card's sections at its top level.
 
     Raises
     ------
@@ -305,8 +323,25 @@ def read_card(path: Path) -> Card | None:
     return parse_card(text, path)
 
 
-def parse_card(text: str, source: Path | str) -> Card:
-    """Turn YAML text into a card; errors as :func:`read_card`.
+def parse_card(text: str, source: Path | str) -> WorkloadCard:
+    """Turn YAML text into a card.
+
+    Parameters
+    ----------
+    text
+        The YAML.
+    source
+        What errors call it.
+
+    Returns
+    -------
+    WorkloadCard
+        The card; bandwidths are in Gb/s, as in the file.
+
+    Raises
+    ------
+    TraceError
+        If something is wrong with it: names file and key.
 
     Examples
     --------
@@ -320,13 +355,13 @@ def parse_card(text: str, source: Path | str) -> Card:
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a workload card is a table, not a {type(data).__name__}")
     try:
-        return Card.model_validate(data)
+        return WorkloadCard.model_validate(data)
     except ValidationError as error:
-        told = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
-        raise TraceError(f"{source}: {told}") from error
+        complaints = "; ".join(_complaint(detail) for detail in error.errors(include_url=False)[:8])
+        raise TraceError(f"{source}: {complaints}") from error
 
 
-def write_card(card: Card) -> str:
+def write_card(card: WorkloadCard) -> str:
     """Return the card as YAML text, every key of the template in it; blank ones are null."""
     return yaml.dump(
         card.model_dump(by_alias=True),
@@ -344,12 +379,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _bandwidths(card: Card) -> Bandwidths:
+def _bandwidths(card: WorkloadCard) -> Bandwidths:
     """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
     given = [
-        None if one is None else one * _GIGABIT
-        for one in card.workload.hardware.network_topo.bandwidth_gbps
+        None if gigabits is None else gigabits * _GIGABIT
+        for gigabits in card.workload.hardware.network_topo.bandwidth_gbps
     ]
     if len(given) > 2:
         return Bandwidths(
@@ -371,12 +406,12 @@ def _bandwidths(card: Card) -> Bandwidths:
 
 def _complaint(detail: ErrorDetails) -> str:
     key = ".".join(str(part) for part in detail["loc"] if not _internal(part))
-    found = repr(detail["input"])
-    found = found if len(found) <= 60 else f"{found[:57]}..."
+    given = repr(detail["input"])
+    given = given if len(given) <= 60 else f"{given[:57]}..."
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "write a table"
-    return f"{key}: {found}: {message[0].lower()}{message[1:]}"
+    return f"{key}: {given}: {message[0].lower()}{message[1:]}"
 
 
 def _internal(part: int | str) -> bool:

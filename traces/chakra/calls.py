@@ -16,10 +16,18 @@ from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.chakra.groups import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra.nodes import RankNodes
-from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, RECV, SEND, Node, Values
+from traces.chakra.schema import (
+    COLL,
+    COLLECTIVES,
+    KIND_OF_TYPE,
+    RECV,
+    SEND,
+    AttributeValues,
+    ChakraNode,
+)
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
 
-Job = tuple[Sequence[GroupTable], tuple[int, ...]]
+JobGroups = tuple[Sequence[GroupTable], tuple[int, ...]]
 """Tables of groups, and all ranks of the job."""
 
 _GROWS = ("all_gather", "gather")
@@ -41,7 +49,8 @@ def local_calls(
 ) -> dict[int, LocalCall]:
     """Make a call of each communication node, by its place in the file; count what is missing.
 
-    Nodes that are alike share one, which names the first of them: :func:`placed` names each.
+    Nodes that are alike share one, which names the first of them; :func:`with_own_places` lets
+    each name its own.
 
     Raises
     ------
@@ -51,12 +60,12 @@ def local_calls(
     calls = {}
     job = (tables, tuple(range(job_ranks)))
     known: dict[tuple[int, str], tuple[LocalCall, Counter[str]]] = {}
-    for place in calls_of(ranked):
-        key = ranked.form[place], ranked.nodes[place].inputs.types
+    for position in calls_of(ranked):
+        key = ranked.form[position], ranked.nodes[position].inputs.types
         if key not in known:
-            known[key] = call_of(ranked, place, job)
+            known[key] = call_of(ranked, position, job)
         call, missing = known[key]
-        calls[place] = call
+        calls[position] = call
         if missing:
             notes.update(missing)
     return calls
@@ -65,20 +74,22 @@ def local_calls(
 def calls_of(ranked: RankNodes) -> list[int]:
     """Places of a rank's communication nodes."""
     are_calls = [form.type in (SEND, RECV, COLL) for form in ranked.forms]
-    return [place for place, form in enumerate(ranked.form) if are_calls[form]]
+    return [position for position, form in enumerate(ranked.form) if are_calls[form]]
 
 
-def call_of(ranked: RankNodes, place: int, job: Job) -> tuple[LocalCall, Counter[str]]:
+def call_of(ranked: RankNodes, position: int, job: JobGroups) -> tuple[LocalCall, Counter[str]]:
     """Make the call of a node, and count what it does not tell."""
     missing: Counter[str] = Counter()
-    if ranked.of(place).type == COLL:
-        return _collective(ranked, place, job, missing), missing
-    return _message(ranked, place, job[0], missing), missing
+    if ranked.of(position).type == COLL:
+        return _collective(ranked, position, job, missing), missing
+    return _message(ranked, position, job[0], missing), missing
 
 
-def placed(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
+def with_own_places(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
     """Let each call name its own node, as messages do."""
-    return {place: replace(call, where=ranked.where(place)) for place, call in calls.items()}
+    return {
+        position: replace(call, where=ranked.where(position)) for position, call in calls.items()
+    }
 
 
 def highest_rank(ranked: RankNodes) -> int:
@@ -86,23 +97,23 @@ def highest_rank(ranked: RankNodes) -> int:
     if not any(form.type in (SEND, RECV) for form in ranked.forms):
         return 0
     firsts: dict[int, int] = {}
-    for place, form in enumerate(ranked.form):
-        firsts.setdefault(form, place)
+    for position, form in enumerate(ranked.form):
+        firsts.setdefault(form, position)
     messages = [at for form, at in firsts.items() if ranked.forms[form].type in (SEND, RECV)]
-    return max((_peer(ranked, place) or 0 for place in messages), default=0)
+    return max((_peer(ranked, position) or 0 for position in messages), default=0)
 
 
 def _collective(
     ranked: RankNodes,
-    place: int,
-    job: Job,
+    position: int,
+    job: JobGroups,
     notes: Counter[str],
 ) -> LocalCall:
-    node, values = ranked.nodes[place], ranked.of(place).values
-    kind = _kind(ranked, place, notes)
+    node, values = ranked.nodes[position], ranked.of(position).values
+    kind = _kind(ranked, position, notes)
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
-        return _alone(ranked, place, UNKNOWN)
+        return _alone(ranked, position, UNKNOWN)
     tables, everyone = job
     group = _group(values, tables, notes)
     ranks = group.ranks if group else None
@@ -110,14 +121,14 @@ def _collective(
         ranks = everyone
     if ranks is not None and ranked.rank not in ranks:
         raise TraceError(
-            f"{ranked.where(place)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
+            f"{ranked.where(position)}: pg_name {_name(values)!r} is ranks {_shown(ranks)}, "
             f"and this is rank {ranked.rank}"
         )
     if ranks in (None, (ranked.rank,)) and len(everyone) == 1:
         notes[NO_OTHERS] += 1
-        return _alone(ranked, place, kind)
+        return _alone(ranked, position, kind)
     members = len(everyone if ranks is None else ranks)
-    size = _size(ranked, place) * (members if kind in _GROWS else 1)
+    size = _size(ranked, position) * (members if kind in _GROWS else 1)
     return LocalCall(
         kind=kind,
         size=0.0 if kind == "barrier" else size,
@@ -128,20 +139,20 @@ def _collective(
         group_size=None if ranks is None else len(ranks),
         sequence=None,
         peer=None,
-        where=ranked.where(place),
+        where=ranked.where(position),
     )
 
 
-def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
+def _kind(ranked: RankNodes, position: int, notes: Counter[str]) -> str:
     """Kind by ``comm_type``; by the name of a node that has a size; else unknown."""
-    form, values = ranked.of(place), ranked.of(place).values
-    told = values.get("comm_type")
-    if isinstance(told, str):
-        told = _SPELLED.get(told.upper(), told)
-    if isinstance(told, int) and told in KIND_OF_TYPE:
-        return KIND_OF_TYPE[told]
-    if told is not None:
-        notes[f"collectives of comm_type {told!r}, which Chakra does not have"] += 1
+    form, values = ranked.of(position), ranked.of(position).values
+    written = values.get("comm_type")
+    if isinstance(written, str):
+        written = _SPELLED.get(written.upper(), written)
+    if isinstance(written, int) and written in KIND_OF_TYPE:
+        return KIND_OF_TYPE[written]
+    if written is not None:
+        notes[f"collectives of comm_type {written!r}, which Chakra does not have"] += 1
         return UNKNOWN
     named = kind_of(form.name)
     if values.get("comm_size") is None or named in (None, "send_receive"):
@@ -151,21 +162,21 @@ def _kind(ranked: RankNodes, place: int, notes: Counter[str]) -> str:
 
 
 def _message(
-    ranked: RankNodes, place: int, tables: Sequence[GroupTable], notes: Counter[str]
+    ranked: RankNodes, position: int, tables: Sequence[GroupTable], notes: Counter[str]
 ) -> LocalCall:
-    node, values = ranked.nodes[place], ranked.of(place).values
-    peer = _peer(ranked, place)
+    node, values = ranked.nodes[position], ranked.of(position).values
+    peer = _peer(ranked, position)
     if peer is None:
         group = find(_name(values), tables) if _name(values) else None
         others = [rank for rank in (group.ranks or () if group else ()) if rank != ranked.rank]
         peer = others[0] if len(others) == 1 else None
     if peer is None or peer == ranked.rank:
         notes[NO_PEER] += 1
-        return _alone(ranked, place, UNKNOWN)
+        return _alone(ranked, position, UNKNOWN)
     tag = values.get("comm_tag")
     return LocalCall(
         kind="send_receive",
-        size=_size(ranked, place),
+        size=_size(ranked, position),
         dtype=_dtype(node),
         key="" if tag is None else f"tag {tag}",
         label="",
@@ -173,12 +184,12 @@ def _message(
         group_size=2,
         sequence=None,
         peer=peer,
-        where=ranked.where(place),
+        where=ranked.where(position),
         direction="send" if node.type == SEND else "receive",
     )
 
 
-def _alone(ranked: RankNodes, place: int, kind: str) -> LocalCall:
+def _alone(ranked: RankNodes, position: int, kind: str) -> LocalCall:
     """Make a call that nobody else is known to join, and that costs what was measured."""
     return LocalCall(
         kind=kind,
@@ -190,28 +201,30 @@ def _alone(ranked: RankNodes, place: int, kind: str) -> LocalCall:
         group_size=1,
         sequence=None,
         peer=None,
-        where=ranked.where(place),
+        where=ranked.where(position),
     )
 
 
-def _peer(ranked: RankNodes, place: int) -> int | None:
+def _peer(ranked: RankNodes, position: int) -> int | None:
     """Rank at the other end; the node must be on the side its type says."""
-    form, values = ranked.of(place), ranked.of(place).values
+    form, values = ranked.of(position), ranked.of(position).values
     own, other = ("comm_src", "comm_dst") if form.type == SEND else ("comm_dst", "comm_src")
     here = values.get(own)
     if here is not None and here != ranked.rank:
         raise TraceError(
-            f"{ranked.where(place)}: {own} is {here!r}, and this is rank {ranked.rank}"
+            f"{ranked.where(position)}: {own} is {here!r}, and this is rank {ranked.rank}"
         )
     peer = values.get(other)
     if peer is None:
         return None
     if not isinstance(peer, int) or not 0 <= peer < MOST_RANKS:
-        raise TraceError(f"{ranked.where(place)}: {other} {peer!r} is no rank")
+        raise TraceError(f"{ranked.where(position)}: {other} {peer!r} is no rank")
     return peer
 
 
-def _group(values: Values, tables: Sequence[GroupTable], notes: Counter[str]) -> NamedGroup | None:
+def _group(
+    values: AttributeValues, tables: Sequence[GroupTable], notes: Counter[str]
+) -> NamedGroup | None:
     """Group of a collective; None where nothing tells it, which the matching counts."""
     name = _name(values)
     if name or "pg_name" in values:
@@ -222,28 +235,28 @@ def _group(values: Values, tables: Sequence[GroupTable], notes: Counter[str]) ->
     return None
 
 
-def _name(values: Values) -> str:
+def _name(values: AttributeValues) -> str:
     for field in ("pg_name", "comm_group"):
         if values.get(field) is not None:
             return str(values[field])
     return ""
 
 
-def _size(ranked: RankNodes, place: int) -> float:
-    size = ranked.of(place).values.get("comm_size")
+def _size(ranked: RankNodes, position: int) -> float:
+    size = ranked.of(position).values.get("comm_size")
     if size is None:
         return math.nan
     if not isinstance(size, int | float) or not 0 <= size < 2**63:
-        raise TraceError(f"{ranked.where(place)}: comm_size {size!r} is no number of bytes")
+        raise TraceError(f"{ranked.where(position)}: comm_size {size!r} is no number of bytes")
     return float(size)
 
 
-def _dtype(node: Node) -> str:
+def _dtype(node: ChakraNode) -> str:
     """Tell the dtype of the inputs, where they are of one that is known."""
-    found = set(_TENSOR.findall(node.inputs.types[:4096]))
-    if len(found) != 1:
+    dtypes = set(_TENSOR.findall(node.inputs.types[:4096]))
+    if len(dtypes) != 1:
         return ""
-    dtype = str(found.pop())
+    dtype = str(dtypes.pop())
     try:
         bytes_per_element(dtype)
     except WorkloadError:

@@ -1,22 +1,19 @@
-"""The nodes of one rank as columns: what a workload without measured starts is made of.
-
-Nodes of all ranks that were not measured, as the columns of a workload.
-"""
+"""The nodes of ranks as columns, and the workload that they make where no starts were measured."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.distinct import by_appearance
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Ints, Workload
-from traces.chakra.calls import Job, call_of
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
+from traces.chakra.calls import JobGroups, call_of
 from traces.chakra.nodes import (
     CALLS,
     COMMUNICATION,
-    Form,
+    NodeForm,
     RankNodes,
     count_other,
     form_of,
@@ -24,8 +21,9 @@ from traces.chakra.nodes import (
 )
 from traces.chakra.plain import Plain, PlainNodes
 from traces.chakra.stream import ChakraTrace
+from traces.core.columns import ValueIndex
 from traces.matching.lane_order import LOOSE, Given, before_on_lane, with_lanes
-from traces.matching.match_columns import Matched, RankCalls
+from traces.matching.match_columns import MatchedColumns, RankCalls
 
 Index = NDArray[np.int64]
 
@@ -52,7 +50,7 @@ def of_nodes(nodes: RankNodes) -> RankColumns:
     return RankColumns(
         nodes,
         np.array(nodes.form, dtype=np.int64),
-        np.array([one for own in nodes.waits for one in own], dtype=np.int64),
+        np.array([source for own in nodes.waits for source in own], dtype=np.int64),
         np.repeat(np.arange(len(counts)), counts),
     )
 
@@ -86,31 +84,31 @@ def of_plain(trace: ChakraTrace, rank: int) -> RankColumns | None:
 
 def _places(ids: Index, asked: Index) -> Index | None:
     """Where the nodes with some ids stand; None if one is not there, or any id stands twice."""
-    place = asked - ids[0]
+    position = asked - ids[0]
     if (ids == ids[0] + np.arange(len(ids))).all():
-        return place if ((place >= 0) & (place < len(ids))).all() else None
+        return position if ((position >= 0) & (position < len(ids))).all() else None
     order = np.argsort(ids)
     ordered = ids[order]
     if (ordered[1:] == ordered[:-1]).any():
         return None
-    place = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
-    return place if (ids[place] == asked).all() else None
+    position = order[np.minimum(np.searchsorted(ordered, asked), len(ids) - 1)]
+    return position if (ids[position] == asked).all() else None
 
 
-def _forms(plain: Plain) -> tuple[Index, list[Form]]:
+def _forms(plain: Plain) -> tuple[Index, list[NodeForm]]:
     """Tell forms apart by kind and duration, in the order in which they appear."""
     micros, duration = np.unique(plain.columns.micros.view(np.uint64), return_inverse=True)
     both = plain.columns.form.astype(np.int64) * len(micros) + duration
     number, first = by_appearance(both)
     forms = []
-    for one in both[first].tolist():
-        kind, told = divmod(one, len(micros))
+    for pair in both[first].tolist():
+        kind, which_duration = divmod(pair, len(micros))
         node = plain.kinds[kind]
-        forms.append(form_of(node.type, node.name, int(micros[told]), plain.values[kind]))
+        forms.append(form_of(node.type, node.name, int(micros[which_duration]), plain.values[kind]))
     return number, forms
 
 
-def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
+def rank_calls(ranked: RankColumns, job: JobGroups, notes: Counter[str]) -> RankCalls:
     """Make a call of each communication node; those that are alike are one. Count what is missing.
 
     Raises
@@ -123,8 +121,8 @@ def rank_calls(ranked: RankColumns, job: Job, notes: Counter[str]) -> RankCalls:
     which, first = _alike(ranked, places)
     often = np.bincount(which, minlength=len(first)).tolist()
     different = []
-    for place, times in zip(first, often, strict=True):
-        call, missing = call_of(ranked.nodes, place, job)
+    for position, times in zip(first, often, strict=True):
+        call, missing = call_of(ranked.nodes, position, job)
         different.append(call)
         notes.update({what: times * count for what, count in missing.items()})
     return RankCalls(ranked.nodes.rank, different, which, places, places.astype(np.float64))
@@ -149,28 +147,31 @@ def _alike(ranked: RankColumns, places: Index) -> tuple[Index, list[int]]:
 def _inputs(ranked: RankColumns, places: Index) -> list[bytes]:
     nodes = ranked.nodes.nodes
     if not isinstance(nodes, PlainNodes):
-        return [nodes[place].inputs.types.encode() for place in places.tolist()]
+        return [nodes[position].inputs.types.encode() for position in places.tolist()]
     return nodes.inputs(places)
 
 
-def columns(
-    ranked: Sequence[RankColumns], calls: Matched, job_ranks: int, transfers: Floats
+def workload_of_columns(
+    ranked: Sequence[RankColumns], calls: MatchedColumns, job_ranks: int, transfers: Floats
 ) -> Workload:
     """Make a workload in which lanes run one op at a time: not calls without a stream."""
-    counts = [len(one) for one in ranked]
+    counts = [len(rank_columns) for rank_columns in ranked]
     first = np.cumsum([0, *counts])
     forms, of = forms_of(ranked)
-    lane, lanes = _table(lane for one in ranked for lane in lanes_of(one.nodes))
-    name, names = _table(form.name for form in forms)
+    lanes, names = ValueIndex[str](), ValueIndex[str]()
+    lane = lanes.column(lane for rank_columns in ranked for lane in lanes_of(rank_columns.nodes))
+    name = names.column(form.name for form in forms)
     call = np.full(len(of), -1, dtype=np.int32)
-    call[first[calls.place] + calls.op] = calls.call
+    call[first[calls.rank_index] + calls.op] = calls.call
     groups, rows = _calls(calls, transfers)
     duration = np.where(call < 0, np.array([form.duration for form in forms])[of], 0.0)
-    rank = np.repeat(np.array([one.nodes.rank for one in ranked], dtype=np.int64), counts)
+    rank = np.repeat(
+        np.array([rank_columns.nodes.rank for rank_columns in ranked], dtype=np.int64), counts
+    )
     edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
-    communicates = lanes.index(COMMUNICATION) if COMMUNICATION in lanes else -1
+    communicates = lanes.index.get(COMMUNICATION, -1)
     given = Given(
-        lane=rank * len(lanes) + lane[of],
+        lane=rank * len(lanes.index) + lane[of],
         takes=lane[of] != communicates,
         call=call,
         duration=duration,
@@ -194,28 +195,23 @@ def columns(
         edges=with_lanes(edges, before),
         calls=rows,
         groups=groups,
-        names=names,
-        lanes=lanes,
+        names=tuple(names.index),
+        lanes=tuple(lanes.index),
         job_ranks=job_ranks,
         notes=(LOOSE,) if loose else (),
     )
 
 
-def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[Form], NDArray[np.int64]]:
+def forms_of(ranked: Sequence[RankColumns]) -> tuple[list[NodeForm], NDArray[np.int64]]:
     """Forms of all ranks, and which every node is of, one rank after the other."""
-    base = np.cumsum([0, *(len(one.nodes.forms) for one in ranked)])
-    of = [one.form + begin for one, begin in zip(ranked, base, strict=False)]
-    return [form for one in ranked for form in one.nodes.forms], np.concatenate(of)
+    base = np.cumsum([0, *(len(rank_columns.nodes.forms) for rank_columns in ranked)])
+    of = [rank_columns.form + begin for rank_columns, begin in zip(ranked, base, strict=False)]
+    return [form for rank_columns in ranked for form in rank_columns.nodes.forms], np.concatenate(
+        of
+    )
 
 
-def _table(texts: Iterator[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each text, and the texts in the order in which they were first seen."""
-    index: dict[str, int] = {}
-    column = [index.setdefault(text, len(index)) for text in texts]
-    return np.array(column, dtype=np.int32), tuple(index)
-
-
-def _calls(calls: Matched, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
+def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...], Calls]:
     """Return the groups of calls, and the calls."""
     groups: dict[Group, int] = {}
     number = [groups.setdefault(Group(*key), len(groups)) for key in calls.groups]
@@ -232,7 +228,13 @@ def _calls(calls: Matched, transfers: Floats) -> tuple[tuple[Group, ...], Calls]
 
 
 def _edges(ranked: Sequence[RankColumns], first: NDArray[np.int64]) -> Edges:
-    sources = [one.source + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
-    targets = [one.target + begin for one, begin in zip(ranked, first.tolist(), strict=False)]
+    sources = [
+        rank_columns.source + begin
+        for rank_columns, begin in zip(ranked, first.tolist(), strict=False)
+    ]
+    targets = [
+        rank_columns.target + begin
+        for rank_columns, begin in zip(ranked, first.tolist(), strict=False)
+    ]
     source = np.concatenate(sources)
     return Edges.of(int(first[-1]), source, np.concatenate(targets), np.zeros(len(source)))

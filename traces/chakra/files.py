@@ -1,20 +1,24 @@
 """The files of a Chakra trace: one, or a directory with one per rank and their groups."""
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.chakra.groups import MOST_RANKS, GroupTable, Told, comm_groups, own_groups, told_by
-from traces.chakra.schema import OWN, value_of
-from traces.chakra.stream import ChakraTrace, decode, is_stream
-from traces.core.files import unpack
+from traces.chakra.groups import (
+    MOST_RANKS,
+    FileGroups,
+    GroupTable,
+    comm_groups,
+    own_groups,
+    told_by,
+)
+from traces.chakra.schema import OWN, attribute_value
+from traces.chakra.stream import ChakraTrace, decode_stream, is_stream
+from traces.core.files import HEAD, beginning, unpack
 
-HEAD = 1 << 16
-_GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
 """A number of more digits was written by a clock and is no rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
@@ -31,12 +35,12 @@ class RankFile:
     rank: int
     rank_source: str
     trace: ChakraTrace
-    told: Told
+    groups: FileGroups
     own: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Files:
+class ChakraFiles:
     """The files of a job, by rank."""
 
     ranks: tuple[RankFile, ...]
@@ -53,12 +57,12 @@ class Files:
         )
 
 
-def recognise(head: bytes) -> bool:
+def is_chakra(head: bytes) -> bool:
     """Whether the first bytes of a file, unpacked, are a Chakra trace: ``.et``, or its JSON."""
     return _is_json(head) or is_stream(head)
 
 
-def read(path: Path) -> ChakraTrace:
+def read_messages(path: Path) -> ChakraTrace:
     """Read the messages of one file, ``.et`` or JSON, gzip or not.
 
     Raises
@@ -71,7 +75,7 @@ def read(path: Path) -> ChakraTrace:
         from traces.chakra.json_forms import decode_json
 
         return decode_json(path, data)
-    return decode(path, data)
+    return decode_stream(path, data)
 
 
 def _is_json(head: bytes) -> bool:
@@ -82,7 +86,7 @@ def _is_json(head: bytes) -> bool:
     return is_json(head)
 
 
-def read_files(path: Path) -> Files:
+def read_files(path: Path) -> ChakraFiles:
     """Read a rank's file, or the files of a directory, and the groups that lie beside them.
 
     Raises
@@ -94,16 +98,18 @@ def read_files(path: Path) -> Files:
         rank = _rank_file(path, alone=True)
         tables, _ = _tables(_listed(path.parent), (path,))
         if len(tables) > 1:
-            return Files((rank,), notes=("several tables of groups lie beside it: none is used",))
+            return ChakraFiles(
+                (rank,), notes=("several tables of groups lie beside it: none is used",)
+            )
         return _with_groups((rank,), tables, ())
     files = [file for file in _listed(path) if file.is_file()]
-    chosen = [file for file in files if recognise(_head(file))]
+    chosen = [file for file in files if is_chakra(beginning(file))]
     if not chosen:
         raise TraceError(f"{path}: no Chakra trace in this directory")
     tables, skipped = _tables(files, chosen)
     if len(tables) > 1:
-        one, other, *_ = tables
-        raise TraceError(f"{path / other}: tells groups, as {one} does: leave one of them")
+        first, second, *_ = tables
+        raise TraceError(f"{path / second}: tells groups, as {first} does: leave one of them")
     ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
     _check_ranks(path, ranks)
     return _with_groups(tuple(ranks), tables, skipped)
@@ -113,29 +119,13 @@ def _with_groups(
     ranks: tuple[RankFile, ...],
     tables: dict[str, GroupTable],
     skipped: tuple[tuple[str, str], ...],
-) -> Files:
+) -> ChakraFiles:
     notes = tuple(f"groups are told by {name}" for name in tables)
-    return Files(ranks, next(iter(tables.values()), {}), skipped, notes)
+    return ChakraFiles(ranks, next(iter(tables.values()), {}), skipped, notes)
 
 
 def _rank(file: RankFile) -> int:
     return file.rank
-
-
-def _head(path: Path, size: int = HEAD) -> bytes:
-    """Read the first bytes of a file, unpacked; what is no gzip after all is what it is."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(size)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
-    if not head.startswith(_GZIP):
-        return head
-    try:
-        return zlib.decompressobj(31).decompress(head, size)
-    except zlib.error:
-        return b""
 
 
 def group_tables(path: Path) -> tuple[Path, ...]:
@@ -162,37 +152,39 @@ def _tables(
         if file in chosen or not file.is_file():
             continue
         try:
-            found = comm_groups(unpack(file)) if _TABLE.match(_head(file, _GLANCE)) else None
+            groups = comm_groups(unpack(file)) if _TABLE.match(beginning(file, _GLANCE)) else None
         except TraceError as error:
             skipped.append((str(file), str(error).removeprefix(f"{file}: ")))
             continue
-        if found is None:
+        if groups is None:
             skipped.append((str(file), "no Chakra trace"))
         else:
-            tables[file.name] = found
+            tables[file.name] = groups
     return tables, tuple(skipped)
 
 
 def _rank_file(path: Path, *, alone: bool) -> RankFile:
-    trace = read(path)
+    trace = read_messages(path)
     own = {
-        one.name.removeprefix(OWN): value_of(one)
-        for one in trace.metadata.attr
-        if one.name.startswith(OWN)
+        attribute.name.removeprefix(OWN): attribute_value(attribute)
+        for attribute in trace.metadata.attr
+        if attribute.name.startswith(OWN)
     }
-    told = Told() if trace.plain is not None else told_by(trace.nodes)
-    told.groups.update(own_groups(own.get("groups")))
-    rank, source = _rank_of(path, own, told, alone=alone)
-    return RankFile(rank, source, trace, told, own)
+    file_groups = FileGroups() if trace.plain is not None else told_by(trace.nodes)
+    file_groups.groups.update(own_groups(own.get("groups")))
+    rank, source = _rank_of(path, own, file_groups, alone=alone)
+    return RankFile(rank, source, trace, file_groups, own)
 
 
-def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> tuple[int, str]:
+def _rank_of(
+    path: Path, own: dict[str, object], file_groups: FileGroups, *, alone: bool
+) -> tuple[int, str]:
     """Which rank a file is of: what it says, else the last number of its name."""
     written = own.get("rank")
     if isinstance(written, int) and 0 <= written < MOST_RANKS:
         return written, "metadata"
-    if len(told.ranks) == 1:
-        return next(iter(told.ranks)), "record_param_comms"
+    if len(file_groups.ranks) == 1:
+        return next(iter(file_groups.ranks)), "record_param_comms"
     numbers = _NUMBER.findall(_SUFFIXES.sub("", path.name))
     if numbers and int(numbers[-1]) < MOST_RANKS:
         return int(numbers[-1]), "file name"
@@ -205,11 +197,11 @@ def _rank_of(path: Path, own: dict[str, object], told: Told, *, alone: bool) -> 
 
 def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
     """Refuse two files of one rank, and a rank that is missing where most are there."""
-    for one, other in pairwise(ranks):
-        if one.rank == other.rank:
+    for earlier, later in pairwise(ranks):
+        if earlier.rank == later.rank:
             raise TraceError(
-                f"{other.trace.file}: rank {one.rank} again, as {one.trace.file} (from "
-                f"{one.rank_source}, from {other.rank_source}): leave one of them"
+                f"{later.trace.file}: rank {earlier.rank} again, as {earlier.trace.file} (from "
+                f"{earlier.rank_source}, from {later.rank_source}): leave one of them"
             )
     present = [file.rank for file in ranks]
     if all(file.own.get("ranks") == present for file in ranks):

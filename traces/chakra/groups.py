@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from traces.chakra.schema import METADATA, Node
+from traces.chakra.schema import METADATA, ChakraNode
 from traces.core.calls import kind_of
 
 GroupTable = dict[str, "NamedGroup"]
@@ -37,7 +37,7 @@ class NamedGroup:
 
 
 @dataclass(slots=True)
-class Told:
+class FileGroups:
     """What the nodes of one file tell: its groups, and the ranks it says it is of."""
 
     groups: GroupTable = field(default_factory=dict)
@@ -50,18 +50,18 @@ class _Configured(msgspec.Struct):
     ranks: list[int] = []
 
 
-def told_by(nodes: Sequence[Node]) -> Told:
+def told_by(nodes: Sequence[ChakraNode]) -> FileGroups:
     """Gather what the nodes of a file tell of groups and of its rank."""
-    told = Told()
+    groups = FileGroups()
     for node in nodes:
         if node.name == "record_param_comms":
-            _read_param_comms(node.inputs.values, told)
+            _read_param_comms(node.inputs.values, groups)
         elif node.type == METADATA or "process_group:init" in node.name:
-            _read_configured(node.inputs.values, told)
-    return told
+            _read_configured(node.inputs.values, groups)
+    return groups
 
 
-def tells(node: Node) -> bool:
+def tells(node: ChakraNode) -> bool:
     """Whether :func:`told_by` looks at what goes into a node."""
     named = node.name == "record_param_comms" or "process_group:init" in node.name
     return named or node.type == METADATA
@@ -106,23 +106,23 @@ def _in_range(ranks: Sequence[int]) -> bool:
     return min(ranks) >= 0 and max(ranks) < MOST_RANKS
 
 
-def _read_param_comms(values: str, told: Told) -> None:
-    found = _PARAM_COMMS.search(values[-_TAIL:])
-    if found is None:
+def _read_param_comms(values: str, into: FileGroups) -> None:
+    params = _PARAM_COMMS.search(values[-_TAIL:])
+    if params is None:
         return
-    first, stride, size = (int(found[name]) for name in ("first", "stride", "size"))
+    first, stride, size = (int(params[name]) for name in ("first", "stride", "size"))
     if size < 1 or (stride < 1 and size > 1) or first + stride * (size - 1) >= MOST_RANKS:
         return
     ranks = tuple(range(first, first + max(stride, 1) * size, max(stride, 1)))
-    label = "" if found["label"] == "undefined" else found["label"]
-    told.groups.setdefault(found["name"], NamedGroup(ranks, label))
-    own = int(found["rank"])
-    is_message = found["message"] == "True" or kind_of(found["call"]) == "send_receive"
+    label = "" if params["label"] == "undefined" else params["label"]
+    into.groups.setdefault(params["name"], NamedGroup(ranks, label))
+    own = int(params["rank"])
+    is_message = params["message"] == "True" or kind_of(params["call"]) == "send_receive"
     if not is_message and own < size:
-        told.ranks.add(ranks[own])
+        into.ranks.add(ranks[own])
 
 
-def _read_configured(values: str, told: Told) -> None:
+def _read_configured(values: str, into: FileGroups) -> None:
     begin, end = values.find("[{"), values.rfind("}]")
     if begin < 0 or end < begin:
         return
@@ -135,5 +135,5 @@ def _read_configured(values: str, told: Told) -> None:
         for group in groups:
             if not group.ranks or _are_ranks(group.ranks):
                 ranks = tuple(group.ranks) or None
-                told.groups[str(group.pg_name)] = NamedGroup(ranks, group.pg_desc)
+                into.groups[str(group.pg_name)] = NamedGroup(ranks, group.pg_desc)
         return

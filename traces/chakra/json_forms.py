@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
-from simulator.errors import TraceError
-from traces.chakra.schema import Metadata, MetadataMessage, Node, NodeMessage
+from simulator.errors import OutputError, TraceError
+from traces.chakra.schema import ChakraMetadata, ChakraNode, MetadataMessage, NodeMessage
 from traces.chakra.stream import ChakraTrace, packed
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
@@ -53,7 +53,7 @@ class _GraphNode(msgspec.Struct):
     pg_name: str | None = None
 
 
-class _Graph(msgspec.Struct):
+class _FeederGraph(msgspec.Struct):
     nodes: list[_GraphNode] = msgspec.field(name="workload_graph")
 
 
@@ -82,7 +82,7 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
     """
     try:
         if _GRAPH.match(data):
-            graph = msgspec.json.decode(data, type=_Graph)
+            graph = msgspec.json.decode(data, type=_FeederGraph)
             return packed(path, MetadataMessage(), map(_graph_node, graph.nodes))
         return _messages(path, data.decode("utf-8"))
     except (ValueError, TypeError, RecursionError, ParseError) as error:
@@ -91,7 +91,21 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
         ) from error
 
 
-def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
+def write_chakra_json(trace: ChakraTrace, path: Path) -> None:
+    """Write the messages of one file as ``chakra_jsonizer`` does.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    try:
+        path.write_text(encode_json(trace.metadata, trace.nodes))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def encode_json(metadata: ChakraMetadata, nodes: list[ChakraNode]) -> str:
     """Write messages as ``chakra_jsonizer`` does: one JSON object after another."""
     whole = (NodeMessage.FromString(node.SerializeToString()) for node in nodes)
     return "".join(MessageToJson(message) for message in (metadata, *whole))
@@ -100,13 +114,13 @@ def encode_json(metadata: Metadata, nodes: list[Node]) -> str:
 def _messages(path: Path, text: str) -> ChakraTrace:
     objects = _objects(text)
     metadata = ParseDict(next(objects, {}), MetadataMessage())
-    nodes: list[Node] = []
-    for one in objects:
-        if not isinstance(one, dict):
+    nodes: list[ChakraNode] = []
+    for written in objects:
+        if not isinstance(written, dict):
             raise TraceError(f"{path}: node {len(nodes)}: is no JSON object")
         try:
-            told = {key: one[key] for key in one if key not in _PASSED_OVER}
-            nodes.append(ParseDict(told, NodeMessage()))
+            fields = {key: written[key] for key in written if key not in _PASSED_OVER}
+            nodes.append(ParseDict(fields, NodeMessage()))
         except ParseError as error:
             raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
     return packed(path, metadata, nodes)
@@ -121,17 +135,17 @@ def _objects(text: str) -> Iterator[Any]:
     read = json.JSONDecoder().raw_decode
     at = _skip(text, 0)
     while at < len(text):
-        one, at = read(text, at)
+        value, at = read(text, at)
         at = _skip(text, at)
-        yield one
+        yield value
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
-def _graph_node(node: _GraphNode) -> Node:
+def _graph_node(node: _GraphNode) -> ChakraNode:
     message: Any = NodeMessage(
         id=node.id,
         name=node.name,
@@ -147,5 +161,5 @@ def _graph_node(node: _GraphNode) -> Node:
             message.attr.add(name=name, int64_val=value)
     if node.pg_name is not None:
         message.attr.add(name="pg_name", string_val=node.pg_name)
-    found: Node = message
-    return found
+    made: ChakraNode = message
+    return made

@@ -23,8 +23,8 @@ from traces.chakra.schema import (
     SEND,
     STORAGE,
     TYPES,
-    Node,
-    Values,
+    AttributeValues,
+    ChakraNode,
 )
 from traces.chakra.stream import ChakraTrace
 
@@ -39,11 +39,11 @@ _MOVES = re.compile(r"Mem(cpy|set)\b")
 COMMUNICATION = "communication"
 """Lane of calls of which no stream is told: those may overlap."""
 
-Waits = list[list[int]]
+Dependencies = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class NodeForm:
     """What nodes may have alike: all but id, start, dependencies, and what goes in and out.
 
     ``duration`` (s) is exact where this project wrote it, else whole microseconds. ``on_host`` says
@@ -53,7 +53,7 @@ class Form:
     type: int
     name: str
     micros: int
-    values: Values
+    values: AttributeValues
     what: What
     on_host: bool
     duration: float
@@ -70,10 +70,10 @@ class RankNodes:
 
     rank: int
     file: Path
-    nodes: Sequence[Node]
-    forms: list[Form]
+    nodes: Sequence[ChakraNode]
+    forms: list[NodeForm]
     form: list[int]
-    waits: Waits
+    waits: Dependencies
     order: list[int]
     start: list[float | None]
     epoch: int
@@ -84,13 +84,13 @@ class RankNodes:
         """Whether the file tells when its nodes started."""
         return any(start is not None for start in self.start)
 
-    def of(self, place: int) -> Form:
+    def of(self, position: int) -> NodeForm:
         """Return what a node is."""
-        return self.forms[self.form[place]]
+        return self.forms[self.form[position]]
 
-    def where(self, place: int) -> str:
+    def where(self, position: int) -> str:
         """Name file and node, as messages do."""
-        node = self.nodes[place]
+        node = self.nodes[position]
         return f"{self.file}: node {node.id} {node.name!r}"
 
 
@@ -100,38 +100,41 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     Raises
     ------
     TraceError
-        If an id stands twice, or the data dependencies make a circle.
+        If an id stands twice, or the data dependencies make a cycle.
     """
     unused = Counter(trace.unused)
     place_of = _places(trace)
     data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
     control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
     start, epoch = _starts(trace.nodes)
-    waits = [[*one, *other] if other else one for one, other in zip(data, control, strict=True)]
+    waits = [
+        [*by_data, *by_control] if by_control else by_data
+        for by_data, by_control in zip(data, control, strict=True)
+    ]
     order = _order(waits)
     if len(order) < len(waits):
-        dropped = sum(len(one) for one in control)
+        dropped = sum(len(node_waits) for node_waits in control)
         unused["control dependencies, which contradict the data dependencies"] = dropped
         waits, order = data, _order(data)
     if len(order) < len(waits):
-        raise TraceError(f"{trace.file}: {_circle(trace.nodes, waits, order)}")
+        raise TraceError(f"{trace.file}: {_cycle(trace.nodes, waits, order)}")
     forms, form = _forms(trace)
     unused.update(count_other(forms, form))
-    waits = [_distinct(one) if len(one) > 1 else one for one in waits]
+    waits = [_distinct(node_waits) if len(node_waits) > 1 else node_waits for node_waits in waits]
     nodes = trace.nodes
     return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
 
 
-def count_other(forms: Sequence[Form], form: Sequence[int]) -> Counter[str]:
+def count_other(forms: Sequence[NodeForm], form: Sequence[int]) -> Counter[str]:
     """Count the nodes of types that are not modelled, given which of the forms each node is of."""
-    found: Counter[str] = Counter()
-    for one, count in zip(forms, often(forms, form), strict=True):
-        if one.type not in _MODELLED:
-            found[f"nodes of type {_type_name(one.type)}: kept as host ops"] += count
-    return found
+    others: Counter[str] = Counter()
+    for kind_of_node, count in zip(forms, often(forms, form), strict=True):
+        if kind_of_node.type not in _MODELLED:
+            others[f"nodes of type {_type_name(kind_of_node.type)}: kept as host ops"] += count
+    return others
 
 
-def often(forms: Sequence[Form], form: Sequence[int]) -> list[int]:
+def often(forms: Sequence[NodeForm], form: Sequence[int]) -> list[int]:
     """Count the nodes of each form."""
     counts: list[int] = np.bincount(form, minlength=len(forms)).tolist()
     return counts
@@ -154,10 +157,10 @@ def lanes_of(ranked: RankNodes) -> list[str]:
     ]
 
 
-def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
+def _forms(trace: ChakraTrace) -> tuple[list[NodeForm], list[int]]:
     """Find the different forms in order of appearance, and which each node is of."""
     index: dict[tuple[int, str, int, int], int] = {}
-    forms: list[Form] = []
+    forms: list[NodeForm] = []
     form = []
     for node, values in zip(trace.nodes, trace.values, strict=True):
         key = (node.type, node.name, node.duration_micros, id(values))
@@ -168,19 +171,19 @@ def _forms(trace: ChakraTrace) -> tuple[list[Form], list[int]]:
     return forms, form
 
 
-def form_of(kind: int, name: str, micros: int, values: Values) -> Form:
+def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeForm:
     """Say what nodes of a type, with a name, a duration (us) and attributes, are."""
     what = _what_of(kind, name, values)
-    told = values.get("is_cpu_op")
-    on_host = bool(told) if told is not None else what == What.HOST
+    says_host = values.get("is_cpu_op")
+    on_host = bool(says_host) if says_host is not None else what == What.HOST
     exact = values.get(f"{OWN}duration")
     duration = micros * _MICRO
     if isinstance(exact, float) and 0 <= exact < math.inf and f"{OWN}call" not in values:
         duration = exact
-    return Form(kind, name, micros, values, what, on_host, duration)
+    return NodeForm(kind, name, micros, values, what, on_host, duration)
 
 
-def _what_of(kind: int, name: str, values: Values) -> What:
+def _what_of(kind: int, name: str, values: AttributeValues) -> What:
     """Tell what a node is in a workload; calls are told by their type."""
     own = values.get(f"{OWN}what")
     if kind == COMP and own in _OWN_COMPUTE:
@@ -195,12 +198,12 @@ def _what_of(kind: int, name: str, values: Values) -> What:
 
 
 def _places(trace: ChakraTrace) -> dict[int, int]:
-    places = {node.id: place for place, node in enumerate(trace.nodes)}
+    places = {node.id: position for position, node in enumerate(trace.nodes)}
     if len(places) == len(trace.nodes):
         return places
     places.clear()
-    for place, node in enumerate(trace.nodes):
-        if places.setdefault(node.id, place) != place:
+    for position, node in enumerate(trace.nodes):
+        if places.setdefault(node.id, position) != position:
             first = trace.nodes[places[node.id]].name
             raise TraceError(
                 f"{trace.file}: node id {node.id} stands twice ({first!r} and {node.name!r}): "
@@ -211,16 +214,18 @@ def _places(trace: ChakraTrace) -> dict[int, int]:
 
 def _waits(
     place_of: dict[int, int], ids: Iterable[Sequence[int]], which: str, unused: Counter[str]
-) -> Waits:
+) -> Dependencies:
     waits = [list(own) for own in ids]
     numbered = [*place_of] == [*range(len(place_of))]
     if numbered and max((max(own) for own in waits if own), default=0) < len(waits):
         return waits
     dangling = 0
     for number, own in enumerate(waits):
-        found = [place_of[one] for one in own if one in place_of] if own else []
-        dangling += len(own) - len(found)
-        waits[number] = found
+        known = (
+            [place_of[waited_for] for waited_for in own if waited_for in place_of] if own else []
+        )
+        dangling += len(own) - len(known)
+        waits[number] = known
     if dangling:
         unused[f"{which} dependencies on nodes that are not in the file"] += dangling
     return waits
@@ -233,71 +238,73 @@ def _distinct(own: list[int]) -> list[int]:
     return sorted(set(own))
 
 
-def _starts(nodes: Sequence[Node]) -> tuple[list[float | None], int]:
+def _starts(nodes: Sequence[ChakraNode]) -> tuple[list[float | None], int]:
     """Read starts (s) where the file tells any, since the first of them (us).
 
     A start of 0 is also what a file holds that tells none: it is one only where the other starts
     are as near to it as to each other.
     """
-    told = [node.start_time_micros for node in nodes if node.start_time_micros]
-    if not told:
+    recorded = [node.start_time_micros for node in nodes if node.start_time_micros]
+    if not recorded:
         return [None] * len(nodes), 0
-    least, most = min(told), max(told)
-    zero_told = least <= most - least or len(told) == 1
-    epoch = 0 if zero_told and len(told) < len(nodes) else least
+    least, most = min(recorded), max(recorded)
+    zero_told = least <= most - least or len(recorded) == 1
+    epoch = 0 if zero_told and len(recorded) < len(nodes) else least
     zero = 0.0 if zero_told else None
     starts = [node.start_time_micros for node in nodes]
     return [(start - epoch) * 1e-6 if start else zero for start in starts], epoch
 
 
-def _order(waits: Waits) -> list[int]:
+def _order(waits: Dependencies) -> list[int]:
     """Sort so that each comes after those it waits for, else in the order of the file.
 
-    Shorter than ``waits`` if those make a circle (Kahn 1962).
+    Shorter than ``waits`` if those make a cycle (Kahn 1962).
     """
-    if all(not own or max(own) < place for place, own in enumerate(waits)):
+    if all(not own or max(own) < position for position, own in enumerate(waits)):
         return list(range(len(waits)))
-    followers: Waits = [[] for _ in waits]
-    for place, own in enumerate(waits):
-        for one in own:
-            followers[one].append(place)
+    followers: Dependencies = [[] for _ in waits]
+    for position, own in enumerate(waits):
+        for waited_for in own:
+            followers[waited_for].append(position)
     missing = [len(own) for own in waits]
-    free = [place for place, count in enumerate(missing) if count == 0]
+    free = [position for position, count in enumerate(missing) if count == 0]
     order = []
     while free:
-        place = heappop(free)
-        order.append(place)
-        for follower in followers[place]:
+        position = heappop(free)
+        order.append(position)
+        for follower in followers[position]:
             missing[follower] -= 1
             if missing[follower] == 0:
                 heappush(free, follower)
     return order
 
 
-def _circle(nodes: Sequence[Node], waits: Waits, order: Sequence[int]) -> str:
-    """Name a circle: going back from a node that is never free, one comes round to it."""
+def _cycle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
+    """Name a cycle: going back from a node that is never free, one comes round to it."""
     free = set(order)
-    place = next(place for place in range(len(waits)) if place not in free)
+    position = next(position for position in range(len(waits)) if position not in free)
     seen: dict[int, int] = {}
     path: list[int] = []
-    while place not in seen:
-        seen[place] = len(path)
-        path.append(place)
-        place = next(one for one in waits[place] if one not in free)
-    names = [f"{nodes[one].id} {nodes[one].name[:60]!r}" for one in path[seen[place] :]]
+    while position not in seen:
+        seen[position] = len(path)
+        path.append(position)
+        position = next(waited_for for waited_for in waits[position] if waited_for not in free)
+    names = [
+        f"{nodes[on_cycle].id} {nodes[on_cycle].name[:60]!r}" for on_cycle in path[seen[position] :]
+    ]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
-    return f"the data dependencies make a circle: node {shown}"
+    return f"the data dependencies make a cycle: node {shown}"
 
 
 def _type_name(number: int) -> str:
     return TYPES[number] if 0 <= number < len(TYPES) else str(number)
 
 
-def _host_lane(values: Values) -> str:
+def _host_lane(values: AttributeValues) -> str:
     return f"thread {values['tid']}" if values.get("tid") is not None else "host"
 
 
-def _device_lane(form: Form, threads: set[Any]) -> str:
+def _device_lane(form: NodeForm, threads: set[Any]) -> str:
     values = form.values
     if values.get("stream") is not None:
         return f"stream {values['stream']}"

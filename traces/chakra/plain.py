@@ -1,6 +1,6 @@
 """A Chakra file as columns, where it is plain: no starts, and encoded as encoders do.
 
-What is per node is read by a compiled pass (:mod:`traces.chakra.wire`); what nodes have alike, a
+What is per node is read by a hot loop (:mod:`traces.chakra.wire`); what nodes have alike, a
 *kind* of node each, is decoded by the protobuf library once. Of a file that is not plain nothing is
 said: it is decoded node by node, which tells what is wrong with it.
 """
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from traces.chakra.groups import tells
-from traces.chakra.schema import Attributes, Node, PackedMessage, Values
+from traces.chakra.schema import Attributes, AttributeValues, ChakraNode, PackedMessage
 from traces.chakra.wire import Columns, Forms, Lists, count, read
 
 Index = NDArray[np.int64]
@@ -30,8 +30,8 @@ class Plain:
 
     data: bytes
     columns: Columns
-    kinds: tuple[Node, ...]
-    values: tuple[Values, ...]
+    kinds: tuple[ChakraNode, ...]
+    values: tuple[AttributeValues, ...]
     waiting: Index
     waits: Index
 
@@ -39,7 +39,7 @@ class Plain:
         return len(self.columns.id)
 
 
-class PlainNodes(Sequence[Node]):
+class PlainNodes(Sequence[ChakraNode]):
     """The nodes of a plain file, each decoded when it is asked for."""
 
     def __init__(self, plain: Plain):
@@ -48,9 +48,9 @@ class PlainNodes(Sequence[Node]):
     def __len__(self) -> int:
         return len(self._plain)
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]
         columns = self._plain.columns
-        begin, end = int(columns.begin[place]), int(columns.end[place])
+        begin, end = int(columns.begin[position]), int(columns.end[position])
         return PackedMessage.FromString(self._plain.data[begin:end])
 
     def have_inputs(self, places: Index) -> bool:
@@ -67,6 +67,8 @@ class PlainNodes(Sequence[Node]):
 
 def plain(data: bytes, at: int) -> Plain | None:
     """Read the nodes that stand in a file from a place on; None if it is not plain."""
+    if at > len(data):  # what a damaged length says may be more than a loop's integers hold
+        return None
     content = np.frombuffer(data, dtype=np.uint8)
     nodes = count(content, at)
     if nodes < 1:
@@ -80,10 +82,10 @@ def plain(data: bytes, at: int) -> Plain | None:
         digest=np.zeros(nodes, dtype=np.uint64),
         slot=np.full(1 << (2 * nodes).bit_length(), -1, dtype=np.int32),
     )
-    found = read(content, at, columns, deps, control, forms)
-    if found < 0 or columns.start.any():
+    kinds_found = read(content, at, columns, deps, control, forms)
+    if kinds_found < 0 or columns.start.any():
         return None
-    kinds = _decoded(forms, found)
+    kinds = _decoded(forms, kinds_found)
     return kinds and Plain(data, columns, *kinds, *_waits((deps, control)))
 
 
@@ -96,9 +98,11 @@ def _zeros(length: int) -> Index:
     return np.zeros(length, dtype=np.int64)
 
 
-def _decoded(forms: Forms, found: int) -> tuple[tuple[Node, ...], tuple[Values, ...]] | None:
+def _decoded(
+    forms: Forms, count: int
+) -> tuple[tuple[ChakraNode, ...], tuple[AttributeValues, ...]] | None:
     """Decode the kinds of nodes; None if one cannot be, or tells of groups."""
-    ends = forms.offset[: found + 1].tolist()
+    ends = forms.offset[: count + 1].tolist()
     content = forms.content[: ends[-1]].tobytes()
     values_of = Attributes().values
     try:
@@ -112,6 +116,9 @@ def _decoded(forms: Forms, found: int) -> tuple[tuple[Node, ...], tuple[Values, 
 
 def _waits(lists: Sequence[Lists]) -> tuple[Index, Index]:
     """Who waits for which id, of all lists."""
-    waiting = [np.repeat(np.arange(len(one.offset) - 1), np.diff(one.offset)) for one in lists]
-    ids = [one.item[: one.offset[-1]] for one in lists]
+    waiting = [
+        np.repeat(np.arange(len(dependencies.offset) - 1), np.diff(dependencies.offset))
+        for dependencies in lists
+    ]
+    ids = [dependencies.item[: dependencies.offset[-1]] for dependencies in lists]
     return np.concatenate(waiting), np.concatenate(ids)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
-from traces.chakra.files import Files, RankFile
-from traces.chakra.schema import OWN, Node, Values
+from traces.chakra.files import ChakraFiles, RankFile
+from traces.chakra.schema import OWN, AttributeValues, ChakraNode
+from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
 _SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
@@ -27,7 +28,7 @@ _CALL, _LAGS, _FAR, _FAR_LAGS = (
 )
 
 
-def load_own(path: Path, files: Files) -> Loaded:
+def load_own(path: Path, files: ChakraFiles) -> Loaded:
     """Read the workload that was written.
 
     Raises
@@ -53,13 +54,13 @@ def load_own(path: Path, files: Files) -> Loaded:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _OpRows:
     """Ops of all files in the order of their index, and calls of theirs."""
 
     rank: list[int] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    values: list[Values] = field(default_factory=list)
-    calls: dict[int, Values] = field(default_factory=dict)
+    nodes: list[ChakraNode] = field(default_factory=list)
+    values: list[AttributeValues] = field(default_factory=list)
+    calls: dict[int, AttributeValues] = field(default_factory=dict)
 
     def sort(self) -> None:
         """Put the ops into their order; none may be missing, nor stand twice."""
@@ -69,9 +70,9 @@ class _Rows:
         self.values = [self.values[at] for at in order]
 
 
-def _workload(files: Files) -> Workload:
+def _workload(files: ChakraFiles) -> Workload:
     shared = files.ranks[0].own
-    rows = _Rows()
+    rows = _OpRows()
     for file in files.ranks:
         _read(file, shared, rows)
     rows.sort()
@@ -83,12 +84,12 @@ def _workload(files: Files) -> Workload:
     what = _column(rows, "what", np.uint8)
     for code in np.unique(what).tolist():
         What(code)  # which raises ValueError if there is no such
-    name, names = _indexed([node.name for node in rows.nodes])
+    names = ValueIndex[str]()
     return Workload(
         what=what,
         rank=np.array(rows.rank, dtype=np.int32),
-        lane=_in_table([one[f"{OWN}lane"] for one in rows.values], lanes),
-        name=name,
+        lane=_in_table([attributes[f"{OWN}lane"] for attributes in rows.values], lanes),
+        name=names.column(node.name for node in rows.nodes),
         call=_column(rows, "call", np.int32, -1),
         duration=_column(rows, "duration", np.float64),
         ready=_column(rows, "ready", np.float64, 0.0),
@@ -97,7 +98,7 @@ def _workload(files: Files) -> Workload:
         edges=_edges(rows),
         calls=_calls(calls),
         groups=tuple(groups),
-        names=names,
+        names=tuple(names.index),
         lanes=tuple(lanes),
         job_ranks=_number(shared["job_ranks"]),
         notes=tuple(_texts(shared["notes"])),
@@ -106,7 +107,7 @@ def _workload(files: Files) -> Workload:
     )
 
 
-def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
+def _read(file: RankFile, shared: Mapping[str, object], rows: _OpRows) -> None:
     where = file.trace.file
     for name in _SHARED:
         if file.own.get(name) != shared.get(name):
@@ -126,7 +127,7 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _Rows) -> None:
             raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own[_CALL]}")
 
 
-def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
+def _check_whole(files: ChakraFiles, rows: _OpRows, ops: int) -> None:
     """Refuse files of which one has an op that another has, or that none has."""
     ids = [node.id for node in rows.nodes]
     if ids == list(range(ops)):
@@ -143,32 +144,26 @@ def _check_whole(files: Files, rows: _Rows, ops: int) -> None:
 _NOT_GIVEN = object()
 
 
-def _column(rows: _Rows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
+def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) -> NDArray[Any]:
     """Collect an attribute of every op; one that has no usual value must be there."""
     key = f"{OWN}{name}"
     if usual is _NOT_GIVEN:
-        return np.array([one[key] for one in rows.values], dtype=dtype)
-    return np.array([one.get(key, usual) for one in rows.values], dtype=dtype)
+        return np.array([attributes[key] for attributes in rows.values], dtype=dtype)
+    return np.array([attributes.get(key, usual) for attributes in rows.values], dtype=dtype)
 
 
-def _known(rows: _Rows, name: str) -> NDArray[np.float64] | None:
+def _known(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     """Collect an attribute that is known of some ops; None if of none."""
-    found = _column(rows, name, np.float64, math.nan)
-    return None if np.isnan(found).all() else found
-
-
-def _indexed(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each text, and the texts in the order in which they were first seen."""
-    table: dict[str, int] = {}
-    return np.array([table.setdefault(text, len(table)) for text in texts], np.int32), tuple(table)
+    column = _column(rows, name, np.float64, math.nan)
+    return None if np.isnan(column).all() else column
 
 
 def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
-    index = {text: place for place, text in enumerate(table)}
+    index = {text: number for number, text in enumerate(table)}
     return np.array([index[text] for text in texts], dtype=np.int32)
 
 
-def _calls(calls: Sequence[Values]) -> Calls:
+def _calls(calls: Sequence[AttributeValues]) -> Calls:
     rows = Calls.of(
         [
             CallRow(
@@ -189,7 +184,7 @@ def _calls(calls: Sequence[Values]) -> Calls:
     return replace(rows, factor=factor, late=late)
 
 
-def _edges(rows: _Rows) -> Edges:
+def _edges(rows: _OpRows) -> Edges:
     """Collect what each op waits for on its own rank, and on others."""
     sources: list[int] = []
     lags: list[float] = []
@@ -203,7 +198,7 @@ def _edges(rows: _Rows) -> Edges:
         lags += own.get(_FAR_LAGS, ())
         counts.append(len(near) + len(far))
         if len(lags) != len(sources):
-            raise ValueError(f"node {node.id} has not as many lags as dependencies")
+            raise ValueError(f"node {node.id}: lags and dependencies must have equal length")
     target = np.repeat(np.arange(len(counts)), counts)
     return Edges.of(len(counts), np.array(sources, dtype=np.int64), target, np.array(lags))
 
@@ -217,18 +212,18 @@ def _number(value: object) -> int:
 def _texts(value: object) -> list[str]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
-    return [str(one) for one in value]
+    return [str(text) for text in value]
 
 
 def _by_rank(workload: Workload, column: Any, most: Any) -> dict[int, float]:
-    found = {}
+    extremes = {}
     for rank in workload.ranks:
         own = column[(workload.rank == rank) & ~np.isnan(column)]
-        found[rank] = float(most(own)) if len(own) else math.nan
-    return found
+        extremes[rank] = float(most(own)) if len(own) else math.nan
+    return extremes
 
 
-def _coverage(files: Files, workload: Workload) -> Coverage:
+def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:
     device = (workload.what == What.COMPUTE) | (workload.what >= What.COLLECTIVE)
     from_host = workload.what[workload.edges.source] == What.HOST
     launched = np.zeros(len(workload), dtype=bool)

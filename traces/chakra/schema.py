@@ -1,9 +1,9 @@
 """Chakra's protobuf messages, their descriptors built at run time: no generated files, no protoc.
 
 Field numbers are those of mlcommons/chakra ``schema/protobuf/et_def.proto``. The first message of a
-file was once ``GlobalMetadata {attr = 1}`` and is ``{version = 1, attr = 2}`` now.
-
-Attributes of Chakra nodes as values: what nodes have alike is decoded once.
+file was once ``GlobalMetadata {attr = 1}`` and is ``{version = 1, attr = 2}`` now. Attributes of
+nodes are left encoded until :class:`Attributes` makes values of them: what nodes have alike is
+decoded once.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ _FIRST_VALUE = 3
 """The number of the first field of ``AttributeProto.value``; one and a list of each type follow."""
 
 
-class Attribute(Protocol):
+class ChakraAttribute(Protocol):
     """``AttributeProto``: a name and one value of any of the types."""
 
     name: str
@@ -67,7 +67,7 @@ class Attribute(Protocol):
         """Name the field that holds the value."""
 
 
-class Metadata(Protocol):
+class ChakraMetadata(Protocol):
     """``GlobalMetadata``."""
 
     version: str
@@ -77,8 +77,8 @@ class Metadata(Protocol):
         """Encode the message."""
 
 
-class Node(Protocol):
-    """``Node``: one op of one rank."""
+class ChakraNode(Protocol):
+    """``ChakraNode``: one op of one rank."""
 
     id: int
     name: str
@@ -209,7 +209,7 @@ _READ = frozenset(
     )
 )
 
-Values = dict[str, Any]
+AttributeValues = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -220,10 +220,10 @@ class Attributes:
     very same values, by which one tells cheaply that two nodes are alike.
     """
 
-    _all: dict[tuple[bytes, ...], Values] = field(default_factory=dict)
+    _all: dict[tuple[bytes, ...], AttributeValues] = field(default_factory=dict)
     _one: dict[bytes, tuple[str, Any]] = field(default_factory=dict)
 
-    def values(self, attributes: Sequence[bytes]) -> Values:
+    def values(self, attributes: Sequence[bytes]) -> AttributeValues:
         """Attributes that are read, by name; of two with one name the first, as in ASTRA-sim.
 
         Raises
@@ -232,23 +232,23 @@ class Attributes:
             If one is not of Chakra's schema.
         """
         key = tuple(attributes)
-        found = self._all.get(key)
-        if found is None:
-            found = self._all[key] = {}
+        known = self._all.get(key)
+        if known is None:
+            known = self._all[key] = {}
             for name, value in map(self._decoded, key):
                 if name in _READ or name.startswith(OWN):
-                    found.setdefault(name, value)
-        return found
+                    known.setdefault(name, value)
+        return known
 
     def _decoded(self, attribute: bytes) -> tuple[str, Any]:
-        found = self._one.get(attribute)
-        if found is None:
+        known = self._one.get(attribute)
+        if known is None:
             message = AttributeMessage.FromString(attribute)
-            found = self._one[attribute] = (message.name, value_of(message))
-        return found
+            known = self._one[attribute] = (message.name, attribute_value(message))
+        return known
 
 
-def value_of(attribute: Any) -> Any:
+def attribute_value(attribute: Any) -> Any:
     """Take the value of an attribute, whichever field it stands in; None if in none."""
     which = attribute.WhichOneof("value")
     if which is None:

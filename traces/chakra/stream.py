@@ -14,14 +14,14 @@ from traces.chakra.plain import Plain, plain
 from traces.chakra.schema import (
     OWN,
     Attributes,
+    AttributeValues,
+    ChakraMetadata,
+    ChakraNode,
     ManyMessage,
-    Metadata,
     MetadataMessage,
-    Node,
     NodeMessage,
     OldMetadataMessage,
     PackedMessage,
-    Values,
 )
 
 _MOST_VARINT = 10
@@ -33,7 +33,7 @@ _MORE = 0x80
 _FIELD_1 = b"\n"
 """How a message of many begins that is field 1 of another."""
 _NEWER = frozenset({11})
-"""Fields of ``Node`` that are known and not read: ``storage``."""
+"""Fields of ``ChakraNode`` that are known and not read: ``storage``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +45,27 @@ class ChakraTrace:
     """
 
     file: Path
-    metadata: Metadata
+    metadata: ChakraMetadata
     unused: dict[str, int]
-    decoded: Callable[[], tuple[list[Node], list[Values]]]
+    decoded: Callable[[], tuple[list[ChakraNode], list[AttributeValues]]]
     plain: Plain | None = None
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ChakraNode]:
         """Every node, in the order of the file."""
         return self._every[0]
 
     @property
-    def values(self) -> list[Values]:
+    def values(self) -> list[AttributeValues]:
         """Attributes of every node."""
         return self._every[1]
 
     @cached_property
-    def _every(self) -> tuple[list[Node], list[Values]]:
+    def _every(self) -> tuple[list[ChakraNode], list[AttributeValues]]:
         return self.decoded()
 
 
-def decode(path: Path, data: bytes) -> ChakraTrace:
+def decode_stream(path: Path, data: bytes) -> ChakraTrace:
     """Read the messages of a ``.et`` file that is in memory, unpacked.
 
     Raises
@@ -75,10 +75,12 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
     """
     begun = _length(data, 0)
     first = begun and _metadata(data[begun[1] : sum(begun)])
-    if begun and first and not any(one.name.startswith(OWN) for one in first.attr):
-        found = plain(data, sum(begun))
-        if found is not None:
-            return ChakraTrace(path, first, {}, lambda: _decoded(path, _pieces(path, data)), found)
+    if begun and first and not any(attribute.name.startswith(OWN) for attribute in first.attr):
+        columns = plain(data, sum(begun))
+        if columns is not None:
+            return ChakraTrace(
+                path, first, {}, lambda: _decoded(path, _pieces(path, data)), columns
+            )
     pieces = _pieces(path, data)
     if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
@@ -93,12 +95,12 @@ def decode(path: Path, data: bytes) -> ChakraTrace:
     return ChakraTrace(path, metadata, unused, lambda: (nodes, values))
 
 
-def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[Node], list[Values]]:
+def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[ChakraNode], list[AttributeValues]]:
     nodes = _together(pieces) or _one_by_one(path, pieces)
     return nodes, _values(path, nodes)
 
 
-def _together(pieces: list[bytes]) -> list[Node] | None:
+def _together(pieces: list[bytes]) -> list[ChakraNode] | None:
     """Decode all nodes at once; None if one is damaged, or has fields that are not read."""
     try:
         many = ManyMessage.FromString(_FIELD_1.join([b"", *pieces[1:]]))
@@ -109,8 +111,8 @@ def _together(pieces: list[bytes]) -> list[Node] | None:
     return list(many.nodes) if many.ByteSize() == size else None
 
 
-def _one_by_one(path: Path, pieces: list[bytes]) -> list[Node]:
-    nodes: list[Node] = []
+def _one_by_one(path: Path, pieces: list[bytes]) -> list[ChakraNode]:
+    nodes: list[ChakraNode] = []
     for piece in pieces[1:]:
         body = _body(piece)
         try:
@@ -120,9 +122,9 @@ def _one_by_one(path: Path, pieces: list[bytes]) -> list[Node]:
     return nodes
 
 
-def _values(path: Path, nodes: Sequence[Node]) -> list[Values]:
+def _values(path: Path, nodes: Sequence[ChakraNode]) -> list[AttributeValues]:
     values_of = Attributes().values
-    values: list[Values] = []
+    values: list[AttributeValues] = []
     try:
         values.extend(values_of(node.attr) for node in nodes)
     except DecodeError as error:
@@ -131,22 +133,22 @@ def _values(path: Path, nodes: Sequence[Node]) -> list[Values]:
     return values
 
 
-def _no_node(path: Path, place: int, size: int, error: DecodeError) -> TraceError:
-    return TraceError(f"{path}: message {place + 1} ({size} bytes) is no Chakra node: {error}")
+def _no_node(path: Path, position: int, size: int, error: DecodeError) -> TraceError:
+    return TraceError(f"{path}: message {position + 1} ({size} bytes) is no Chakra node: {error}")
 
 
-def packed(path: Path, metadata: Metadata, nodes: Iterable[Node]) -> ChakraTrace:
-    """Make what :func:`decode` does of whole messages."""
-    found = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
+def packed(path: Path, metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> ChakraTrace:
+    """Make what :func:`decode_stream` does of whole messages."""
+    packed_nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
     values_of = Attributes().values
-    values = [values_of(node.attr) for node in found]
-    return ChakraTrace(path, metadata, {}, lambda: (found, values))
+    values = [values_of(node.attr) for node in packed_nodes]
+    return ChakraTrace(path, metadata, {}, lambda: (packed_nodes, values))
 
 
-def encode(metadata: Metadata, nodes: Iterable[Node]) -> bytes:
+def encode_stream(metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> bytes:
     """Write the messages as the content of a ``.et`` file."""
     pieces: list[bytes] = []
-    messages: tuple[Metadata | Node, ...] = (metadata, *nodes)
+    messages: tuple[ChakraMetadata | ChakraNode, ...] = (metadata, *nodes)
     for message in messages:
         body = message.SerializeToString()
         pieces.append(_varint(len(body)))
@@ -165,12 +167,16 @@ def is_stream(head: bytes) -> bool:
     metadata = _metadata(head[at : at + size])
     if metadata is None or len(UnknownFieldSet(cast("Message", metadata))):
         return False
-    told = bool(metadata.version or metadata.attr)
+    says_something = bool(metadata.version or metadata.attr)
     following = _length(head, at + size)
     if following is None:
-        return told
+        return says_something
     size, at = following
-    return told if at + size > len(head) else _is_node(head[at : at + size], lenient=told)
+    return (
+        says_something
+        if at + size > len(head)
+        else _is_node(head[at : at + size], lenient=says_something)
+    )
 
 
 def _pieces(path: Path, data: bytes) -> list[bytes]:
@@ -181,13 +187,13 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
         size = data[at]
         begin = at + 1
         if size >= _MORE:
-            found = _length(data, at)
-            if found is None:
+            length = _length(data, at)
+            if length is None:
                 raise TraceError(
                     f"{path}: message {len(pieces)} at byte {at}: its length is no varint: "
                     "the file is damaged, or cut short, or no Chakra trace"
                 )
-            size, begin = found
+            size, begin = length
         if begin + size > end:
             raise TraceError(
                 f"{path}: message {len(pieces)} at byte {at} says it has {size} bytes, and "
@@ -199,17 +205,17 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
 
 
 def _body(piece: bytes) -> bytes:
-    found = _length(piece, 0)
-    return piece if found is None else piece[found[1] :]
+    length = _length(piece, 0)
+    return piece if length is None else piece[length[1] :]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:
     """Read the varint at a place: its value and where it ends; None if there is none."""
     size = 0
-    for place, byte in enumerate(data[at : at + _MOST_VARINT]):
-        size |= (byte & 0x7F) << (7 * place)
+    for digit, byte in enumerate(data[at : at + _MOST_VARINT]):
+        size |= (byte & 0x7F) << (7 * digit)
         if byte < 0x80:
-            return size, at + place + 1
+            return size, at + digit + 1
     return None
 
 
@@ -222,14 +228,14 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def _metadata(piece: bytes) -> Metadata | None:
+def _metadata(piece: bytes) -> ChakraMetadata | None:
     """Decode the first message, whichever schema it is of; None if it is of neither.
 
     An attribute of the old schema stands where the new one has the version, and begins with the
     tag of its name, a line feed, which no version does.
     """
     try:
-        metadata: Metadata = MetadataMessage.FromString(piece)
+        metadata: ChakraMetadata = MetadataMessage.FromString(piece)
         if not metadata.version.startswith("\n"):
             return metadata
     except DecodeError:
@@ -241,21 +247,21 @@ def _metadata(piece: bytes) -> Metadata | None:
     metadata = MetadataMessage()
     metadata.attr.extend(
         MetadataMessage.FromString(
-            b"\x12" + _varint(one.ByteSize()) + one.SerializeToString()
+            b"\x12" + _varint(attribute.ByteSize()) + attribute.SerializeToString()
         ).attr[0]
-        for one in old.attr
+        for attribute in old.attr
     )
     return metadata
 
 
-def _is_newer(node: Node) -> bool:
+def _is_newer(node: ChakraNode) -> bool:
     unknown = UnknownFieldSet(cast("Message", node))
-    return any(unknown[place].field_number not in _NEWER for place in range(len(unknown)))
+    return any(unknown[index].field_number not in _NEWER for index in range(len(unknown)))
 
 
 def _is_node(piece: bytes, *, lenient: bool) -> bool:
     try:
-        node: Node = NodeMessage.FromString(piece)
+        node: ChakraNode = NodeMessage.FromString(piece)
     except DecodeError:
         return False
     return not _is_newer(node) and (lenient or bool(node.name or node.attr))
@@ -263,8 +269,8 @@ def _is_node(piece: bytes, *, lenient: bool) -> bool:
 
 def _begins_metadata(piece: bytes) -> bool:
     """Whether a message that is longer than what was read begins with an attribute or a version."""
-    found = _length(piece, 1)
-    if piece[:1] not in (b"\x0a", b"\x12") or found is None:
+    length = _length(piece, 1)
+    if piece[:1] not in (b"\x0a", b"\x12") or length is None:
         return False
-    size, begin = found
+    size, begin = length
     return begin + size <= len(piece) and _metadata(piece[: begin + size]) is not None

@@ -1,4 +1,4 @@
-"""The wire format of Chakra's nodes as columns: a compiled pass over the bytes of a file.
+"""The wire format of Chakra's nodes as columns: a hot loop over the bytes of a file.
 
 Few nodes of a trace differ in more than their id, times and dependencies. Those are read here; what
 is left of a node, its *form*, is told apart byte by byte and left to the protobuf library, once for

@@ -30,12 +30,13 @@ from traces.chakra.schema import (
     OWN,
     RECV,
     SEND,
-    Metadata,
+    ChakraMetadata,
+    ChakraNode,
     MetadataMessage,
-    Node,
     NodeMessage,
 )
-from traces.chakra.stream import encode
+from traces.chakra.stream import encode_stream
+from traces.core.loaded import Loaded
 
 COMM_GROUPS = "comm_group.json"
 _VERSION = "0.0.4"
@@ -44,7 +45,21 @@ _SHARDS = ("all_gather", "gather")
 
 
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
-    """Write ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
+    """Write a workload as Chakra files.
+
+    Parameters
+    ----------
+    workload
+        What is written; reading the files gives it back.
+    directory
+        Made if need be.
+    prefix
+        What the files' names begin with.
+
+    Returns
+    -------
+    tuple of Path
+        ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
 
     Raises
     ------
@@ -60,7 +75,9 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
             "calls only as nodes"
         )
     files = {f"{prefix}.{rank}.et": body for rank, body in _bodies(workload)}
-    groups = {_group_name(number): list(one.ranks) for number, one in enumerate(workload.groups)}
+    groups = {
+        _group_name(number): list(group.ranks) for number, group in enumerate(workload.groups)
+    }
     files[COMM_GROUPS] = json.dumps(groups, indent=1).encode()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -69,6 +86,11 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
     except OSError as error:
         raise OutputError(f"{directory}: cannot be written: {error.strerror or error}") from error
     return tuple(directory / name for name in files)
+
+
+def save_chakra(loaded: Loaded, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
+    """Write what was loaded; files and errors as :func:`~traces.chakra.write.write_chakra`."""
+    return write_chakra(loaded.workload, directory, prefix)
 
 
 def _group_name(number: int) -> str:
@@ -95,7 +117,10 @@ def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
     )
     for rank in workload.ranks:
         ops = np.flatnonzero(workload.rank == rank).tolist()
-        yield rank, encode(_metadata(workload, rank, len(ops)), [_node(context, op) for op in ops])
+        yield (
+            rank,
+            encode_stream(_metadata(workload, rank, len(ops)), [_node(context, op) for op in ops]),
+        )
 
 
 def _tags(workload: Workload) -> list[int]:
@@ -118,7 +143,7 @@ def _before(workload: Workload) -> list[list[tuple[int, float]]]:
     return before
 
 
-def _metadata(workload: Workload, rank: int, ops: int) -> Metadata:
+def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
     message: Any = MetadataMessage(version=_VERSION)
     _set(message, "rank", "int64", rank)
     _set(message, "job_ranks", "int64", workload.job_ranks)
@@ -129,8 +154,8 @@ def _metadata(workload: Workload, rank: int, ops: int) -> Metadata:
     _set(message, "lanes", "string", list(workload.lanes))
     groups = [[group.label, list(group.ranks)] for group in workload.groups]
     _set(message, "groups", "string", json.dumps(groups))
-    found: Metadata = message
-    return found
+    metadata: ChakraMetadata = message
+    return metadata
 
 
 def _set(message: Any, name: str, scalar: str, value: object, *, own: bool = True) -> None:
@@ -143,7 +168,7 @@ def _set(message: Any, name: str, scalar: str, value: object, *, own: bool = Tru
         setattr(attribute, f"{scalar}_val", value)
 
 
-def _node(context: _Context, op: int) -> Node:
+def _node(context: _Context, op: int) -> ChakraNode:
     workload = context.workload
     view = workload.op(op)
     duration = view.duration
@@ -160,8 +185,8 @@ def _node(context: _Context, op: int) -> Node:
     _add_times(workload, message, op)
     _add_work(workload, message, op)
     _add_waits(context, message, op)
-    found: Node = message
-    return found
+    node: ChakraNode = message
+    return node
 
 
 def _spent(workload: Workload, op: int, call: Call, kind: int) -> float:
@@ -203,13 +228,13 @@ def _add_work(workload: Workload, message: Any, op: int) -> None:
 
 def _add_waits(context: _Context, message: Any, op: int) -> None:
     rank = context.workload.rank
-    near = [(one, lag) for one, lag in context.before[op] if rank[one] == rank[op]]
-    far = [(one, lag) for one, lag in context.before[op] if rank[one] != rank[op]]
-    message.data_deps.extend(one for one, _ in near)
+    near = [(source, lag) for source, lag in context.before[op] if rank[source] == rank[op]]
+    far = [(source, lag) for source, lag in context.before[op] if rank[source] != rank[op]]
+    message.data_deps.extend(source for source, _ in near)
     if any(lag for _, lag in near):
         _set(message, "lags", "double", [lag for _, lag in near])
     if far:
-        _set(message, "far_deps", "int64", [one for one, _ in far])
+        _set(message, "far_deps", "int64", [source for source, _ in far])
         _set(message, "far_lags", "double", [lag for _, lag in far])
 
 

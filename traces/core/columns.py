@@ -12,7 +12,7 @@ from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
 _Value = TypeVar("_Value")
 
 
-class Table(Generic[_Value]):
+class ValueIndex(Generic[_Value]):
     """Values in the order in which they were first seen, and the index of each."""
 
     def __init__(self) -> None:
@@ -27,8 +27,12 @@ class Table(Generic[_Value]):
         index = self.index
         return [index.setdefault(value, len(index)) for value in values]
 
+    def column(self, values: Iterable[_Value]) -> Ints:
+        """Return the index of each of many values as a column."""
+        return np.array(self.many(values), dtype=np.int32)
 
-class Rows:
+
+class EventRows:
     """Host or device events as they are read; ``lane`` is a thread or a stream."""
 
     def __init__(self) -> None:
@@ -99,7 +103,7 @@ def _column(values: "array[int] | array[float]", dtype: Any) -> NDArray[Any]:
     return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
 
 
-class Lanes:
+class LaneLabels:
     """Threads of processes or streams of devices, by the labels under which they are known.
 
     The owner is named in a label only where there are several: ``stream 7``, or ``device 1 stream
@@ -109,7 +113,7 @@ class Lanes:
     def __init__(self, owner: str, lane: str) -> None:
         self._words = (owner, lane)
         self._seen: dict[tuple[int | float | str | None, int | float | str | None], int] = {}
-        self._lanes: Table[tuple[int | str, int | str]] = Table()
+        self._lanes: ValueIndex[tuple[int | str, int | str]] = ValueIndex()
 
     def __call__(self, owner: int | float | str | None, lane: int | float | str | None) -> int:
         """Return the index of a lane, a new one if need be."""

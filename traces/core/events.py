@@ -5,8 +5,8 @@ Times are seconds since ``RankTrace.epoch`` (absolute, integer nanoseconds), so 
 survives.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -145,7 +145,31 @@ class ProfilerStep:
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """One rank's file. ``unused`` counts events by category that carry nothing a replay needs."""
+    """What one rank's file says.
+
+    Attributes
+    ----------
+    file, rank, rank_source
+        The file, the rank it is of, and how that is known.
+    world_size, backend, accelerator
+        Ranks of the job, None where the file does not tell; the backend of ``torch.distributed``
+        and the device, "" where it does not.
+    epoch
+        When the times of the events begin (ns since 1970, or on a clock that all ranks share).
+    host, device
+        Events of host threads, columns ``(host events,)``, and of streams, ``(device events,)``;
+        times in s since ``epoch``.
+    syncs, steps
+        What waited for what as CUPTI recorded it, and the annotated steps; sorted by start.
+    comms
+        What the file says about communication calls; ``comm`` of an event is an index into these.
+    groups
+        Communicators by the name that calls give them.
+    names, threads, streams
+        What the indices in the columns stand for.
+    unused
+        Events by category that carry nothing a replay needs.
+    """
 
     file: Path
     rank: int
@@ -166,6 +190,10 @@ class RankTrace:
     accelerator: str = ""
 
 
+EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
+"""Why a profiler's reader skips a file that :mod:`traces.pytorch_et` may be able to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A file of the directory that was not used, and why."""
@@ -176,9 +204,18 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The ranks that were recorded, sorted, of a job of ``job_ranks`` ranks.
+    """The ranks that were recorded of a job.
 
-    ``job_ranks_source`` says how their number is known, ``notes`` what else one should know.
+    Attributes
+    ----------
+    ranks
+        What the ranks recorded, sorted by rank.
+    job_ranks, job_ranks_source
+        How many ranks the job has, and how that is known.
+    skipped
+        Files that were not used, each with the reason.
+    notes
+        What else one should know, as sentences.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -186,3 +223,30 @@ class Job:
     job_ranks_source: str
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+_FIELDS = tuple(column.name for column in fields(CommRecord))
+
+
+def merged_record(records: Sequence[CommRecord]) -> CommRecord:
+    """Make one record of several on the same call; the first that says something counts."""
+    joined = records[0]
+    for record in records[1:]:
+        open_fields = {
+            name: getattr(record, name)
+            for name in _FIELDS
+            if getattr(joined, name) in (None, "", ())
+        }
+        joined = replace(joined, **open_fields)
+    return joined
+
+
+def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
+    """Find the host row that launched each device row of the trace; -1 where it is not in it."""
+    host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
+    if not len(host):
+        return np.full(len(trace.device), -1, dtype=np.int64)
+    host = host[np.argsort(trace.host.correlation[host], kind="stable")]
+    known = trace.host.correlation[host]
+    at = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
+    return np.where(known[at] == trace.device.correlation, host[at], -1)

@@ -1,30 +1,20 @@
-"""The bytes of a file, unpacked where it is gzip, within bounds.
-
-Python's cycle collector, kept from looking through millions of values that make no cycles.
-
-Protobuf message classes built when needed, from a table: no generated files, no ``protoc``.
-
-Only the fields a reader uses are listed; protobuf skips the others.
-"""
+"""How files are read: their bytes, unpacked within bounds, and without Python's cycle collector."""
 
 import gc
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from simulator.errors import TraceError
 
-_GZIP = b"\x1f\x8b"
-_AS_GZIP = 31
+GZIP = b"\x1f\x8b"
+AS_GZIP = 31
 """``wbits`` of zlib for the gzip format."""
 _BOMB = 400
 """Traces shrink 10 to 60 times; a file that unpacks to more than this is not one."""
-_HEAD = 1 << 16
+HEAD = 1 << 16
 """Bytes that tell what a file is."""
 
 
@@ -37,11 +27,11 @@ def unpack(path: Path) -> bytes:
         If it cannot be read, is damaged or cut short, or unpacks to more than a trace does.
     """
     data = _bytes(path, -1)
-    if not data.startswith(_GZIP):
+    if not data.startswith(GZIP):
         return data.removeprefix(BOM_UTF8)
-    limit = _BOMB * len(data) + _HEAD
+    limit = _BOMB * len(data) + HEAD
     pieces = []
-    while data.startswith(_GZIP):
+    while data.startswith(GZIP):
         piece, data = _member(path, data, limit)
         pieces.append(piece)
     if data.strip(b"\0"):
@@ -57,13 +47,30 @@ def head_of(path: Path) -> bytes:
     TraceError
         If it cannot be read, or its gzip data are damaged.
     """
-    head = _bytes(path, _HEAD)
-    if not head.startswith(_GZIP):
+    head = _bytes(path, HEAD)
+    if not head.startswith(GZIP):
         return head.removeprefix(BOM_UTF8)
     try:
-        return zlib.decompressobj(_AS_GZIP).decompress(head, _HEAD).removeprefix(BOM_UTF8)
+        return zlib.decompressobj(AS_GZIP).decompress(head, HEAD).removeprefix(BOM_UTF8)
     except zlib.error as error:
         raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
+
+
+def beginning(path: Path, size: int = HEAD) -> bytes:
+    """Read the first bytes of a file, unpacked where it is gzip; none where that is damaged.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
+    head = _bytes(path, HEAD)
+    if not head.startswith(GZIP):
+        return head[:size]
+    try:
+        return zlib.decompressobj(AS_GZIP).decompress(head, size)
+    except zlib.error:
+        return b""
 
 
 def _bytes(path: Path, size: int) -> bytes:
@@ -76,7 +83,7 @@ def _bytes(path: Path, size: int) -> bytes:
 
 
 def _member(path: Path, data: bytes, limit: int) -> tuple[bytes, bytes]:
-    unpacker = zlib.decompressobj(_AS_GZIP)
+    unpacker = zlib.decompressobj(AS_GZIP)
     try:
         piece = unpacker.decompress(data, limit)
     except zlib.error as error:
@@ -111,40 +118,3 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-Fields = Sequence[tuple[int, str, str]]
-"""``(number, name, type)``; a type with a ``*`` is repeated, one in capitals is a message."""
-
-_FIELD = descriptor_pb2.FieldDescriptorProto
-
-
-def message_class(messages: Mapping[str, Fields], name: str) -> Any:
-    r"""Return the class of the message ``name``; ``messages`` maps each message to its fields.
-
-    Examples
-    --------
-    >>> Pair = message_class({"Pair": [(1, "key", "int64"), (2, "tags", "string*")]}, "Pair")
-    >>> Pair.FromString(b"\x08\x05\x12\x01a").tags[0]
-    'a'
-    """
-    file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto3")
-    for message, fields in messages.items():
-        described = file.message_type.add(name=message)
-        for number, field, type_name in fields:
-            _add_field(described, number, field, type_name)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"own.{name}"))
-
-
-def _add_field(message: Any, number: int, name: str, type_name: str) -> None:
-    repeated = type_name.endswith("*")
-    type_name = type_name.removesuffix("*")
-    label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=number, label=label)
-    scalar = f"TYPE_{type_name.upper()}"
-    if type_name[0].isupper():
-        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".own.{type_name}"
-    else:
-        field.type = getattr(_FIELD, scalar)

@@ -1,7 +1,4 @@
-"""What a trace held, what could be used of it, and why not the rest.
-
-What every format's reader returns: a step as a workload, and what of the file it covers.
-"""
+"""What every format's reader returns: a step as a workload, and what of the trace it covers."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -55,13 +52,40 @@ def worst(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage line, in full.
+    """What of a trace could be used, and why not the rest: the coverage line, in full.
 
-    ``launches_paired`` counts the kernels whose launch is in the trace, ``collectives`` the calls
-    of the job, ``collectives_matched`` those that every traced member of the group joined,
-    ``sizes_known`` those whose size the trace tells. ``starts`` counts device ops by what explains
-    their start, ``gaps`` are the worst of those that nothing explains. ``clock_offset`` is what was
-    taken off a rank's clock (s).
+    Attributes
+    ----------
+    step
+        The step that was taken: its number, or ``all``.
+    steps
+        Numbers of the steps that the trace has.
+    ranks, ranks_in_job
+        The ranks that were recorded, and how many the job has.
+    kernels, launches_paired
+        Kernels of the step, and those whose launch is in the trace.
+    collectives, collectives_matched, sizes_known
+        Calls of the job, those that every recorded member of the group joined, and those whose size
+        the trace tells.
+    starts
+        Device ops by what explains their start: a word of :data:`EXPLAINED_BY`, or ``unexplained``.
+    clock_offset
+        What was taken off a rank's clock (s).
+    unused
+        Events by category that carry nothing a replay needs, or could not be used.
+    skipped
+        Files that were not used, each with the reason.
+    notes
+        What else one should know, as sentences.
+    gaps
+        The longest of the starts that nothing explains.
+
+    Examples
+    --------
+    >>> from traces.load import load
+    >>> coverage = load("traces/samples/gloo-ddp-4").coverage
+    >>> coverage.ranks, coverage.collectives_matched, coverage.bytes_known
+    ((0, 1, 2, 3), 4, 1.0)
     """
 
     step: str
@@ -129,10 +153,15 @@ MEDIAN, ALL = "median", "all"
 class Options:
     """How profiler traces are read: other formats have none of this to choose.
 
-    ``kernels`` is a file of rules that tell kernels which communicate
-    (:mod:`traces.profiler.comm_kernels`); ``replicate`` gives ranks that were not recorded copies
-    of the programs of those that were (:mod:`traces.missing_ranks.replicate`); ``executions`` reads
-    Execution Traces beside the files also where these lack nothing.
+    Attributes
+    ----------
+    kernels
+        A YAML file of rules that tell which kernels communicate (:mod:`traces.core.comm_kernels`).
+    replicate
+        Give ranks that were not recorded copies of the programs of those that were
+        (:mod:`traces.missing_ranks.replicate`).
+    executions
+        Read Execution Traces beside the files also where these lack nothing.
     """
 
     kernels: Path | None = None
@@ -144,11 +173,26 @@ class Options:
 class Loaded:
     """A step as a workload, what was measured of it, and what of the trace it covers.
 
-    ``measured_step`` (s) is from the earliest start of the step on any rank to the last end of
-    any op of it, NaN where nothing was measured; ``measured_end`` has each measured rank's last
-    end, ``measured_begin`` its start. ``phases`` are the ranges that mark prefill and decode.
-    ``sm_coverage`` is the mean part of the multiprocessors that have a thread block while a kernel
-    runs, over the time of kernels; NaN where blocks are not recorded.
+    Attributes
+    ----------
+    trace
+        The path, as it was given.
+    workload
+        The step: ops, their edges and calls; times in s, sizes in B.
+    coverage
+        What of the trace could be used.
+    measured_step
+        Time (s) from the earliest start of the step on any rank to the last end of any op of it;
+        NaN where nothing was measured.
+    measured_begin, measured_end
+        When the step began on each measured rank, and when its last op ended (s).
+    accelerator
+        What the ranks ran on, "" where the trace does not tell.
+    phases
+        The ranges that mark prefill and decode.
+    sm_coverage
+        Mean part of the multiprocessors that have a thread block while a kernel runs, over the time
+        of kernels; NaN where blocks are not recorded.
     """
 
     trace: str

@@ -41,10 +41,10 @@ def is_kineto(head: bytes) -> bool:
 
 def is_xplane(head: bytes) -> bool:
     """Whether a file that begins so is an ``XSpace``: its first field is a plane with a name."""
-    found = _FIRST_PLANE.match(head[:64])
-    if found is None:
+    plane = _FIRST_PLANE.match(head[:64])
+    if plane is None:
         return False
-    name = head[found.end() - 1 : found.end() - 1 + found[1][0]]
+    name = head[plane.end() - 1 : plane.end() - 1 + plane[1][0]]
     return name.isascii() and name.decode().isprintable() and name.startswith(_PLANES)
 
 
@@ -74,8 +74,8 @@ def is_tar(head: bytes) -> bool:
 def is_execution_trace(head: bytes) -> bool:
     """Whether a file that begins so is an Execution Trace, or a tar archive of some."""
     begun = head[max(0, head.find(b"{")) :] if is_tar(head) else head.lstrip()
-    told = begun.startswith(b"{") and _ET_SCHEMA.search(begun) is not None
-    return told and all(key in begun for key in _ET_KEYS)
+    has_schema = begun.startswith(b"{") and _ET_SCHEMA.search(begun) is not None
+    return has_schema and all(key in begun for key in _ET_KEYS)
 
 
 def is_plan(head: bytes) -> bool:

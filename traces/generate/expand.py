@@ -1,6 +1,6 @@
-"""From the programs of the stages to the workload of the job: every rank runs its stage's program.
+"""SPMD expansion: from the programs of the stages to a workload, each rank running its stage's.
 
-Ranks come in order, each with all its ops in a row, so that equal ranks stay easy to recognise.
+Ranks are in order, each with all its ops in a row, so that equal ranks stay easy to recognise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
 from simulator.workload import KINDS, Calls, Edges, Floats, Group, Ints, Workload
-from traces.generate.parallelism import Parallelism, stage_ranks
-from traces.generate.program import Channel, Program
+from traces.generate.parallelism import stage_ranks
+from traces.generate.plan import GenerationPlan
+from traces.generate.program import Channel, ChannelKey, RankProgram
 
-Key = tuple[str, int, int]
 
-
-class _Columns(NamedTuple):
+class _RankColumns(NamedTuple):
     """Columns of the ops of one stage's ranks."""
 
     what: NDArray[np.uint8]
@@ -32,38 +31,31 @@ class _Columns(NamedTuple):
     traffic: Floats
 
 
-def tile(
-    programs: Sequence[Program],
-    parallelism: Parallelism,
-    notes: tuple[str, ...],
-    replicas: int | None = None,
-) -> Workload:
+def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     """Give every rank its stage's program; ``programs`` are in the order of the stages.
 
-    Only the ranks of the first ``replicas`` replicas are in the workload; None: all of them.
+    Only the ranks of the first ``plan.replicas`` replicas are in the workload; None: all of them.
+
+    Raises
+    ------
+    WorkloadError
+        If there are more ops than 32 bits can number.
     """
-    kept = parallelism.ranks_per_stage
-    if replicas is not None:
-        kept = replicas * parallelism.cp * parallelism.tp
+    p = plan.parallelism
+    kept = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
     ops = kept * sum(len(program.what) for program in programs)
     if ops > np.iinfo(np.int32).max:
         raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
-    ranks = [stage_ranks(parallelism, program.stage)[:kept] for program in programs]
-    channels = _joined_by(programs[0].channels.all, np.concatenate(ranks))
-    first_call = dict(
-        zip(
-            channels,
-            accumulate((len(c.calls) * len(c.groups) for c in channels.values()), initial=0),
-            strict=False,
-        )
-    )
+    ranks = [stage_ranks(p, program.stage)[:kept] for program in programs]
+    channels = _joined_by(programs[0].channels.by_key, np.concatenate(ranks))
+    first_call = _first_calls(channels)
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
     stages = [
-        _columns(program, (own, channels), first_call, (lanes, names))
+        _columns(program, lanes, names, own, _calls_of(program, own, channels, first_call))
         for program, own in zip(programs, ranks, strict=True)
     ]
-    columns = _Columns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
+    columns = _RankColumns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
     calls, groups = _calls(list(channels.values()))
     return Workload(
         **columns._asdict(),
@@ -75,12 +67,14 @@ def tile(
         groups=groups,
         names=tuple(names),
         lanes=tuple(lanes),
-        job_ranks=parallelism.ranks,
-        notes=notes,
+        job_ranks=p.ranks,
+        notes=plan.assumptions,
     )
 
 
-def _joined_by(channels: Mapping[Key, Channel], ranks: NDArray[np.int64]) -> dict[Key, Channel]:
+def _joined_by(
+    channels: Mapping[ChannelKey, Channel], ranks: NDArray[np.int64]
+) -> dict[ChannelKey, Channel]:
     """Return the channels with only the groups that some of the ranks are in."""
     return {
         key: replace(channel, groups=channel.groups[np.isin(channel.groups, ranks).any(axis=1)])
@@ -88,26 +82,31 @@ def _joined_by(channels: Mapping[Key, Channel], ranks: NDArray[np.int64]) -> dic
     }
 
 
+def _first_calls(channels: Mapping[ChannelKey, Channel]) -> dict[ChannelKey, int]:
+    """Return the number of each channel's first call: channels one after another."""
+    counts = (len(channel.calls) * len(channel.groups) for channel in channels.values())
+    return dict(zip(channels, accumulate(counts, initial=0), strict=False))
+
+
 def _table(columns: Iterable[list[str]]) -> dict[str, int]:
     return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
 
 
 def _columns(
-    program: Program,
-    whose: tuple[NDArray[np.int64], Mapping[Key, Channel]],
-    first_call: dict[Key, int],
-    tables: tuple[dict[str, int], dict[str, int]],
-) -> _Columns:
-    lanes, names = tables
-    ranks, channels = whose
+    program: RankProgram,
+    lanes: Mapping[str, int],
+    names: Mapping[str, int],
+    ranks: NDArray[np.int64],
+    call: Ints,
+) -> _RankColumns:
     copies, ops = len(ranks), len(program.what)
     work = np.array(program.work, dtype=np.float64).reshape(-1, 2)
-    return _Columns(
+    return _RankColumns(
         what=np.tile(np.array(program.what, dtype=np.uint8), copies),
         rank=np.repeat(ranks.astype(np.int32), ops),
-        lane=np.tile(np.array([lanes[one] for one in program.lane], dtype=np.int32), copies),
-        name=np.tile(np.array([names[one] for one in program.name], dtype=np.int32), copies),
-        call=_calls_of(program, ranks, first_call, channels),
+        lane=np.tile(np.array([lanes[lane] for lane in program.lane], dtype=np.int32), copies),
+        name=np.tile(np.array([names[name] for name in program.name], dtype=np.int32), copies),
+        call=call,
         duration=np.tile(np.array(program.duration), copies),
         flops=np.tile(work[:, 0], copies),
         traffic=np.tile(work[:, 1], copies),
@@ -115,30 +114,30 @@ def _columns(
 
 
 def _calls_of(
-    program: Program,
+    program: RankProgram,
     ranks: NDArray[np.int64],
-    first_call: dict[Key, int],
-    channels: Mapping[Key, Channel],
+    channels: Mapping[ChannelKey, Channel],
+    first_call: Mapping[ChannelKey, int],
 ) -> Ints:
     """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
     call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
     number = np.array(program.number, dtype=np.int64)
     used = dict.fromkeys(key for key in program.channel if key is not None)
-    which = {key: index for index, key in enumerate(used)}
-    of_op = np.array([-1 if key is None else which[key] for key in program.channel])
-    for key, index in which.items():
+    index_of = {key: index for index, key in enumerate(used)}
+    of_op = np.array([-1 if key is None else index_of[key] for key in program.channel])
+    for key, index in index_of.items():
         channel = channels[key]
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
-        place = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
-        first = first_call[key] + group[order][place] * len(channel.calls)
+        member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
+        first = first_call[key] + group[order][member] * len(channel.calls)
         ops = np.flatnonzero(of_op == index)
         call[:, ops] = first[:, None] + number[ops]
     return call.ravel()
 
 
-def _edges(programs: Sequence[Program], copies: int) -> Edges:
-    """Edges of a program sorted once, and repeated for every rank."""
+def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
+    """Sort the edges of a program once, and repeat them for every rank."""
     offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
     targets: list[Ints] = []
     lags: list[Floats] = []
@@ -146,18 +145,18 @@ def _edges(programs: Sequence[Program], copies: int) -> Edges:
     for program in programs:
         length = len(program.what)
         pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
-        one = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+        own = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
         copy = np.arange(copies, dtype=np.int64)[:, None]
-        offsets.append((edges + copy * len(one.target) + one.offset[1:]).ravel())
-        targets.append((ops + copy * length + one.target).astype(np.int32).ravel())
-        lags.append(np.tile(one.lag, copies))
+        offsets.append((edges + copy * len(own.target) + own.offset[1:]).ravel())
+        targets.append((ops + copy * length + own.target).astype(np.int32).ravel())
+        lags.append(np.tile(own.lag, copies))
         ops += copies * length
-        edges += copies * len(one.target)
+        edges += copies * len(own.target)
     return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
 
 
 def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
-    """Table of calls; every group makes all calls of its channel."""
+    """Return all calls and groups; every group makes all calls of its channel."""
     groups: dict[Group, int] = {}
     of_call, kind, sequence, size = [], [], [], []
     dtype: list[str] = []

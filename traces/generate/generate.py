@@ -1,184 +1,193 @@
-"""A workload from a model's shape, before there is a trace.
+"""Generate a step from its plan, before there is a trace.
 
 A model card, degrees of parallelism, a run and an accelerator make the same graph of ops that a
-trace would: kernels timed by a roofline, collectives by their sizes, streams as lanes.
-
-How much a step computes and communicates: what formulas in papers state, and MFU needs.
+trace would: kernels timed by a roofline, collectives by their sizes, streams as lanes. What the
+step computes and communicates is counted besides, as formulas in papers state it and MFU needs it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
 
 from simulator.analysis.metrics import mfu
-from simulator.errors import WorkloadError
+from simulator.errors import TraceError, WorkloadError
 from simulator.workload import What, Workload
-from traces.core.loaded import Coverage, Loaded
-from traces.generate.expand import tile
-from traces.generate.kernel_times import Accelerator
+from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded
+from traces.generate.expand import expand
 from traces.generate.layers import chunks
-from traces.generate.model import Model
 from traces.generate.parallelism import Parallelism
-from traces.generate.pipeline import SCHEDULES, Phase, Pipeline, Slot
-from traces.generate.program import Channels, Program, with_launches
-from traces.generate.run import MicroBatch, Serving, Training, check, micro_batch, micro_batches
-from traces.generate.stage import Replicas, Stage, mail
+from traces.generate.plan import GenerationPlan, read_plan
+from traces.generate.program import RankProgram
+from traces.generate.run import Training, micro_batch, micro_batches, new_tokens
+from traces.generate.stage import stage_programs
+
+GENERATED = "generated"
+"""The name of a generated step."""
 
 
-class Volume(NamedTuple):
-    """Calls of one label and kind in the whole job, and the sum of their sizes (B).
+@dataclass(frozen=True, slots=True)
+class CallVolume:
+    """Calls of one label and kind in the whole job.
 
-    A call's size is S of nccl-tests: the larger of a rank's input and output.
+    Parameters
+    ----------
+    label
+        Of the groups: ``tp``, ``dp``, ``pp``, …
+    kind
+        Of the calls: ``all_reduce``, ``send_receive``, …
+    calls
+        How many there are.
+    size_bytes
+        Sum of their sizes (B). A call's size is S of nccl-tests: the larger of a rank's input and
+        output.
     """
 
+    label: str
+    kind: str
     calls: int
-    size: float
+    size_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """A step of the whole job.
+    """What a step of the whole job computes and communicates.
 
-    ``model_flops`` are those the model needs whatever the parallelism: nothing is recomputed or
-    computed twice (PaLM, arXiv 2204.02311, appendix B). ``flops`` are those of all kernels.
-    ``exchanged`` has a volume for every label of groups and kind of call.
+    Parameters
+    ----------
+    tokens
+        Tokens read or made.
+    model_flops
+        FLOPs that the model needs whatever the parallelism: nothing is recomputed or computed twice
+        (PaLM, arXiv 2204.02311, appendix B).
+    flops
+        FLOPs of all kernels.
+    exchanged
+        The calls of each label of groups and kind.
     """
 
     tokens: int
     model_flops: float
     flops: float
-    exchanged: Mapping[tuple[str, str], Volume]
-
-    def record(self) -> dict[str, object]:
-        """Return what a JSON answer says: one entry per label and kind, sizes in bytes."""
-        return {
-            "tokens": self.tokens,
-            "model_flops": self.model_flops,
-            "flops": self.flops,
-            "exchanged": [
-                {"label": label, "kind": kind, "calls": volume.calls, "size": volume.size}
-                for (label, kind), volume in self.exchanged.items()
-            ],
-        }
+    exchanged: Mapping[tuple[str, str], CallVolume]
 
     def mfu(self, step: float, *, ranks: int, peak: float) -> float:
         """MFU of ``model_flops`` in ``step`` s, as :func:`simulator.analysis.metrics.mfu`."""
         return mfu(self.model_flops, step=step, ranks=ranks, peak=peak)
 
 
-def model_flops(batch: MicroBatch, run: Training | Serving) -> float:
-    """FLOPs of the model on the sequences of one micro-batch: forward, and backward in training."""
-    alone = replace(batch, parallelism=Parallelism())
-    kernels = [
-        kernel
-        for chunk in chunks(alone)
-        for block in chunk
-        for part in block.parts
-        for kernel in part.kernels
-    ]
-    total = sum(kernel.forward.flops for kernel in kernels)
-    if isinstance(run, Training):
-        total += sum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
-    return total
+def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
+    """Generate the step of a plan.
 
+    Parameters
+    ----------
+    plan
+        Which step; with ``plan.replicas`` only the ranks of that many replicas are in the workload.
 
-def tokens(batch: MicroBatch, run: Training | Serving) -> int:
-    """Return the new tokens of a step of the whole job."""
-    if isinstance(run, Training):
-        return run.global_batch * run.sequence
-    return run.batch * batch.length * batch.parallelism.dp
-
-
-GENERATED = "generated"
-"""The name of a generated step."""
-
-
-def generate(
-    model: Model,
-    parallelism: Parallelism,
-    run: Training | Serving,
-    accelerator: Accelerator,
-    *,
-    launch: float | None = None,
-    replicas: int | None = None,
-) -> Workload:
-    """Make the workload of one step of a run.
-
-    ``launch`` is the time the host needs for each op (s); None leaves the host out. With
-    ``replicas`` only the ranks of that many data-parallel replicas are written down, groups and
-    all: :func:`traces.generate.representatives.copies` says for whom they stand,
-    :func:`simulator.folding.representatives.check` whether they do so on a network.
+    Returns
+    -------
+    Workload
+        The ops of the ranks, their calls, and what waits for what; times in s, sizes in B.
+    Volumes
+        FLOPs, tokens and bytes of the whole job, all replicas included.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other, or there are fewer replicas.
+        If the step has more ops than 32 bits can number.
 
     Examples
     --------
+    >>> from traces.generate.kernel_times import Accelerator
     >>> from traces.generate.model import load_model
-    >>> chip = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
-    >>> step = Training(micro_batch=1, global_batch=8, sequence=4096)
-    >>> workload = generate(load_model("llama-3.1-8b"), Parallelism(tp=4, dp=2), step, chip)
+    >>> plan = GenerationPlan(
+    ...     model=load_model("llama-3.1-8b"),
+    ...     parallelism=Parallelism(tp=4, dp=2),
+    ...     run=Training(micro_batch=1, global_batch=8, sequence=4096),
+    ...     accelerator=Accelerator(peak=989e12, memory_bandwidth=3.35e12),
+    ... )
+    >>> workload, volumes = generate(plan)
     >>> workload.job_ranks, sorted({group.label for group in workload.groups})
     (8, ['dp', 'tp'])
+    >>> volumes.exchanged["dp", "all_reduce"].calls
+    136
     """
-    if launch is not None and not (launch >= 0 and math.isfinite(launch)):
-        raise WorkloadError(f"launch {launch!r} is not a time")
-    if replicas is not None and not 1 <= replicas <= parallelism.dp:
-        raise WorkloadError(f"{replicas} replicas are not some of {parallelism.dp}")
-    programs = _programs(model, parallelism, run, accelerator)
-    if launch is not None:
-        programs = [with_launches(program, launch) for program in programs]
-    notes = _notes(model, parallelism, run, accelerator)
-    if replicas is not None and replicas < parallelism.dp:
-        notes.append(f"{replicas} of {parallelism.dp} replicas stand for all")
-    return tile(programs, parallelism, tuple(notes), replicas)
+    programs = stage_programs(plan)
+    return expand(programs, plan), volumes(programs, plan)
 
 
-def volumes(
-    model: Model, parallelism: Parallelism, run: Training | Serving, accelerator: Accelerator
-) -> Volumes:
-    """Count what the workload of :func:`generate` computes and communicates."""
-    programs = _programs(model, parallelism, run, accelerator)
-    batch = micro_batch(model, parallelism, run)
-    done: dict[tuple[str, str], Volume] = {}
-    for channel in programs[0].channels.all.values():
+def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
+    """Count what all ranks of a plan compute and communicate that run these programs."""
+    exchanged: dict[tuple[str, str], CallVolume] = {}
+    for channel in programs[0].channels.by_key.values():
+        groups = len(channel.groups)
         for call in channel.calls:
-            calls, size = done.get((channel.label, call.kind), Volume(0, 0.0))
-            copies = len(channel.groups)
-            done[channel.label, call.kind] = Volume(calls + copies, size + copies * call.size)
-    passes = micro_batches(parallelism, run) * parallelism.dp
+            key = channel.label, call.kind
+            before = exchanged.get(key, CallVolume(*key, calls=0, size_bytes=0.0))
+            exchanged[key] = CallVolume(
+                *key,
+                calls=before.calls + groups,
+                size_bytes=before.size_bytes + groups * call.size,
+            )
     return Volumes(
-        tokens=tokens(batch, run),
-        model_flops=model_flops(batch, run) * passes,
-        flops=sum(program.flops for program in programs) * parallelism.ranks_per_stage,
-        exchanged=done,
+        tokens=new_tokens(plan.parallelism, plan.run),
+        model_flops=_model_flops(plan),
+        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
+        exchanged=exchanged,
     )
 
 
-def generated(
-    model: Model,
-    parallelism: Parallelism,
-    run: Training | Serving,
-    accelerator: Accelerator,
-    *,
-    launch: float | None = None,
-    replicas: int | None = None,
-) -> Loaded:
-    """As :func:`generate`, in the form of a trace that has been read; nothing was measured."""
-    workload = generate(model, parallelism, run, accelerator, launch=launch, replicas=replicas)
+def _model_flops(plan: GenerationPlan) -> float:
+    """FLOPs of the model on the sequences of a step: forward, and backward in training."""
+    batch = micro_batch(plan.model, plan.parallelism, plan.run)
+    kernels = [
+        kernel
+        for chunk in chunks(replace(batch, parallelism=Parallelism()))
+        for block in chunk
+        for part in block.parts
+        for kernel in part.kernels
+    ]
+    flops = sum(kernel.forward.flops for kernel in kernels)
+    if isinstance(plan.run, Training):
+        flops += sum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
+    return flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp)
+
+
+def load(path: Path, step: str) -> Loaded:
+    """Generate the step of a plan's file, as if it were its trace.
+
+    Raises
+    ------
+    TraceError
+        If the file is no plan, its model is unknown, or it has no such step.
+    """
+    if step not in (MEDIAN, ALL, GENERATED):
+        raise TraceError(f"{path}: no step {step}; a plan is of one step")
+    plan = read_plan(path)
+    try:
+        workload = expand(stage_programs(plan), plan)
+    except WorkloadError as error:
+        raise TraceError(f"{path}: {error}") from error
+    return as_loaded(workload, plan, trace=str(path))
+
+
+def as_loaded(workload: Workload, plan: GenerationPlan, *, trace: str = "") -> Loaded:
+    """Return a generated step in the form of a trace that has been read; nothing was measured.
+
+    Without ``trace`` it is named after the model and its parallelism.
+    """
+    kernels = int((workload.what == What.COMPUTE).sum())
+    calls = len(workload.calls)
     coverage = Coverage(
         step=GENERATED,
         steps=(),
         ranks=workload.ranks,
-        ranks_in_job=parallelism.ranks,
-        kernels=int((workload.what == What.COMPUTE).sum()),
-        launches_paired=0 if launch is None else int((workload.what == What.COMPUTE).sum()),
-        collectives=len(workload.calls),
-        collectives_matched=len(workload.calls),
-        sizes_known=len(workload.calls),
+        ranks_in_job=workload.job_ranks,
+        kernels=kernels,
+        launches_paired=0 if plan.launch is None else kernels,
+        collectives=calls,
+        collectives_matched=calls,
+        sizes_known=calls,
         starts={},
         clock_offset={},
         unused={},
@@ -186,55 +195,10 @@ def generated(
         notes=workload.notes,
     )
     return Loaded(
-        trace=f"{model.name} {parallelism}",
+        trace=trace or str(plan),
         workload=workload,
         coverage=coverage,
         measured_step=math.nan,
         measured_begin={},
         measured_end={},
     )
-
-
-def _programs(
-    model: Model, parallelism: Parallelism, run: Training | Serving, accelerator: Accelerator
-) -> list[Program]:
-    """Write the program of every stage."""
-    check(model, parallelism, run)
-    batch = micro_batch(model, parallelism, run)
-    orders = [_order(stage, parallelism, run) for stage in range(parallelism.pp)]
-    channels = Channels(parallelism)
-    letters = mail(batch, orders, channels)
-    blocks = chunks(batch)
-    programs = []
-    for number, slots in enumerate(orders):
-        program = Program(number, channels, accelerator, batch.dtype)
-        stage = Stage(program, batch, blocks, letters)
-        if isinstance(run, Training):
-            own = [block for chunk in blocks[number :: parallelism.pp] for block in chunk]
-            stage.replicas = Replicas(program, batch, run, own)
-            stage.recompute = run.recompute
-        stage.work(slots)
-        if stage.replicas is not None:
-            stage.replicas.finish()
-        programs.append(program)
-    return programs
-
-
-def _order(stage: int, parallelism: Parallelism, run: Training | Serving) -> list[Slot]:
-    batches = micro_batches(parallelism, run)
-    if isinstance(run, Serving):
-        return [Slot(Phase.FORWARD, batch) for batch in range(batches)]
-    return SCHEDULES[run.schedule](stage, Pipeline(parallelism.pp, batches, parallelism.virtual))
-
-
-def _notes(
-    model: Model, parallelism: Parallelism, run: Training | Serving, accelerator: Accelerator
-) -> list[str]:
-    """Say what was assumed, for whoever reads the answer."""
-    a = accelerator
-    return [
-        f"generated, not measured: {model.name} on {parallelism.ranks} ranks, {parallelism}",
-        f"{run}",
-        f"kernels by a roofline of {a.compute_efficiency:.0%} of {a.peak / 1e12:g} TFLOP/s and "
-        f"{a.memory_efficiency:.0%} of {a.memory_bandwidth / 1e12:g} TB/s",
-    ]

@@ -1,4 +1,4 @@
-"""How long a kernel takes: the roofline of an accelerator, and what kernels ask of it."""
+"""How long a kernel takes on one rank: its work, and the roofline of an accelerator."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from simulator.errors import WorkloadError
 
 COMPUTE_EFFICIENCY = 0.8
-"""Part of the peak that matrix products reach, if not told otherwise.
+"""Fraction of the peak that matrix products reach, if not told otherwise.
 
 Best of many shapes, bf16: 80.3 % on H100 SXM, 86.9 % on A100 SXM, 77.6 % on B200, 60.1 % on MI300X
 (github stas00/ml-engineering compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS").
 Attention reaches less: 740 of 989 TFLOP/s forward on H100 (FlashAttention-3, arXiv 2407.08608).
 """
 MEMORY_EFFICIENCY = 0.9
-"""Part of the memory bandwidth that large transfers reach, if not told otherwise.
+"""Fraction of the memory bandwidth that large transfers reach, if not told otherwise.
 
 90 % from 100 MB on, on A100 (github calculon-ai/calculon systems/a100_80g.json).
 """
@@ -21,12 +21,26 @@ MEMORY_EFFICIENCY = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Peak rate (FLOP/s) and memory bandwidth (B/s), and the parts of them that kernels reach.
+    """Peak rates of an accelerator, and the fractions of them that kernels reach.
+
+    Parameters
+    ----------
+    peak
+        FLOP/s of matrix products at the precision of the step.
+    memory_bandwidth
+        B/s to and from the accelerator's memory.
+    compute_efficiency, memory_efficiency
+        Fractions of the two, in (0, 1], that kernels reach.
 
     Raises
     ------
     WorkloadError
         If a rate is not positive, or an efficiency not in (0, 1].
+
+    Examples
+    --------
+    >>> Accelerator(peak=989e12, memory_bandwidth=3.35e12).compute_efficiency
+    0.8
     """
 
     peak: float
@@ -43,23 +57,25 @@ class Accelerator:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be in (0, 1]")
 
 
-class Work(NamedTuple):
-    """What a kernel does on one rank: floating-point operations, and bytes to and from memory."""
+class KernelWork(NamedTuple):
+    """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory."""
 
     flops: float = 0.0
     traffic: float = 0.0
 
 
-NOTHING = Work()
+NO_WORK = KernelWork()
 
 
-def duration(work: Work, accelerator: Accelerator) -> float:
-    """Roofline (Williams et al., CACM 52, 2009): whichever of arithmetic and memory is slower (s).
+def roofline_time(work: KernelWork, accelerator: Accelerator) -> float:
+    """Time of a kernel (s) by the roofline (Williams et al., CACM 52, 2009).
+
+    It is the longer of the times that arithmetic and memory traffic take.
 
     Examples
     --------
     >>> chip = Accelerator(peak=100e12, memory_bandwidth=1e12, compute_efficiency=0.5)
-    >>> duration(Work(flops=1e12, traffic=1e9), chip)
+    >>> roofline_time(KernelWork(flops=1e12, traffic=1e9), chip)
     0.02
     """
     return max(
@@ -70,48 +86,57 @@ def duration(work: Work, accelerator: Accelerator) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel forward, and what of the backward pass belongs to it.
+    """One kernel of the forward pass, and the kernels of the backward pass that belong to it.
 
-    ``entry`` says that it is the first to read what its part of a layer received: its weight
-    gradient can be computed while the input gradient is exchanged.
+    ``reads_input`` says that it multiplies the input of its part of a layer: its weight gradient
+    can be computed while the input's gradient is exchanged.
     """
 
     name: str
-    forward: Work
-    input_gradient: Work
-    weight_gradient: Work = NOTHING
-    entry: bool = False
+    forward: KernelWork
+    input_gradient: KernelWork
+    weight_gradient: KernelWork = NO_WORK
+    reads_input: bool = False
 
 
-def matrix(
+class GemmShape(NamedTuple):
+    """A matrix product of ``m x k`` by ``k x n``: rows, inner dimension and columns."""
+
+    m: float
+    k: float
+    n: float
+
+
+def gemm(
     name: str,
-    shape: tuple[float, float, float],
-    width: int,
+    shape: GemmShape,
+    element_bytes: int,
     *,
-    held: float = 1.0,
-    entry: bool = False,
+    weight_matrices: float = 1.0,
+    reads_input: bool = False,
 ) -> Kernel:
-    """Multiply ``rows x inner`` by ``inner x columns``, elements of ``width`` bytes.
+    """Multiply activations (``m x k``) by weights (``k x n``).
 
-    2 FLOPs per multiply-add, forward and for either gradient. ``rows`` are spread over ``held``
-    matrices of weights, all of which are read.
+    A multiply-add is 2 FLOPs, in the forward pass and for either gradient. The rows are spread over
+    ``weight_matrices`` of that size (experts, heads), each of which is read.
     """
-    rows, inner, columns = shape
-    work = Work(
-        flops=2.0 * rows * inner * columns,
-        traffic=float(width) * (rows * inner + held * inner * columns + rows * columns),
+    m, k, n = shape
+    work = KernelWork(
+        flops=2.0 * m * k * n,
+        traffic=float(element_bytes) * (m * k + weight_matrices * k * n + m * n),
     )
-    return Kernel(name, work, work, work, entry)
+    return Kernel(name, work, work, work, reads_input)
 
 
-def elementwise(name: str, elements: float, width: int, passes: tuple[float, float]) -> Kernel:
-    """Read and write ``elements``, as often as ``passes`` says for forward and backward.
+def elementwise(
+    name: str, elements: float, element_bytes: int, *, forward_passes: float, backward_passes: float
+) -> Kernel:
+    """Read or write ``elements`` as many times as there are passes over memory.
 
-    Its few FLOPs are not matrix products and are not counted, as in Megatron-LM's formula.
+    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
     """
-    forward, backward = passes
     return Kernel(
         name,
-        Work(traffic=elements * width * forward),
-        Work(traffic=elements * width * backward),
+        KernelWork(traffic=elements * element_bytes * forward_passes),
+        KernelWork(traffic=elements * element_bytes * backward_passes),
     )

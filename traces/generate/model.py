@@ -1,10 +1,9 @@
-"""What a transformer is made of, and how many parameters that makes.
+"""Model cards: the shape of a transformer, and its number of parameters.
 
 A card is a YAML file; those of published models ship with the package, each number with its
 source. Counts are bare numbers: they have no unit.
 """
 
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError
+from simulator.names import did_you_mean, same_name
 from simulator.yaml_text import parse_yaml
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
@@ -29,17 +29,17 @@ _LONGEST = 2**20
 """Bytes of a file that may be a model card; those that ship have a thousand."""
 
 
-class Part(BaseModel):
-    """A table of fields of a model card: frozen, and no field that is not known."""
+class CardTable(BaseModel):
+    """A table of fields of a model card: frozen, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class GroupedAttention(Part):
+class GroupedAttention(CardTable):
     """Multi-head attention whose keys and values are shared by groups of heads.
 
     ``kv_heads`` equal to ``heads`` is plain multi-head attention, 1 is multi-query, anything
-    between is GQA (arXiv 2305.13245).
+    between is GQA (arXiv 2305.13245). ``head`` is the size of a head.
     """
 
     kind: Literal["grouped"]
@@ -54,7 +54,7 @@ class GroupedAttention(Part):
         return self
 
 
-class LatentAttention(Part):
+class LatentAttention(CardTable):
     """Attention on compressed keys and values, MLA (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
     A token leaves ``kv_rank + rope`` numbers in the cache. A head's key has ``nope`` numbers from
@@ -71,7 +71,7 @@ class LatentAttention(Part):
     value: Count
 
 
-class Experts(Part):
+class Experts(CardTable):
     """Routed and shared experts in place of one feed-forward network (DeepSeekMoE, 2401.06066).
 
     Each token visits ``top_k`` of ``count`` experts of width ``hidden``, and all ``shared`` ones.
@@ -91,13 +91,37 @@ class Experts(Part):
         return self
 
 
-class Model(Part):
-    """A decoder-only transformer.
+class Model(CardTable):
+    """A decoder-only transformer, as its model card describes it.
 
-    ``ffn`` is the width of a dense layer's feed-forward network; ``gated`` says that it has three
-    matrices (SwiGLU, arXiv 2002.05202) instead of two. ``positions`` is the length of a table of
-    learned positions. ``biases`` says that linear layers and norms have them. ``sources`` says for
-    a field, named with dots, where its number is from.
+    Parameters
+    ----------
+    name, description
+        What the model is called, and what the card leaves out.
+    layers, hidden, vocabulary
+        Number of layers, width of the residual stream, tokens of the vocabulary.
+    attention
+        :class:`GroupedAttention` (MHA, GQA, MQA) or :class:`LatentAttention` (MLA).
+    ffn
+        Width of a dense layer's feed-forward network; None where every layer has experts.
+    gated
+        Whether a feed-forward network has three matrices (SwiGLU, arXiv 2002.05202), not two.
+    experts
+        Experts of a mixture-of-experts model.
+    tied_embeddings
+        Whether embedding and output matrix are one.
+    positions
+        Length of the table of learned positions; None where there is none.
+    biases
+        Whether linear layers and norms have biases.
+    sources
+        Where a number is from, by the path of its field with dots.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If fields are missing, unknown, or do not fit each other; :func:`load_model` makes one line
+        of it.
     """
 
     name: str
@@ -136,70 +160,74 @@ class Model(Part):
 
 
 def numbers(model: Model) -> dict[str, int]:
-    """Every number of a card, by its path with dots: what ``sources`` explains.
+    """Return every number of a card by its path with dots: what ``sources`` explains.
 
     Examples
     --------
     >>> numbers(load_model("mixtral-8x7b"))["experts.top_k"]
     2
     """
-    found: dict[str, int] = {}
+    by_path: dict[str, int] = {}
     for name, value in model.model_dump(exclude_unset=True, exclude={"sources"}).items():
         leaves = value.items() if isinstance(value, dict) else [("", value)]
-        for leaf, one in leaves:
-            if isinstance(one, int) and not isinstance(one, bool):
-                found[f"{name}.{leaf}" if leaf else name] = one
-    return found
+        for leaf, number in leaves:
+            if isinstance(number, int) and not isinstance(number, bool):
+                by_path[f"{name}.{leaf}" if leaf else name] = number
+    return by_path
 
 
 class Parameters(NamedTuple):
-    """Numbers of weights, by how parallelism divides them.
+    """Numbers of parameters, by how parallelism divides them.
 
-    ``cut`` are divided by tensor parallelism, ``whole`` are held by every tensor rank (norms,
-    routers, MLA's down-projections), ``experts`` are divided by expert and tensor parallelism.
+    ``sharded`` are divided by tensor parallelism, ``replicated`` are held by every tensor rank
+    (norms, routers, MLA's down-projections), ``experts`` are divided by expert and tensor
+    parallelism.
     """
 
-    cut: float = 0.0
-    whole: float = 0.0
+    sharded: float = 0.0
+    replicated: float = 0.0
     experts: float = 0.0
 
     @property
     def total(self) -> float:
         """All of them."""
-        return self.cut + self.whole + self.experts
+        return self.sharded + self.replicated + self.experts
 
 
 def embedding_parameters(model: Model) -> Parameters:
-    """Weights of the token embedding, and of learned positions."""
+    """Return the parameters of the token embedding, and of learned positions."""
     positions = (model.positions or 0) * model.hidden
-    return Parameters(cut=model.vocabulary * model.hidden, whole=positions)
+    return Parameters(sharded=model.vocabulary * model.hidden, replicated=positions)
 
 
 def layer_parameters(model: Model, layer: int) -> Parameters:
-    """Weights of one layer: attention, network or experts, and two norms."""
-    attention = _attention(model)
+    """Return the parameters of one layer: attention, network or experts, and two norms."""
+    attention = _attention_parameters(model)
     norms = 2 * model.hidden * (2 if model.biases else 1)
     experts = model.experts_at(layer)
     if experts is None:
-        return Parameters(attention.cut + _network(model, model.ffn or 0), attention.whole + norms)
-    each = _network(model, experts.hidden)
+        return Parameters(
+            sharded=attention.sharded + _network_parameters(model, model.ffn or 0),
+            replicated=attention.replicated + norms,
+        )
+    each = _network_parameters(model, experts.hidden)
     router = model.hidden * experts.count
     return Parameters(
-        cut=attention.cut + experts.shared * each,
-        whole=attention.whole + norms + router,
+        sharded=attention.sharded + experts.shared * each,
+        replicated=attention.replicated + norms + router,
         experts=experts.count * each,
     )
 
 
 def head_parameters(model: Model) -> Parameters:
-    """Weights of the last norm and of the output matrix, which tied embeddings do not count."""
+    """Return the parameters of the last norm and of the output matrix, unless that is tied."""
     norm = model.hidden * (2 if model.biases else 1)
     matrix = 0 if model.tied_embeddings else model.vocabulary * model.hidden
-    return Parameters(cut=matrix, whole=norm)
+    return Parameters(sharded=matrix, replicated=norm)
 
 
 def parameters(model: Model) -> float:
-    """Weights of the whole model.
+    """Return the number of parameters of a model.
 
     Examples
     --------
@@ -211,7 +239,7 @@ def parameters(model: Model) -> float:
 
 
 def active_parameters(model: Model) -> float:
-    """Weights that one token meets: of the routed experts only its ``top_k``.
+    """Return the parameters that one token activates: of the routed experts only its ``top_k``.
 
     Examples
     --------
@@ -220,13 +248,13 @@ def active_parameters(model: Model) -> float:
     """
     if model.experts is None:
         return parameters(model)
-    idle = 1 - model.experts.top_k / model.experts.count
+    inactive = 1 - model.experts.top_k / model.experts.count
     routed = sum(layer_parameters(model, layer).experts for layer in range(model.layers))
-    return parameters(model) - idle * routed
+    return parameters(model) - inactive * routed
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of the cards that ship with the package.
+    """Return the names of the model cards that ship with the package.
 
     Examples
     --------
@@ -238,19 +266,36 @@ def model_names() -> tuple[str, ...]:
 
 
 def load_model(name_or_path: str | Path) -> Model:
-    """Read a card that ships with the package, or a YAML file; a name of the package wins.
+    """Read a model card that ships with the package, or a YAML file.
+
+    Parameters
+    ----------
+    name_or_path
+        A name of :func:`model_names`, which goes before a file of that name, or a path.
+
+    Returns
+    -------
+    Model
+        The shape of the model.
 
     Raises
     ------
     TraceError
         If there is no such card or file, or the file is not a model card: every wrong field is
         named.
+
+    Examples
+    --------
+    >>> model = load_model("llama-3.1-405b")
+    >>> model.layers, model.hidden
+    (126, 16384)
     """
-    if name_or_path in model_names():
-        text = (files("traces") / "models" / f"{name_or_path}.yaml").read_text("utf-8")
-        return parse_model(text, source=str(name_or_path))
-    path = Path(name_or_path)
+    path, names = Path(name_or_path), model_names()
     try:
+        name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
+        if name in names:
+            text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
+            return parse_model(text, source=name)
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         with path.open("rb") as file:
@@ -265,8 +310,7 @@ def load_model(name_or_path: str | Path) -> Model:
 
 
 def _unknown(name: str) -> TraceError:
-    near = get_close_matches(name, model_names(), n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name, model_names())
     return TraceError(
         f"{name}: no such model; {hint}there are {', '.join(model_names())}, "
         "and a path of a YAML file will do"
@@ -274,7 +318,7 @@ def _unknown(name: str) -> TraceError:
 
 
 def parse_model(text: str, *, source: str) -> Model:
-    """Turn YAML text into a model; ``source`` is what errors call it.
+    """Read a model card from YAML text; errors begin with ``source``.
 
     Raises
     ------
@@ -283,8 +327,8 @@ def parse_model(text: str, *, source: str) -> Model:
     """
     data = parse_yaml(text, source)
     if not isinstance(data, dict):
-        found = "empty" if data is None else f"a {type(data).__name__}"
-        raise TraceError(f"{source}: a model card is a table of fields, but the file is {found}")
+        kind = "empty" if data is None else f"a {type(data).__name__}"
+        raise TraceError(f"{source}: a model card is a table of fields, but the file is {kind}")
     try:
         return Model.model_validate(data)
     except ValidationError as error:
@@ -295,22 +339,22 @@ def parse_model(text: str, *, source: str) -> Model:
         raise TraceError(f"{source}: {wrong}") from error
 
 
-def _network(model: Model, width: int) -> int:
-    """Weights of one feed-forward network of this width."""
+def _network_parameters(model: Model, width: int) -> int:
+    """Parameters of one feed-forward network of this width."""
     matrices = (3 if model.gated else 2) * model.hidden * width
     return matrices + (width + model.hidden if model.biases else 0)
 
 
-def _attention(model: Model) -> Parameters:
+def _attention_parameters(model: Model) -> Parameters:
     match model.attention:
         case GroupedAttention(heads=heads, kv_heads=kv_heads, head=head):
             query, key = heads * head, kv_heads * head
             biases = query + 2 * key + model.hidden if model.biases else 0
-            return Parameters(cut=model.hidden * (2 * query + 2 * key) + biases)
+            return Parameters(sharded=model.hidden * (2 * query + 2 * key) + biases)
         case LatentAttention(heads=heads, q_rank=q_rank, kv_rank=kv_rank) as latent:
             query = heads * (latent.nope + latent.rope)
             down = model.hidden * (kv_rank + latent.rope) + kv_rank
             down += (model.hidden + 1) * (q_rank or 0)
             up = kv_rank * heads * (latent.nope + latent.value)
             out = heads * latent.value * model.hidden
-            return Parameters(cut=(q_rank or model.hidden) * query + up + out, whole=down)
+            return Parameters(sharded=(q_rank or model.hidden) * query + up + out, replicated=down)

@@ -1,4 +1,4 @@
-"""Which rank holds what: degrees of parallelism, coordinates of a rank, and the groups they make.
+"""Which rank does what: degrees of parallelism, coordinates of a rank, and the groups they form.
 
 The order is Megatron-LM's (``tp-cp-ep-dp-pp``): tensor ranks are neighbours, pipeline stages are
 farthest apart. Expert parallelism uses data-parallel ranks: of ``dp`` replicas, ``ep`` neighbours
@@ -17,7 +17,7 @@ Ranks = NDArray[np.int64]
 
 
 class Coordinates(NamedTuple):
-    """Where a rank stands in every dimension; ``ep`` is part of ``dp``."""
+    """A rank's position in every dimension of parallelism; ``ep`` is part of ``dp``."""
 
     tp: int
     cp: int
@@ -28,18 +28,38 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """Degrees of parallelism.
+    """Degrees of parallelism of a job.
 
-    ``tp`` cuts matrices, ``cp`` sequences, ``pp`` layers into stages of ``virtual`` chunks each,
-    ``dp`` the batch; ``ep`` spreads experts over that many of the ``dp`` replicas.
-    ``sequence_parallel`` cuts norms and residuals along the sequence over the ``tp`` ranks
-    (arXiv 2205.05198). ``zero`` is the stage of ZeRO (arXiv 1910.02054): 0 shares nothing out over
-    the replicas, 1 optimiser states, 2 gradients too, 3 weights too (FSDP).
+    Parameters
+    ----------
+    tp
+        Tensor-parallel ranks, which share the matrices of a layer.
+    cp
+        Context-parallel ranks, which share the tokens of a sequence.
+    ep
+        Neighbours among the ``dp`` replicas that share the experts.
+    dp
+        Data-parallel replicas, which share the batch.
+    pp
+        Pipeline stages, which share the layers.
+    virtual
+        Chunks of layers on each stage (interleaved schedule).
+    sequence_parallel
+        Whether norms and residuals are sharded along the sequence over the ``tp`` ranks
+        (arXiv 2205.05198).
+    zero
+        Stage of ZeRO (arXiv 1910.02054). Sharded over the replicas are: 0 nothing, 1 optimiser
+        states, 2 gradients too, 3 weights too (FSDP).
 
     Raises
     ------
     WorkloadError
         If a degree is not a positive number, or degrees do not fit each other.
+
+    Examples
+    --------
+    >>> str(Parallelism(tp=8, pp=4, dp=2, zero=1)), Parallelism(tp=8, pp=4, dp=2).ranks
+    ('tp8-dp2-pp4-zero1', 64)
     """
 
     tp: int = 1
@@ -71,35 +91,40 @@ class Parallelism:
 
     @property
     def ranks_per_stage(self) -> int:
-        """Ranks of one pipeline stage; those of a stage are numbered in a row."""
+        """Ranks of one pipeline stage, which are numbered consecutively."""
         return self.ranks // self.pp
 
     @property
     def chunks(self) -> int:
-        """Pieces the layers are cut into: chunk ``c`` is on stage ``c % pp``."""
+        """Chunks that the layers are divided into: chunk ``c`` is on stage ``c % pp``."""
         return self.pp * self.virtual
 
     @property
-    def sharded(self) -> int:
-        """Ranks that share one copy of the optimiser's states where ``zero`` is 1 or more."""
+    def optimiser_shards(self) -> int:
+        """Ranks that share one copy of the optimiser's states: with ``zero`` all replicas."""
         return self.dp * self.cp if self.zero else 1
 
     @property
-    def tokens_cut(self) -> int:
-        """Ranks that share the tokens between two tensor-parallel parts."""
+    def sequence_shards(self) -> int:
+        """Ranks that share the tokens between two tensor-parallel parts of a layer."""
         return self.tp if self.sequence_parallel else 1
 
     def __str__(self) -> str:
-        """Name what differs from one rank: ``tp8-cp2-dp4-pp16``."""
+        """Name the degrees that differ from one rank: ``tp8-cp2-dp4-pp16``."""
         degrees = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        said = [f"{name}{degree}" for name, degree in degrees[:6] if degree > 1]
-        said += ["sp"] if self.sequence_parallel else []
-        said += [f"zero{self.zero}"] if self.zero else []
-        return "-".join(said) or "one rank"
+        named = [f"{name}{degree}" for name, degree in degrees[:6] if degree > 1]
+        named += ["sp"] if self.sequence_parallel else []
+        named += [f"zero{self.zero}"] if self.zero else []
+        return "-".join(named) or "one rank"
 
 
 def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
-    """Where a rank stands.
+    """Return the coordinates of a rank.
+
+    Raises
+    ------
+    WorkloadError
+        If the job has no such rank.
 
     Examples
     --------
@@ -108,32 +133,38 @@ def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
     """
     if not 0 <= rank < parallelism.ranks:
         raise WorkloadError(f"rank {rank} is not one of {parallelism.ranks}")
-    pp, dp, cp, tp = (int(one) for one in np.unravel_index(rank, _shape(parallelism)))
+    pp, dp, cp, tp = (int(index) for index in np.unravel_index(rank, _shape(parallelism)))
     return Coordinates(tp=tp, cp=cp, dp=dp, pp=pp, ep=dp % parallelism.ep)
 
 
 def rank_at(parallelism: Parallelism, at: Coordinates) -> int:
-    """Which rank stands there; the inverse of :func:`coordinates`."""
-    place = (at.pp, at.dp, at.cp, at.tp)
-    return int(np.ravel_multi_index(place, _shape(parallelism)))
+    """Return the rank with these coordinates; the inverse of :func:`coordinates`."""
+    index = (at.pp, at.dp, at.cp, at.tp)
+    return int(np.ravel_multi_index(index, _shape(parallelism)))
 
 
 def groups(parallelism: Parallelism, label: str, stage: int) -> Ranks:
     """Return the groups of a label on a pipeline stage, shape ``(groups, members)``.
 
     ``tp``, ``cp`` and ``ep`` are the groups of those dimensions. ``dp`` has the ranks that hold
-    the same weights, which context parallelism adds to; ``edp`` has those that hold the same
+    the same weights, which context-parallel ranks do as well; ``edp`` has those that hold the same
     experts.
+
+    Examples
+    --------
+    >>> groups(Parallelism(tp=2, dp=2), "dp", 0).tolist()
+    [[0, 2], [1, 3]]
     """
     p = parallelism
     job = np.arange(p.ranks).reshape(p.pp, p.dp // p.ep, p.ep, p.cp, p.tp)
-    moved = np.moveaxis(job[stage], _MEMBERS[label], range(-len(_MEMBERS[label]), 0))
-    members = int(np.prod(moved.shape[-len(_MEMBERS[label]) :]))
-    return np.asarray(moved.reshape(-1, members), dtype=np.int64)
+    along = _MEMBERS[label]
+    members_last = np.moveaxis(job[stage], along, range(-len(along), 0))
+    members = int(np.prod(members_last.shape[-len(along) :]))
+    return np.asarray(members_last.reshape(-1, members), dtype=np.int64)
 
 
 def stage_ranks(parallelism: Parallelism, stage: int) -> Ranks:
-    """Return a stage's ranks; the ``i``-th of one stage passes on to the ``i``-th of the next."""
+    """Return a stage's ranks; the ``i``-th of one stage sends to the ``i``-th of the next."""
     first = stage * parallelism.ranks_per_stage
     return np.arange(first, first + parallelism.ranks_per_stage)
 

@@ -1,6 +1,6 @@
-"""In what order a pipeline stage works: slots of micro-batches, as published.
+"""The order in which a pipeline stage works: slots of micro-batches, as published.
 
-Chunk ``c`` of a stage is its ``c``-th piece of the layers; without interleaving there is one.
+Chunk ``c`` of a stage is the ``c``-th of its chunks of layers; without interleaving there is one.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Phase(Enum):
-    """What a slot does; ``BACKWARD`` is both gradients, the other two are its halves."""
+class SlotKind(Enum):
+    """What a slot computes; ``BACKWARD`` is both gradients, the last two are its halves."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -18,15 +18,15 @@ class Phase(Enum):
 
 
 class Slot(NamedTuple):
-    """One micro-batch through one chunk of a stage."""
+    """One micro-batch in one chunk of a stage."""
 
-    phase: Phase
+    kind: SlotKind
     micro_batch: int
     chunk: int = 0
 
 
 class Pipeline(NamedTuple):
-    """Stages of a pipeline, micro-batches that pass it, and chunks on each stage."""
+    """Stages of a pipeline, micro-batches of a step, and chunks on each stage."""
 
     stages: int
     micro_batches: int
@@ -34,13 +34,13 @@ class Pipeline(NamedTuple):
 
 
 def gpipe(stage: int, pipeline: Pipeline) -> list[Slot]:
-    """All forward, then all backward (GPipe, arXiv 1811.06965).
+    """All forward slots, then all backward slots (GPipe, arXiv 1811.06965).
 
     Bubble: ``(p - 1) / (m + p - 1)`` of the step for ``p`` stages and ``m`` micro-batches.
     """
     batches = range(pipeline.micro_batches)
-    forward = [Slot(Phase.FORWARD, batch) for batch in batches]
-    return forward + [Slot(Phase.BACKWARD, batch) for batch in batches]
+    forward = [Slot(SlotKind.FORWARD, batch) for batch in batches]
+    return forward + [Slot(SlotKind.BACKWARD, batch) for batch in batches]
 
 
 def one_forward_one_backward(stage: int, pipeline: Pipeline) -> list[Slot]:
@@ -49,14 +49,14 @@ def one_forward_one_backward(stage: int, pipeline: Pipeline) -> list[Slot]:
     Examples
     --------
     >>> order = one_forward_one_backward(0, Pipeline(stages=2, micro_batches=3))
-    >>> " ".join(f"{slot.phase.value}{slot.micro_batch}" for slot in order)
+    >>> " ".join(f"{slot.kind.value}{slot.micro_batch}" for slot in order)
     'F0 F1 B0 F2 B1 B2'
     """
     warm_up = min(pipeline.stages - 1 - stage, pipeline.micro_batches)
     batches = range(pipeline.micro_batches)
     return _alternate(
-        [Slot(Phase.FORWARD, batch) for batch in batches],
-        [Slot(Phase.BACKWARD, batch) for batch in batches],
+        [Slot(SlotKind.FORWARD, batch) for batch in batches],
+        [Slot(SlotKind.BACKWARD, batch) for batch in batches],
         warm_up,
     )
 
@@ -64,42 +64,42 @@ def one_forward_one_backward(stage: int, pipeline: Pipeline) -> list[Slot]:
 def interleaved(stage: int, pipeline: Pipeline) -> list[Slot]:
     """1F1B on several chunks per stage (arXiv 2104.04473, section 2.2).
 
-    The bubble is that of 1F1B divided by the chunks. Micro-batches go through a chunk in rounds of
-    ``p``; a stage runs ``2 (p - stage - 1) + (v - 1) p`` forward slots ahead.
+    The bubble is that of 1F1B divided by the chunks. Micro-batches pass a chunk in rounds of ``p``;
+    a stage runs ``2 (p - stage - 1) + (v - 1) p`` forward slots ahead.
     """
     p, m, v = pipeline
     forward = [
-        Slot(Phase.FORWARD, batch, chunk)
+        Slot(SlotKind.FORWARD, batch, chunk)
         for first in range(0, m, p)
         for chunk in range(v)
         for batch in range(first, min(first + p, m))
     ]
-    backward = [Slot(Phase.BACKWARD, slot.micro_batch, v - 1 - slot.chunk) for slot in forward]
+    backward = [Slot(SlotKind.BACKWARD, slot.micro_batch, v - 1 - slot.chunk) for slot in forward]
     return _alternate(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
 
 
 def zero_bubble(stage: int, pipeline: Pipeline) -> list[Slot]:
     """ZB-H1: 1F1B whose weight gradients wait for idle time (arXiv 2401.10241, section 2.1).
 
-    Stage ``i`` is ``i`` weight gradients behind, so that input gradients go upstream sooner. With
-    times F, I and W of a slot the bubble shrinks from ``(p - 1)(F + I + W)`` to
+    Stage ``i`` defers ``i`` weight gradients, so that input gradients reach the stage before
+    sooner. With times F, I and W of a slot the bubble shrinks from ``(p - 1)(F + I + W)`` to
     ``(p - 1)(F + I - W)``; activations are those of 1F1B.
     """
     slots: list[Slot] = []
-    waiting: list[Slot] = []
+    deferred: list[Slot] = []
     for slot in one_forward_one_backward(stage, pipeline):
-        if slot.phase is Phase.FORWARD:
+        if slot.kind is SlotKind.FORWARD:
             slots.append(slot)
             continue
-        slots.append(Slot(Phase.INPUT_GRADIENT, slot.micro_batch))
-        waiting.append(Slot(Phase.WEIGHT_GRADIENT, slot.micro_batch))
-        if len(waiting) > stage:
-            slots.append(waiting.pop(0))
-    return slots + waiting
+        slots.append(Slot(SlotKind.INPUT_GRADIENT, slot.micro_batch))
+        deferred.append(Slot(SlotKind.WEIGHT_GRADIENT, slot.micro_batch))
+        if len(deferred) > stage:
+            slots.append(deferred.pop(0))
+    return slots + deferred
 
 
 def _alternate(forward: list[Slot], backward: list[Slot], warm_up: int) -> list[Slot]:
-    """Begin with some forward slots, then alternate, then end with backward alone."""
+    """Run ``warm_up`` forward slots, then alternate, then the backward slots that are left."""
     slots = forward[:warm_up]
     steady = len(forward) - warm_up
     for ahead, behind in zip(forward[warm_up:], backward, strict=False):

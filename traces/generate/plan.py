@@ -1,7 +1,7 @@
-"""A plan: a YAML file that says which step to generate, read as if it were its trace.
+"""A plan: which step to generate, and the YAML file that says so.
 
-It names a model card, degrees of parallelism, a run (``training`` or ``serving``) and the
-accelerator that times the kernels::
+The file names a model card, degrees of parallelism, a run (``training`` or ``serving``) and the
+accelerator that times the kernels; every command reads it as if it were a trace of that step::
 
     model: llama-3.1-8b
     parallelism: {tp: 4, dp: 2}
@@ -10,17 +10,20 @@ accelerator that times the kernels::
     launch: 5 us
 """
 
-from dataclasses import fields, replace
+import math
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
@@ -28,26 +31,171 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
-from traces.core.loaded import ALL, MEDIAN, Loaded
-from traces.generate.generate import GENERATED, generated
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
-from traces.generate.model import Model, load_model
+from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
-from traces.generate.run import Serving, Training
+from traces.generate.run import Serving, Training, check_fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationPlan:
+    """Everything that says which step to generate.
+
+    Parameters
+    ----------
+    model
+        The model's shape, as :func:`traces.generate.model.load_model` reads it.
+    parallelism
+        Degrees of parallelism of the whole job.
+    run
+        A training step, or a pass of serving.
+    accelerator
+        Rates that time the kernels.
+    launch
+        Time that the host needs to launch an op (s); None leaves the host out.
+    replicas
+        How many of the data-parallel replicas are written down, groups and all, to stand for the
+        whole job; None for all. :func:`traces.generate.representatives.copies` says for whom they
+        stand, :func:`simulator.folding.representatives.check` whether they do so on a network.
+
+    Raises
+    ------
+    WorkloadError
+        If model, parallelism and run do not fit each other, there are fewer replicas, or ``launch``
+        is no time.
+
+    Examples
+    --------
+    >>> from traces.generate.model import load_model
+    >>> plan = GenerationPlan(
+    ...     model=load_model("llama-3.1-8b"),
+    ...     parallelism=Parallelism(tp=4, dp=2),
+    ...     run=Training(micro_batch=1, global_batch=8, sequence=4096),
+    ...     accelerator=Accelerator(peak=989e12, memory_bandwidth=3.35e12),
+    ... )
+    >>> print(plan)
+    llama-3.1-8b tp4-dp2
+    """
+
+    model: Model
+    parallelism: Parallelism
+    run: Training | Serving
+    accelerator: Accelerator
+    launch: float | None = None
+    replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
+            raise WorkloadError(f"launch {self.launch!r} is not a time")
+        if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
+            raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
+        check_fit(self.model, self.parallelism, self.run)
+
+    def __str__(self) -> str:
+        """Name the model and the parallelism: ``llama-3.1-8b tp4-dp2``."""
+        return f"{self.model.name} {self.parallelism}"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed in place of a measurement, for whoever reads the answer."""
+        p, a = self.parallelism, self.accelerator
+        said = [
+            f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
+            f"{self.run}",
+            f"kernels by a roofline of {a.compute_efficiency:.0%} of {a.peak / 1e12:g} TFLOP/s and "
+            f"{a.memory_efficiency:.0%} of {a.memory_bandwidth / 1e12:g} TB/s",
+        ]
+        if self.replicas is not None and self.replicas < p.dp:
+            said.append(f"{self.replicas} of {p.dp} replicas stand for all")
+        return tuple(said)
+
+
+def read_plan(path: Path) -> GenerationPlan:
+    """Read a plan from its file.
+
+    Parameters
+    ----------
+    path
+        A YAML file. Its ``model`` is the path of a model card beside it, the name or path of one as
+        :func:`traces.generate.model.load_model` takes, or the fields of one.
+
+    Returns
+    -------
+    GenerationPlan
+        The plan that :func:`plan_text` writes as such a file.
+
+    Raises
+    ------
+    TraceError
+        If the file is no plan, its model is unknown, or its fields do not fit each other.
+    """
+    table = _table(path)
+    try:
+        plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
+    except (ValidationError, WorkloadError) as error:
+        raise TraceError(f"{path}: {_reasons(error)}") from error
+    return plan
+
+
+def card_of(path: Path) -> Path | None:
+    """Return the model card that a plan names by its path; None where it names one that ships.
+
+    Raises
+    ------
+    TraceError
+        If the file is no plan.
+    """
+    model = _table(path).get("model")
+    if not isinstance(model, str):
+        return None
+    beside = path.parent / model
+    return beside if beside.is_file() else Path(model)
+
+
+def plan_text(plan: GenerationPlan) -> str:
+    """Return the text of a plan's file; fields with their defaults are left out.
+
+    A model that ships with the package is named, another is written out.
+    """
+    return _PlanFile.of(plan).text()
+
 
 _LONGEST = 1 << 16
-
+"""Bytes of a file that may be a plan, as :func:`traces.core.sniff.is_plan` knows them."""
+_FOLDER = "folder"
+"""What validation calls the folder of the plan's file."""
 _PREFIX = "Value error, "
 """What pydantic puts before a message of this project's."""
 _TABLES = {"parallelism": Parallelism, "training": Training, "serving": Serving}
 
 
-class _Part(BaseModel):
+def _table(path: Path) -> dict[str, object]:
+    """Read a plan's file as a table of fields."""
+    if path.is_dir():
+        raise TraceError(f"{path}: a plan is one file: name that file")
+    data = unpack(path)
+    if len(data) > _LONGEST:
+        raise TraceError(f"{path}: too long for a plan, more than {_LONGEST} B")
+    table = parse_yaml(data, path)
+    if not isinstance(table, dict):
+        raise TraceError(f"{path}: a plan is a table of fields, not a {type(table).__name__}")
+    return table
+
+
+def _card(value: object, info: ValidationInfo) -> object:
+    """Read the model card that is named; the fields of one are left to be validated."""
+    if not isinstance(value, str):
+        return value
+    beside = info.context[_FOLDER] / value if info.context else Path(value)
+    return load_model(beside if beside.is_file() else value)
+
+
+class _PlanTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PlannedAccelerator(_Part):
-    """Peak and memory bandwidth, and the parts of them that kernels reach."""
+class _AcceleratorTable(_PlanTable):
+    """Rates of the accelerator, with units."""
 
     peak: Annotated[FlopsText, Field(gt=0)]
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
@@ -55,17 +203,14 @@ class PlannedAccelerator(_Part):
     memory_efficiency: float = MEMORY_EFFICIENCY
 
 
-class Plan(_Part):
-    """What the file says; a model is the name of a card that ships, or the path of a YAML file.
+class _PlanFile(_PlanTable):
+    """The fields of a plan's file."""
 
-    ``replicas`` is how many of the data-parallel replicas are written down, to stand for all.
-    """
-
-    model: str
+    model: Annotated[Model, BeforeValidator(_card)]
     parallelism: Parallelism = Field(default_factory=Parallelism)
     training: Training | None = None
     serving: Serving | None = None
-    accelerator: PlannedAccelerator
+    accelerator: _AcceleratorTable
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
     replicas: Annotated[StrictInt, Field(gt=0)] | None = None
 
@@ -82,93 +227,53 @@ class Plan(_Part):
         return data
 
     @model_validator(mode="after")
-    def _one_run(self) -> "Plan":
+    def _one_run(self) -> "_PlanFile":
         if (self.training is None) == (self.serving is None):
             raise ValueError("give either training or serving")
         return self
 
-    @property
-    def run(self) -> Training | Serving:
-        """The run that is asked for."""
-        return self.training if self.training is not None else cast("Serving", self.serving)
-
-    @property
-    def chip(self) -> Accelerator:
-        """The roofline that times the kernels."""
-        return Accelerator(**self.accelerator.model_dump())
-
-
-def load(path: Path, step: str) -> Loaded:
-    """Generate the step of a plan.
-
-    Raises
-    ------
-    TraceError
-        If the file is no plan, its model is unknown, or it has no such step.
-    """
-    if step not in (MEDIAN, ALL, GENERATED):
-        raise TraceError(f"{path}: no step {step}; a plan is of one step")
-    plan, model = read(path)
-    try:
-        made = generated(
-            model,
-            plan.parallelism,
-            plan.run,
-            plan.chip,
+    @classmethod
+    def of(cls, plan: GenerationPlan) -> "_PlanFile":
+        """Return the fields that say what a plan says."""
+        run = "training" if isinstance(plan.run, Training) else "serving"
+        return cls.model_construct(
+            model=plan.model,
+            parallelism=plan.parallelism,
+            accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
             launch=plan.launch,
             replicas=plan.replicas,
+            **cast("dict[str, Any]", {run: plan.run}),
         )
-    except WorkloadError as error:
-        raise TraceError(f"{path}: {error}") from error
-    return replace(made, trace=str(path))
+
+    @property
+    def plan(self) -> GenerationPlan:
+        """What the fields say."""
+        return GenerationPlan(
+            model=self.model,
+            parallelism=self.parallelism,
+            run=self.training if self.training is not None else cast("Serving", self.serving),
+            accelerator=Accelerator(**self.accelerator.model_dump()),
+            launch=self.launch,
+            replicas=self.replicas,
+        )
+
+    def text(self) -> str:
+        """Return the fields as YAML, quantities with units."""
+        table = self.model_dump(exclude_defaults=True, exclude_none=True)
+        name = self.model.name
+        if name in model_names() and load_model(name) == self.model:
+            table["model"] = name
+        else:  # what a card gives has a source, even where it is the default
+            table["model"] = self.model.model_dump(exclude_unset=True)
+        accelerator = table["accelerator"]
+        accelerator["peak"] = f"{self.accelerator.peak!r} FLOP/s"
+        accelerator["memory_bandwidth"] = f"{self.accelerator.memory_bandwidth!r} B/s"
+        if self.launch is not None:
+            table["launch"] = f"{self.launch!r} s"
+        return str(yaml.safe_dump(table, sort_keys=False))
 
 
-def read(path: Path) -> tuple[Plan, Model]:
-    """Read a plan, and the model that it names; errors as :func:`load`."""
-    plan = _plan(path)
-    beside = path.parent / plan.model
-    return plan, load_model(beside if beside.is_file() else plan.model)
-
-
-def card_of(path: Path) -> Path:
-    """Return where the model card of a plan lies, if it is none that ships."""
-    model = _plan(path).model
-    beside = path.parent / model
-    return beside if beside.is_file() else Path(model)
-
-
-def _plan(path: Path) -> Plan:
-    if path.is_dir():
-        raise TraceError(f"{path}: a plan is one file: name that file")
-    data = unpack(path)
-    table = parse_yaml(data[:_LONGEST], path)
-    if not isinstance(table, dict):
-        raise TraceError(f"{path}: a plan is a table of fields, not a {type(table).__name__}")
-    try:
-        return Plan.model_validate(table)
-    except (ValidationError, WorkloadError) as error:
-        raise TraceError(f"{path}: {_told(error)}") from error
-
-
-def files_beside(path: Path) -> tuple[Path, ...]:
-    """Name the model card that a plan is of, where it is a file of the user's."""
-    plan, _ = read(path)
-    places = (path.parent / plan.model, Path(plan.model))
-    return tuple(place for place in places if place.is_file())[:1]
-
-
-def text_of(plan: Plan) -> str:
-    """Write out a plan's file: what is as by default is left out."""
-    table = plan.model_dump(exclude_defaults=True, exclude_none=True)
-    chip = table["accelerator"]
-    chip["peak"] = f"{plan.accelerator.peak!r} FLOP/s"
-    chip["memory_bandwidth"] = f"{plan.accelerator.memory_bandwidth!r} B/s"
-    if plan.launch is not None:
-        table["launch"] = f"{plan.launch!r} s"
-    return str(yaml.safe_dump(table, sort_keys=False))
-
-
-def _told(error: Exception) -> str:
+def _reasons(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(

@@ -1,7 +1,8 @@
-"""What one rank of a pipeline stage does, as columns: tiled to all ranks of the stage later.
+"""The program of one rank of a pipeline stage, as columns of ops.
 
-Ranks of a stage differ only in which groups they belong to. So an op names a *channel*, which is a
-group per rank, and the number of a call on it; :mod:`traces.generate.expand` turns both into calls.
+The ranks of a stage differ only in the groups they belong to. So an op names a *channel*, which is
+one group per rank, and the number of a call on it; :mod:`traces.generate.expand` turns both into
+the calls of every rank (SPMD expansion).
 """
 
 import math
@@ -14,21 +15,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.generate.kernel_times import Accelerator, Kernel, Work, duration
+from traces.generate.kernel_times import Accelerator, Kernel, KernelWork, roofline_time
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism, groups, stage_ranks
 
 COMPUTE = "compute"
 """Name of the lane of kernels; collectives have a lane named after their group's label."""
 HOST = "host"
+UNKNOWN_WORK = KernelWork(math.nan, math.nan)
+"""Of an op that is no kernel."""
+
+
+class ChannelKey(NamedTuple):
+    """Identifies a channel: the label of its groups, and the stages they begin and end on."""
+
+    label: str
+    first_stage: int
+    last_stage: int
 
 
 class ChannelCall(NamedTuple):
-    """What a call on a channel is."""
+    """What every group of a channel communicates in one call; ``size`` as :class:`Exchange`."""
 
     kind: str
     size: float
     dtype: str
+
+
+class NumberedCall(NamedTuple):
+    """A call by its channel and its number there."""
+
+    channel: ChannelKey
+    number: int
 
 
 @dataclass(slots=True)
@@ -40,46 +58,48 @@ class Channel:
     calls: list[ChannelCall] = field(default_factory=list)
 
     def add(self, call: ChannelCall) -> int:
-        """Add a call; returns its number."""
+        """Add a call and return its number."""
         self.calls.append(call)
         return len(self.calls) - 1
 
 
 @dataclass(slots=True)
 class Channels:
-    """Channels of a job, in the order in which they were first used."""
+    """Channels of a job, in the order in which they are first used."""
 
     parallelism: Parallelism
-    all: dict[tuple[str, int, int], Channel] = field(default_factory=dict)
+    by_key: dict[ChannelKey, Channel] = field(default_factory=dict)
 
-    def collective(self, label: str, stage: int) -> tuple[str, int, int]:
-        """Key of the channel of a label on a stage."""
-        key = (label, stage, stage)
-        if key not in self.all:
-            dimension = "dp" if label == "fsdp" else label
-            self.all[key] = Channel(label, groups(self.parallelism, dimension, stage))
+    def within_stage(self, label: str, stage: int) -> ChannelKey:
+        """Return the key of the channel of a label on a stage."""
+        key = ChannelKey(label, stage, stage)
+        if key not in self.by_key:
+            self.by_key[key] = Channel(label, channel_groups(self.parallelism, key))
         return key
 
-    def between(self, label: str, sender: int, receiver: int) -> tuple[str, int, int]:
-        """Key of the channel from every rank of a stage to its counterpart on another."""
-        key = (label, sender, receiver)
-        if key not in self.all:
-            ends = [stage_ranks(self.parallelism, stage) for stage in (sender, receiver)]
-            self.all[key] = Channel(label, np.stack(ends, axis=1))
+    def between_stages(self, label: str, sender: int, receiver: int) -> ChannelKey:
+        """Return the key of the channel from every rank of a stage to its peer on another."""
+        key = ChannelKey(label, sender, receiver)
+        if key not in self.by_key:
+            self.by_key[key] = Channel(label, channel_groups(self.parallelism, key))
         return key
 
 
-UNKNOWN_WORK = Work(math.nan, math.nan)
-"""Of an op that is no kernel."""
+def channel_groups(parallelism: Parallelism, key: ChannelKey) -> NDArray[np.int64]:
+    """Return the groups of a channel in the whole job, shape ``(groups, members)``."""
+    label, first, last = key
+    if first != last:
+        return np.stack([stage_ranks(parallelism, stage) for stage in (first, last)], axis=1)
+    return groups(parallelism, "dp" if label == "fsdp" else label, first)
 
 
 @dataclass(slots=True)
-class Program:
+class RankProgram:
     """Ops of a rank of one stage, numbered from 0; ops of a lane follow each other.
 
-    ``waits`` are what the next kernel or exchange waits for besides its lane, ``weights`` what the
-    next kernel alone waits for. ``work`` is what an op's kernels do together, ``UNKNOWN_WORK`` for
-    one without; ``flops`` adds it up.
+    ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
+    ``weight_gathers`` those that only the next kernel waits for. ``work`` is what an op's kernels
+    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum.
     """
 
     stage: int
@@ -90,12 +110,12 @@ class Program:
     lane: list[str] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     duration: list[float] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
-    channel: list[tuple[str, int, int] | None] = field(default_factory=list)
+    work: list[KernelWork] = field(default_factory=list)
+    channel: list[ChannelKey | None] = field(default_factory=list)
     number: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
+    weight_gathers: list[int] = field(default_factory=list)
     flops: float = 0.0
     _last: dict[str, int] = field(default_factory=dict)
 
@@ -103,49 +123,46 @@ class Program:
         """Return the last op of a lane; nothing if the lane is empty."""
         return [self._last[lane]] if lane in self._last else []
 
-    def compute(self, name: str, works: Iterable[Work]) -> int:
-        """Add kernels as one op, which waits for what is to be waited for."""
+    def compute(self, name: str, works: Iterable[KernelWork]) -> int:
+        """Add kernels as one op, which waits for all that is to be waited for."""
         works = tuple(works)
-        done = Work(sum(work.flops for work in works), sum(work.traffic for work in works))
-        self.flops += done.flops
-        time = sum(duration(work, self.accelerator) for work in works)
+        total = KernelWork(sum(work.flops for work in works), sum(work.traffic for work in works))
+        self.flops += total.flops
+        time = sum(roofline_time(work, self.accelerator) for work in works)
         op = self._op(What.COMPUTE, COMPUTE, name, time)
-        self.work[op] = done
-        self._after(op, [*self.waits, *self.weights])
-        self.waits, self.weights = [], []
+        self.work[op] = total
+        self._wait(op, [*self.waits, *self.weight_gathers])
+        self.waits, self.weight_gathers = [], []
         return op
 
-    def exchange(self, one: Exchange) -> None:
+    def exchange(self, exchange: Exchange) -> None:
         """Add a collective that waits for the last kernel, and is waited for by the next."""
-        op = self.collective(one, one.label, self.waits or self.last(COMPUTE))
+        op = self.collective(exchange, exchange.label, self.waits or self.last(COMPUTE))
         if op is not None:
             self.waits = [op]
 
     def collective(
-        self, one: Exchange, lane: str, after: Iterable[int], dtype: str | None = None
+        self, exchange: Exchange, lane: str, after: Iterable[int], dtype: str | None = None
     ) -> int | None:
         """Add a collective on a lane; none where the group is a single rank."""
-        key = self.channels.collective(one.label, self.stage)
-        channel = self.channels.all[key]
+        key = self.channels.within_stage(exchange.label, self.stage)
+        channel = self.channels.by_key[key]
         if channel.groups.shape[1] == 1:
             return None
-        number = channel.add(ChannelCall(one.kind, one.size, dtype or self.dtype))
-        op = self._op(What.COLLECTIVE, lane, one.kind, 0.0)
-        self._names(op, key, number, after)
+        number = channel.add(ChannelCall(exchange.kind, exchange.size, dtype or self.dtype))
+        op = self._op(What.COLLECTIVE, lane, exchange.kind, 0.0)
+        self._join(op, NumberedCall(key, number), after)
         return op
 
-    def message(
-        self, what: What, lane: str, at: tuple[tuple[str, int, int], int], after: Iterable[int]
-    ) -> int:
-        """Add this rank's side of a call of a channel that both sides have agreed on."""
-        key, number = at
+    def join(self, what: What, lane: str, call: NumberedCall, after: Iterable[int]) -> int:
+        """Add this rank's op of a call that is on its channel already."""
         op = self._op(what, lane, lane, 0.0)
-        self._names(op, key, number, after)
+        self._join(op, call, after)
         return op
 
-    def _names(self, op: int, key: tuple[str, int, int], number: int, after: Iterable[int]) -> None:
-        self.channel[op], self.number[op] = key, number
-        self._after(op, after)
+    def _join(self, op: int, call: NumberedCall, after: Iterable[int]) -> None:
+        self.channel[op], self.number[op] = call
+        self._wait(op, after)
 
     def _op(self, what: What, lane: str, name: str, time: float) -> int:
         op = len(self.what)
@@ -156,34 +173,34 @@ class Program:
         self.work.append(UNKNOWN_WORK)
         self.channel.append(None)
         self.number.append(-1)
-        self._after(op, self.last(lane))
+        self._wait(op, self.last(lane))
         self._last[lane] = op
         return op
 
-    def _after(self, op: int, sources: Iterable[int]) -> None:
+    def _wait(self, op: int, sources: Iterable[int]) -> None:
         self.edges += [(source, op) for source in sources]
 
 
-def forward(kernels: Iterable[Kernel]) -> list[Work]:
-    """Work of the forward pass."""
+def forward(kernels: Iterable[Kernel]) -> list[KernelWork]:
+    """Return the work of the forward pass."""
     return [kernel.forward for kernel in kernels]
 
 
-def input_gradients(kernels: Iterable[Kernel]) -> list[Work]:
-    """Work of the gradients of what the kernels read."""
+def input_gradients(kernels: Iterable[Kernel]) -> list[KernelWork]:
+    """Return the work of the gradients of the kernels' inputs."""
     return [kernel.input_gradient for kernel in kernels]
 
 
-def weight_gradients(kernels: Iterable[Kernel]) -> list[Work]:
-    """Work of the gradients of the weights, of kernels that have weights."""
+def weight_gradients(kernels: Iterable[Kernel]) -> list[KernelWork]:
+    """Return the work of the gradients of the weights, of kernels that have weights."""
     return [kernel.weight_gradient for kernel in kernels if kernel.weight_gradient.traffic]
 
 
-def with_launches(program: Program, launch: float) -> Program:
-    """Put a host op of ``launch`` seconds before every op, in a row: the host may run ahead."""
+def with_launches(program: RankProgram, launch: float) -> RankProgram:
+    """Put a host op of ``launch`` seconds before every op; the host may run ahead of the device."""
     ops = len(program.what)
     host = list(range(ops))
-    return Program(
+    return RankProgram(
         stage=program.stage,
         channels=program.channels,
         accelerator=program.accelerator,

@@ -6,22 +6,28 @@ import numpy as np
 
 from simulator.folding.representatives import Copies
 from simulator.workload import Group, Workload
-from traces.generate.parallelism import Parallelism, Ranks, coordinates, groups, stage_ranks
+from traces.generate.parallelism import Parallelism, coordinates
+from traces.generate.program import ChannelKey, channel_groups
 
 
 def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
-    """Say which groups of the whole job make the calls of each group, and who stands for whom."""
+    """Return which rank stands for each of the job, and which groups make the calls of a group.
+
+    Parameters
+    ----------
+    workload
+        A step with the ranks of the first ``replicas`` data-parallel replicas.
+    parallelism
+        That of the whole job.
+    replicas
+        How many are written down; replica ``i`` of the job is represented by ``i % replicas``.
+    """
     p = parallelism
     job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
     stand_in = job[:, np.arange(p.dp) % replicas].ravel()
-    known: dict[tuple[str, int, int], Ranks] = {}
-    found = []
-    for group in workload.groups:
-        key = _key(group, parallelism)
-        if key not in known:
-            known[key] = _all(key, parallelism)
-        found.append(known[key])
-    return Copies(stand_in, tuple(found))
+    keys = [_channel(group, p) for group in workload.groups]
+    groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}
+    return Copies(stand_in, tuple(groups[key] for key in keys))
 
 
 def fewest_replicas(parallelism: Parallelism, ranks_per_node: int) -> int | None:
@@ -32,19 +38,12 @@ def fewest_replicas(parallelism: Parallelism, ranks_per_node: int) -> int | None
     >>> fewest_replicas(Parallelism(tp=2, dp=16, pp=4), 8)
     4
     """
-    each = parallelism.tp * parallelism.cp
-    replicas = lcm(each, ranks_per_node) // each
+    ranks = parallelism.tp * parallelism.cp
+    replicas = lcm(ranks, ranks_per_node) // ranks
     return replicas if parallelism.dp % replicas == 0 else None
 
 
-def _key(group: Group, parallelism: Parallelism) -> tuple[str, int, int]:
-    """Name the channel of a group: its label, and the stages of its first and last rank."""
+def _channel(group: Group, parallelism: Parallelism) -> ChannelKey:
+    """Return the channel of a group: its label, and the stages of its first and last rank."""
     first, last = (coordinates(parallelism, group.ranks[end]).pp for end in (0, -1))
-    return group.label, first, last
-
-
-def _all(key: tuple[str, int, int], parallelism: Parallelism) -> Ranks:
-    label, first, last = key
-    if first != last:
-        return np.stack([stage_ranks(parallelism, stage) for stage in (first, last)], axis=1)
-    return groups(parallelism, "dp" if label == "fsdp" else label, first)
+    return ChannelKey(group.label, first, last)

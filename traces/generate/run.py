@@ -1,5 +1,6 @@
-"""What is asked of a model: a training step, or a pass of serving."""
+"""What a model is run for: a training step, or a pass of serving; and the micro-batches of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,29 +12,50 @@ from traces.generate.pipeline import SCHEDULES
 
 Scores = Literal["full", "causal"]
 _MOST_PASSES = 10_000_000
-"""Micro-batches through a layer on a rank; each makes ten ops or more, of some 100 B."""
+"""Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One step: forward and backward on ``global_batch`` sequences, and the optimiser.
+    """One training step: forward and backward on ``global_batch`` sequences, and the optimiser.
 
-    ``micro_batch`` and ``global_batch`` count sequences of ``sequence`` tokens. Weights and
-    activations are of ``precision``; gradients are summed, between micro-batches and between
-    replicas, in ``gradient`` (fp32 with bf16, as Megatron-LM does by default).
-
-    ``recompute`` is what backward repeats of forward: ``none``, ``selective`` (the scores of
-    attention), or ``full`` (arXiv 2205.05198, section 5). ``scores`` says how much of the matrix
-    of scores is computed: ``full``, as Megatron-LM's FLOPs formula counts (arXiv 2104.04473,
-    eq. 3), or ``causal``, the lower half, as FlashAttention does.
-
-    Gradients of layers are reduced together until ``bucket`` bytes are reached (PyTorch DDP's
-    ``bucket_cap_mb``, 25 MiB); a layer is never cut.
+    Parameters
+    ----------
+    micro_batch
+        Sequences that a replica computes at once.
+    global_batch
+        Sequences of the step, of all replicas.
+    sequence
+        Tokens of a sequence.
+    precision
+        Of weights and activations, as a dtype's name.
+    gradient
+        Precision in which gradients are summed, between micro-batches and between replicas (fp32
+        with bf16, as Megatron-LM does by default).
+    recompute
+        What the backward pass repeats of the forward pass: ``none``, ``selective`` (the scores of
+        attention), or ``full`` (arXiv 2205.05198, section 5).
+    scores
+        How much of the matrix of attention scores is computed: ``full``, as Megatron-LM's FLOPs
+        formula counts (arXiv 2104.04473, eq. 3), or ``causal``, the lower half, as FlashAttention
+        does.
+    schedule
+        Order of the micro-batches on a pipeline stage, a name of
+        :data:`traces.generate.pipeline.SCHEDULES`.
+    bucket
+        Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
+        ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
 
     Raises
     ------
     WorkloadError
         If a count is not positive or a choice has no such name.
+
+    Examples
+    --------
+    >>> step = Training(micro_batch=1, global_batch=16, sequence=4096)
+    >>> step.micro_batches(Parallelism(dp=4))
+    4
     """
 
     micro_batch: int
@@ -57,7 +79,7 @@ class Training:
         bytes_per_element(self.precision)
 
     def micro_batches(self, parallelism: Parallelism) -> int:
-        """How many micro-batches each replica works through."""
+        """Return how many micro-batches each replica computes."""
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
             raise WorkloadError(
@@ -71,14 +93,31 @@ class Training:
 class Serving:
     """One forward pass of every replica on ``batch`` sequences of its own.
 
-    ``prefill`` reads prompts of ``context`` tokens; ``decode`` makes one token for each sequence,
-    whose ``context`` earlier tokens are in the cache. With pipeline stages the batch is cut into
-    ``micro_batches``.
+    Parameters
+    ----------
+    phase
+        ``prefill`` reads prompts of ``context`` tokens; ``decode`` makes one token for each
+        sequence, whose ``context`` earlier tokens are in the KV cache.
+    batch
+        Sequences of each replica.
+    context
+        Tokens of a sequence.
+    precision
+        Of weights, activations and cache, as a dtype's name.
+    scores
+        How much of the matrix of attention scores is computed in prefill: ``full`` or ``causal``.
+    micro_batches
+        Parts that the batch is divided into, for pipeline stages to overlap.
 
     Raises
     ------
     WorkloadError
         If a count is not positive or a choice has no such name.
+
+    Examples
+    --------
+    >>> Serving(phase="decode", batch=8, context=1024).scores
+    'causal'
     """
 
     phase: Literal["prefill", "decode"]
@@ -99,13 +138,25 @@ class Serving:
             )
 
 
+def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:
+    """Return how many micro-batches each replica computes."""
+    return run.micro_batches(parallelism) if isinstance(run, Training) else run.micro_batches
+
+
+def new_tokens(parallelism: Parallelism, run: Training | Serving) -> int:
+    """Return the tokens that a step of the whole job reads or makes."""
+    if isinstance(run, Training):
+        return run.global_batch * run.sequence
+    return run.batch * (run.context if run.phase == "prefill" else 1) * parallelism.dp
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What one pass through a layer works on, and how it is divided over ranks.
+    """What one pass through a layer computes on, and how it is divided over ranks.
 
-    ``sequences`` each bring ``length`` new tokens, which look at ``context`` tokens, of which
-    ``attended`` is the part whose scores are computed. ``logits`` tokens of each sequence are
-    turned into probabilities. Elements have ``width`` bytes.
+    ``sequences`` have ``new_tokens`` each, which attend to ``context`` tokens; ``attended`` is the
+    fraction of those pairs whose scores are computed. The head turns ``logit_tokens`` of each
+    sequence into probabilities. An element of ``dtype`` has ``element_bytes``.
     """
 
     phase: Literal["training", "prefill", "decode"]
@@ -113,38 +164,38 @@ class MicroBatch:
     model: Model
     parallelism: Parallelism
     sequences: int
-    length: int
+    new_tokens: int
     context: int
-    logits: int
+    logit_tokens: int
     attended: float
-    width: int
+    element_bytes: int
     dtype: str
 
     @property
     def tokens(self) -> float:
-        """New tokens on one rank while tensor parallelism cuts heads and columns."""
-        return self.sequences * self.length / self.parallelism.cp
+        """New tokens on one rank inside a tensor-parallel part of a layer."""
+        return self.sequences * self.new_tokens / self.parallelism.cp
 
     @property
-    def own_tokens(self) -> float:
-        """New tokens on one rank between tensor-parallel parts."""
-        return self.tokens / self.parallelism.tokens_cut
+    def sharded_tokens(self) -> float:
+        """New tokens on one rank between those parts, where sequence parallelism shards them."""
+        return self.tokens / self.parallelism.sequence_shards
 
     @property
     def hidden_bytes(self) -> float:
-        """Bytes of the activations between two layers, before any cut along the sequence."""
-        return self.tokens * self.model.hidden * self.width
+        """Bytes of the activations between two layers, before they are sharded."""
+        return self.tokens * self.model.hidden * self.element_bytes
 
 
 def micro_batch(model: Model, parallelism: Parallelism, run: Training | Serving) -> MicroBatch:
-    """Return what a micro-batch of a run is."""
+    """Return the micro-batch of a run."""
     phase: Literal["training", "prefill", "decode"]
     attended = 0.5 if run.scores == "causal" else 1.0
     if isinstance(run, Training):
-        sequences, length, logits = run.micro_batch, run.sequence, run.sequence
+        sequences, length, logit_tokens = run.micro_batch, run.sequence, run.sequence
         phase, context = "training", run.sequence
     else:
-        sequences, logits = run.batch // run.micro_batches, 1
+        sequences, logit_tokens = run.batch // run.micro_batches, 1
         phase, context = run.phase, run.context
         length = context if phase == "prefill" else 1
     return MicroBatch(
@@ -152,75 +203,67 @@ def micro_batch(model: Model, parallelism: Parallelism, run: Training | Serving)
         model=model,
         parallelism=parallelism,
         sequences=sequences,
-        length=length,
+        new_tokens=length,
         context=context,
-        logits=logits,
+        logit_tokens=logit_tokens,
         attended=1.0 if phase == "decode" else attended,
-        width=bytes_per_element(run.precision),
+        element_bytes=bytes_per_element(run.precision),
         dtype=run.precision,
     )
 
 
-def check(model: Model, parallelism: Parallelism, run: Training | Serving) -> None:
-    """Refuse what cannot be divided as asked.
+def check_fit(model: Model, parallelism: Parallelism, run: Training | Serving) -> None:
+    """Refuse a model, a parallelism and a run that do not fit each other.
 
     Raises
     ------
     WorkloadError
         Names the two numbers that do not fit.
     """
-    p, heads = parallelism, model.attention.heads
-    length = micro_batch(model, parallelism, run).length
-    cut = p.cp * p.tokens_cut
-    refusals = [
-        (heads % p.tp != 0, f"tp {p.tp} does not divide {heads} heads"),
-        (
-            length % cut != 0,
-            f"{length} new tokens cannot be cut into {cut} (cp, sequence_parallel)",
-        ),
-        (
-            p.chunks > model.layers + 2,
-            f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks",
-        ),
-        (p.ep > 1 and model.experts is None, f"ep {p.ep}: {model.name} has no experts"),
-        (
-            model.experts is not None and model.experts.count % p.ep != 0,
-            f"ep {p.ep} does not divide the number of experts",
-        ),
-    ]
-    passes = p.ranks_per_stage * model.layers * micro_batches(p, run)
-    refusals.append(
-        (
-            passes > _MOST_PASSES,
+    for reason in _misfits(model, parallelism, run):
+        raise WorkloadError(reason)
+
+
+def _misfits(model: Model, parallelism: Parallelism, run: Training | Serving) -> Iterator[str]:
+    yield from _model_misfits(model, parallelism, run)
+    passes = parallelism.ranks_per_stage * model.layers * micro_batches(parallelism, run)
+    if passes > _MOST_PASSES:
+        yield (
             f"{passes} times a micro-batch passes a layer on a rank, {_MOST_PASSES} are the most: "
-            "fewer replicas or micro-batches do the same",
+            "fewer replicas or micro-batches do the same"
         )
-    )
     if isinstance(run, Training):
-        interleaved = run.schedule == "interleaved"
-        refusals += [
-            (
-                interleaved != (p.virtual > 1),
-                f"schedule {run.schedule} does not go with virtual {p.virtual}",
-            ),
-            (
-                interleaved and run.micro_batches(p) % p.pp != 0,
-                f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches",
-            ),
-        ]
-    else:
-        refusals += [
-            (p.zero > 0, f"zero {p.zero} is for training"),
-            (p.virtual > 1, f"virtual {p.virtual} is for training"),
-        ]
-    for refused, reason in refusals:
-        if refused:
-            raise WorkloadError(reason)
+        yield from _schedule_misfits(parallelism, run)
+        return
+    if parallelism.zero:
+        yield f"zero {parallelism.zero} is for training"
+    if parallelism.virtual > 1:
+        yield f"virtual {parallelism.virtual} is for training"
 
 
-def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:
-    """Return how many micro-batches each replica works through."""
-    return run.micro_batches(parallelism) if isinstance(run, Training) else run.micro_batches
+def _model_misfits(
+    model: Model, parallelism: Parallelism, run: Training | Serving
+) -> Iterator[str]:
+    p, heads = parallelism, model.attention.heads
+    if heads % p.tp:
+        yield f"tp {p.tp} does not divide {heads} heads"
+    length, shards = micro_batch(model, p, run).new_tokens, p.cp * p.sequence_shards
+    if length % shards:
+        yield f"{length} new tokens cannot be cut into {shards} (cp, sequence_parallel)"
+    if p.chunks > model.layers + 2:
+        yield f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks"
+    if p.ep > 1 and model.experts is None:
+        yield f"ep {p.ep}: {model.name} has no experts"
+    if model.experts is not None and model.experts.count % p.ep:
+        yield f"ep {p.ep} does not divide the number of experts"
+
+
+def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
+    p, interleaved = parallelism, run.schedule == "interleaved"
+    if interleaved != (p.virtual > 1):
+        yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
+    if interleaved and run.micro_batches(p) % p.pp:
+        yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

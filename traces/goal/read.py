@@ -3,8 +3,6 @@
 What LogGOPSim decides while it runs is decided here while reading, and noted: which send a receive
 from any source gets, and in which order a cpu runs what is free. An eager message, up to
 LogGOPSim's ``S``, does not hold up what requires its send: that waits for the send's start only.
-
-Which send of a GOAL schedule each receive gets.
 """
 
 import math
@@ -19,104 +17,26 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, What, Workload
 from traces.core.files import unpack
 from traces.core.loaded import Coverage, Loaded
-from traces.goal.text import ANY, Goal, GoalOp, GoalRank, Need, parse
+from traces.goal.text import ANY, Goal, GoalOp, GoalRank, Need, parse_goal
 from traces.matching.lane_order import one_at_a_time
 
-Place = tuple[int, int]
+OpPlace = tuple[int, int]
 """A rank and the place of a statement in it."""
-Statement = tuple[Place, GoalOp]
 
 
-def matched(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement, Statement]]:
-    """Pair sends and receives, each in the order of the file for its source, target and tag.
-
-    Receives from any source, or with any tag, get what the others leave, in the order of the file:
-    LogGOPSim gives them what arrives first. They are counted.
-
-    Raises
-    ------
-    TraceError
-        If a message has no other end, or goes to its own rank.
-    """
-    mailbox = _Mailbox()
-    for sent in _statements(goal, "send"):
-        (rank, _), op = sent
-        if op.peer == rank:
-            raise TraceError(f"{path}:{op.line}: rank {rank} sends to itself")
-        mailbox.put(sent)
-    receives = _statements(goal, "recv")
-    pairs = []
-    for receive in sorted(receives, key=lambda one: ANY in (one[1].peer, one[1].tag)):
-        (rank, _), op = receive
-        if ANY in (op.peer, op.tag):
-            notes["receives from any source or tag: matched in the order of the file"] += 1
-        send = mailbox.take(rank, op)
-        if send is None:
-            wanted = f"{op.amount}b from {op.peer} tag {op.tag}"
-            raise TraceError(f"{path}:{op.line}: rank {rank}: nobody sends {wanted}")
-        pairs.append((send, receive))
-    for (rank, _), op in mailbox.left():
-        where = f"{path}:{op.line}: rank {rank}"
-        raise TraceError(f"{where}: nobody receives {op.amount}b to {op.peer} tag {op.tag}")
-    return pairs
-
-
-def _statements(goal: Goal, what: str) -> list[Statement]:
-    return [
-        ((rank, place), op)
-        for rank, own in sorted(goal.ranks.items())
-        for place, op in enumerate(own.ops)
-        if op.what == what
-    ]
-
-
-@dataclass(slots=True)
-class _Mailbox:
-    """Sends that are not received yet, in a queue for each way a receive may ask for them."""
-
-    queues: dict[tuple[int, int, int], deque[Statement]] = field(
-        default_factory=lambda: defaultdict(deque)
-    )
-    taken: set[Place] = field(default_factory=set)
-
-    def put(self, send: Statement) -> None:
-        (source, _), op = send
-        for asked_source in (source, ANY):
-            for tag in (op.tag, ANY):
-                self.queues[op.peer, asked_source, tag].append(send)
-
-    def take(self, rank: int, receive: GoalOp) -> Statement | None:
-        queue = self.queues.get((rank, receive.peer, receive.tag), deque())
-        while queue:
-            send = queue.popleft()
-            if send[0] not in self.taken:
-                self.taken.add(send[0])
-                return send
-        return None
-
-    def left(self) -> list[Statement]:
-        return [one for queue in self.queues.values() for one in queue if one[0] not in self.taken]
-
-
-EAGER = 65535
-"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
-_NANO = 1e-9
-_WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
-
-
-def load(path: Path, step: str = "all") -> Loaded:
+def load_goal(path: Path, step: str = "all") -> Loaded:
     """Read a GOAL schedule, which has all ranks in one file and no steps.
 
     Raises
     ------
     TraceError
-        If it cannot be read, a message has no other end, or what is required makes a circle.
+        If it cannot be read, a message has no other end, or what is required makes a cycle.
     """
     if step not in ("median", "all"):
         raise TraceError(f"{path}: no step {step}: a GOAL schedule has no steps")
     if path.is_dir():
         raise TraceError(f"{path}: a GOAL schedule is one file with all ranks: name that file")
-    goal = parse(path, unpack(path).decode("utf-8", "replace"))
+    goal = parse_goal(path, unpack(path).decode("utf-8", "replace"))
     notes: Counter[str] = Counter()
     try:
         workload = _workload(path, goal, notes)
@@ -134,18 +54,18 @@ def load(path: Path, step: str = "all") -> Loaded:
 
 
 @dataclass(slots=True)
-class _Build:
+class _GoalBuild:
     """A workload while it is put together: the op of each statement, and which run alone."""
 
     builder: WorkloadBuilder
     exact: bool
-    call_of: dict[Place, int]
+    call_of: dict[OpPlace, int]
     busy: list[bool] = field(default_factory=list)
 
 
 def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
     builder = WorkloadBuilder(job_ranks=goal.num_ranks)
-    build = _Build(builder, goal.exact, _calls(path, goal, builder, notes))
+    build = _GoalBuild(builder, goal.exact, _calls(path, goal, builder, notes))
     for rank in sorted(goal.ranks):
         _add_rank(build, goal.ranks[rank], notes)
     workload = builder.build()
@@ -156,11 +76,11 @@ def _workload(path: Path, goal: Goal, notes: Counter[str]) -> Workload:
 
 def _calls(
     path: Path, goal: Goal, builder: WorkloadBuilder, notes: Counter[str]
-) -> dict[Place, int]:
+) -> dict[OpPlace, int]:
     """Make a call of each pair of a send and a receive."""
-    call_of: dict[Place, int] = {}
+    call_of: dict[OpPlace, int] = {}
     sequence: Counter[tuple[int, int]] = Counter()
-    for (sender, sent), (receiver, received) in matched(path, goal, notes):
+    for (sender, sent), (receiver, received) in pair_messages(path, goal, notes):
         pair = (sender[0], receiver[0])
         if sent.amount != received.amount:
             notes["messages whose ends tell different sizes: that of the send is taken"] += 1
@@ -170,7 +90,11 @@ def _calls(
     return call_of
 
 
-def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
+_NANO = 1e-9
+_WHAT = {"calc": What.COMPUTE, "send": What.SEND, "recv": What.RECEIVE}
+
+
+def _add_rank(build: _GoalBuild, own: GoalRank, notes: Counter[str]) -> None:
     builder = build.builder
     starts = {need.other for need in own.needs if _start_only(build, own, need)}
     eager = sum(_start_only(build, own, need) and not need.start for need in own.needs)
@@ -178,19 +102,19 @@ def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
         notes["times an op requires an eager send: it waits for the send's start only"] += eager
     op_of: dict[int, int] = {}
     start_of: dict[int, int] = {}
-    for place, op in enumerate(own.ops):
+    for number, op in enumerate(own.ops):
         lane = f"cpu {op.cpu}" if op.what == "calc" else f"nic {op.nic}"
-        op_of[place] = builder.op(
+        op_of[number] = builder.op(
             _WHAT[op.what],
             rank=own.rank,
             lane=lane,
             name=op.label or op.what,
             duration=op.amount * _NANO if op.what == "calc" else 0.0,
-            call=build.call_of.get((own.rank, place), -1),
+            call=build.call_of.get((own.rank, number), -1),
         )
         build.busy.append(op.what == "calc")
-        if place in starts:
-            start_of[place] = builder.op(
+        if number in starts:
+            start_of[number] = builder.op(
                 What.COMPUTE,
                 rank=own.rank,
                 lane=lane,
@@ -198,15 +122,19 @@ def _add_rank(build: _Build, own: GoalRank, notes: Counter[str]) -> None:
                 duration=0.0,
             )
             build.busy.append(False)
-            builder.edge(start_of[place], op_of[place])
+            builder.edge(start_of[number], op_of[number])
     for need in own.needs:
         waits = start_of if _start_only(build, own, need) else op_of
         builder.edge(waits[need.other], start_of.get(need.op, op_of[need.op]))
 
 
-def _start_only(build: _Build, own: GoalRank, need: Need) -> bool:
+def _start_only(build: _GoalBuild, own: GoalRank, need: Need) -> bool:
     """Whether what requires an op waits for its start only."""
     return need.start or (_is_eager(own.ops[need.other]) and not build.exact)
+
+
+EAGER = 65535
+"""Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
 
 
 def _is_eager(op: GoalOp) -> bool:
@@ -235,3 +163,79 @@ def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
             *workload.notes,
         ),
     )
+
+
+Statement = tuple[OpPlace, GoalOp]
+
+
+def pair_messages(path: Path, goal: Goal, notes: Counter[str]) -> list[tuple[Statement, Statement]]:
+    """Pair sends and receives, each in the order of the file for its source, target and tag.
+
+    Receives from any source, or with any tag, get what the others leave, in the order of the file:
+    LogGOPSim gives them what arrives first. They are counted.
+
+    Raises
+    ------
+    TraceError
+        If a message has no other end, or goes to its own rank.
+    """
+    mailbox = _Mailbox()
+    for sent in _statements(goal, "send"):
+        (rank, _), op = sent
+        if op.peer == rank:
+            raise TraceError(f"{path}:{op.line}: rank {rank} sends to itself")
+        mailbox.put(sent)
+    receives = _statements(goal, "recv")
+    pairs = []
+    for receive in sorted(receives, key=lambda receive: ANY in (receive[1].peer, receive[1].tag)):
+        (rank, _), op = receive
+        if ANY in (op.peer, op.tag):
+            notes["receives from any source or tag: matched in the order of the file"] += 1
+        send = mailbox.take(rank, op)
+        if send is None:
+            wanted = f"{op.amount}b from {op.peer} tag {op.tag}"
+            raise TraceError(f"{path}:{op.line}: rank {rank}: nobody sends {wanted}")
+        pairs.append((send, receive))
+    for (rank, _), op in mailbox.left():
+        where = f"{path}:{op.line}: rank {rank}"
+        raise TraceError(f"{where}: nobody receives {op.amount}b to {op.peer} tag {op.tag}")
+    return pairs
+
+
+def _statements(goal: Goal, what: str) -> list[Statement]:
+    return [
+        ((rank, number), op)
+        for rank, own in sorted(goal.ranks.items())
+        for number, op in enumerate(own.ops)
+        if op.what == what
+    ]
+
+
+@dataclass(slots=True)
+class _Mailbox:
+    """Sends that are not received yet, in a queue for each way a receive may ask for them."""
+
+    queues: dict[tuple[int, int, int], deque[Statement]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    taken: set[OpPlace] = field(default_factory=set)
+
+    def put(self, send: Statement) -> None:
+        (source, _), op = send
+        for asked_source in (source, ANY):
+            for tag in (op.tag, ANY):
+                self.queues[op.peer, asked_source, tag].append(send)
+
+    def take(self, rank: int, receive: GoalOp) -> Statement | None:
+        queue = self.queues.get((rank, receive.peer, receive.tag), deque())
+        while queue:
+            send = queue.popleft()
+            if send[0] not in self.taken:
+                self.taken.add(send[0])
+                return send
+        return None
+
+    def left(self) -> list[Statement]:
+        return [
+            send for queue in self.queues.values() for send in queue if send[0] not in self.taken
+        ]

@@ -81,7 +81,7 @@ class Goal:
     exact: bool = False
 
 
-def parse(path: Path, text: str) -> Goal:
+def parse_goal(path: Path, text: str) -> Goal:
     """Read a schedule.
 
     Raises
@@ -91,10 +91,10 @@ def parse(path: Path, text: str) -> Goal:
     """
     lines = _lines(text)
     number, first = next(lines, (1, ""))
-    found = _RANKS.fullmatch(first)
-    if found is None or not 0 < int(found[1]) <= _MOST_RANKS:
+    ranks = _RANKS.fullmatch(first)
+    if ranks is None or not 0 < int(ranks[1]) <= _MOST_RANKS:
         raise TraceError(f"{path}:{number}: a GOAL schedule begins with 'num_ranks N', N >= 1")
-    goal = Goal(int(found[1]), exact=EXACT in text)
+    goal = Goal(int(ranks[1]), exact=EXACT in text)
     for number, line in lines:
         head = _RANK.fullmatch(line)
         if head is None:
@@ -109,7 +109,7 @@ def parse(path: Path, text: str) -> Goal:
     return goal
 
 
-def render(goal: Goal) -> Iterator[str]:
+def goal_lines(goal: Goal) -> Iterator[str]:
     """Write a schedule, line by line."""
     yield f"num_ranks {goal.num_ranks}"
     if goal.exact:
@@ -136,7 +136,7 @@ def _statement(op: GoalOp) -> str:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines that say something, with their numbers; a brace may share one with a statement."""
-    bare = GOAL_COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    bare = GOAL_COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
         for piece in re.split(r"(?<=\{)|(?=\})", line):
             if piece.strip():
@@ -169,35 +169,37 @@ def _resolve(
     needs: list[tuple[int, str, bool, str]],
 ) -> None:
     for number, label, start, other in needs:
-        for one in (label, other):
-            if one not in labels:
-                raise TraceError(f"{path}:{number}: rank {result.rank}: no op is labelled {one!r}")
+        for named in (label, other):
+            if named not in labels:
+                raise TraceError(
+                    f"{path}:{number}: rank {result.rank}: no op is labelled {named!r}"
+                )
         result.needs.append(Need(labels[label], labels[other], start))
 
 
 def _op(path: Path, number: int, line: str, num_ranks: int) -> GoalOp:
-    found = _OP.fullmatch(line)
-    if found is None or (found["what"] and (found["way"] == "to") != (found["what"] == "send")):
+    parsed = _OP.fullmatch(line)
+    if parsed is None or (parsed["what"] and (parsed["way"] == "to") != (parsed["what"] == "send")):
         raise TraceError(
             f"{path}:{number}: {line[:60]!r} is none of: calc N; send Nb to R tag T; "
             "recv Nb from R tag T; l1 requires l2; l1 irequires l2"
         )
-    amount = int(found["calc"] or found["size"])
+    amount = int(parsed["calc"] or parsed["size"])
     if amount >= _MOST:
         raise TraceError(f"{path}:{number}: {amount} does not fit in 64 bits")
-    peer, tag = int(found["peer"] or ANY), int(found["tag"] or 0)
-    if found["what"]:
+    peer, tag = int(parsed["peer"] or ANY), int(parsed["tag"] or 0)
+    if parsed["what"]:
         if peer >= num_ranks:
             raise TraceError(f"{path}:{number}: rank {peer} of num_ranks {num_ranks}")
-        if found["what"] == "send" and ANY in (peer, tag):
+        if parsed["what"] == "send" and ANY in (peer, tag):
             raise TraceError(f"{path}:{number}: only a recv may have any source or any tag")
     return GoalOp(
-        what=found["what"] or "calc",
+        what=parsed["what"] or "calc",
         amount=amount,
         peer=peer,
         tag=tag,
-        cpu=int(found["cpu"] or 0),
-        nic=int(found["nic"] or 0),
-        label=found["label"] or "",
+        cpu=int(parsed["cpu"] or 0),
+        nic=int(parsed["nic"] or 0),
+        label=parsed["label"] or "",
         line=number,
     )

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.errors import OutputError
 from simulator.schedule import Schedule, Step
 from simulator.workload import Call, Workload
-from traces.goal.text import Goal, GoalOp, GoalRank, Need, render
+from traces.goal.text import Goal, GoalOp, GoalRank, Need, goal_lines
 
 ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
@@ -25,7 +25,17 @@ _MOST_CPUS = 255
 
 
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:
-    """Write a workload; ``schedule_of`` tells how a collective is carried out.
+    """Write a workload as a GOAL schedule.
+
+    Parameters
+    ----------
+    workload
+        What is written; its dependencies must lie within ranks.
+    path
+        The file.
+    schedule_of
+        How a collective is carried out: from a call to its schedule of transfers. None where there
+        are no collectives.
 
     Raises
     ------
@@ -45,7 +55,7 @@ def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = 
     for rank in workload.ranks:
         goal.ranks[rank] = _RankWriter(path, workload, rank, schedule_of).written()
     try:
-        path.write_text("\n".join(render(goal)) + "\n")
+        path.write_text("\n".join(goal_lines(goal)) + "\n")
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -108,7 +118,7 @@ class _RankWriter:
             joint = [self._calc(0.0, "")]
             self._need(joint, before)
             before = joint
-        self.result.needs.extend(Need(one, other) for one in after for other in before)
+        self.result.needs.extend(Need(later, other) for later in after for other in before)
 
     def _calc(self, duration: float, lane: str) -> int:
         cpu = self.cpus.setdefault(lane, len(self.cpus))
@@ -135,8 +145,8 @@ class _RankWriter:
             return
         if self.schedule_of is None:
             raise OutputError(
-                f"{self.path}: {call} is a collective, which GOAL has not: say how it is carried "
-                "out (schedule_of), or write Chakra"
+                f"{self.path}: {call} is a collective, which does not exist in GOAL: say how it is "
+                "carried out (schedule_of), or write Chakra"
             )
         schedule = self.schedule_of(call)
         for step in schedule.steps:

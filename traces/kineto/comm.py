@@ -27,11 +27,9 @@ In the last, the group is an id and later a (name, description) pair; the sequen
 too, and pairs are not recorded: there the named fields tell. ``rank`` is the root or the peer, if
 the call has one.
 
-Lists of a group's ranks, of which the profiler writes long ones with dots in the middle.
-
-PyTorch keeps the first 29 ranks and the last of a list of more than 30: ``[0, 2, 4, ..., 126]``.
-Where the ranks that are left and the size of the group fit one arithmetic sequence, that is the
-list; anything else stays unknown.
+Of a list of more than 30 ranks PyTorch keeps the first 29 and the last: ``[0, 2, 4, ..., 126]``.
+Where these and the size of the group fit one arithmetic sequence, that is the list; anything else
+stays unknown.
 """
 
 import re
@@ -43,62 +41,14 @@ from msgspec import Raw
 from simulator.errors import shown
 from traces.core.calls import ANNOTATION, CUSTOM, OPERATOR, PARAM_COMMS
 from traces.core.events import CommRecord
-from traces.kineto.schema import CommArgs, Number, decode_comm, integers, unwrapped, whole
-
-_MOST = 1 << 17
-"""Ranks of the largest group that is completed: more accelerators work on no job yet."""
-_DOTS = re.compile(r"^\[([-\d,\s]*)(\.\.\.|…)([-\d,\s]*)\]$")
-
-
-def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, bool]:
-    """Read a list of ranks; also whether one was written that cannot be completed.
-
-    Examples
-    --------
-    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 8)
-    ((0, 2, 4, 6, 8, 10, 12, 14), False)
-    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 9)
-    (None, True)
-    """
-    ranks = integers(piece)
-    if ranks is not None:
-        return ranks or None, False
-    found = _DOTS.match(_text(unwrapped(piece)))
-    if found is None:
-        return None, False
-    first, last = (tuple(map(int, re.findall(r"-?\d+", found[part]))) for part in (1, 3))
-    completed = None if size is None else _completed(first, last, size)
-    return completed, completed is None
-
-
-def _text(value: object) -> str:
-    """Write a list with dots as text, if it is not one already."""
-    if isinstance(value, list):
-        return f"[{', '.join(str(one) for one in value)}]"
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _completed(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
-    """Find the one arithmetic sequence of ``size`` ranks with this begin and this end."""
-    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST:
-        return None
-    step, rest = divmod(last[-1] - first[0], size - 1)
-    if rest or step == 0 or (len(first) < 2 and step != 1):
-        return None
-    end = first[0] + step * size
-    ranks = range(first[0], end, step)
-    fits = tuple(ranks[: len(first)]) == tuple(first) and tuple(ranks[-len(last) :]) == tuple(last)
-    return tuple(ranks) if fits and min(ranks) >= 0 else None
-
-
-_GROUP_NAMED = {"all_reduce": 2, "all_gather": 1}
-"""Position of ``group_name`` in symmetric memory's operators, from their schemas."""
-_TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
-"""Operators of ``c10d`` whose first argument is the output and the second the input."""
-_RECEIVES = ("recv_", "recv_any_source_")
-_SENDS = ("send",)
-_WITH_GROUP_SIZE = (7, 9)
-_WITH_POINTER = (6, 7)
+from traces.kineto.schema import (
+    CommArgs,
+    LooseNumber,
+    decode_comm,
+    integers,
+    unwrapped,
+    whole_number,
+)
 
 
 def comm_record(name: str, event: Raw) -> CommRecord:
@@ -129,13 +79,17 @@ def _from_fields(args: CommArgs) -> CommRecord:
         group_label=args.group_label or "",
         group_ranks=ranks,
         group_size=size,
-        sequence=whole(args.sequence, "Seq"),
+        sequence=whole_number(args.sequence, "Seq"),
         in_split=integers(args.in_split) or (),
         out_split=integers(args.out_split) or (),
         peer=_count(peer, "Dst Rank"),
         group_peer=_count(args.rank, "Rank") if point_to_point else None,
         elided=elided,
     )
+
+
+_WITH_GROUP_SIZE = (7, 9)
+_WITH_POINTER = (6, 7)
 
 
 def _from_positions(args: CommArgs) -> CommRecord:
@@ -165,6 +119,12 @@ def _has_tensors(types: Sequence[str]) -> bool:
     return len(types) in (8, 10) or (len(types) == 7 and types[-1] != "Scalar")
 
 
+_TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
+"""Operators of ``c10d`` whose first argument is the output and the second the input."""
+_RECEIVES = ("recv_", "recv_any_source_")
+_SENDS = ("send",)
+
+
 def _from_operator(word: str, args: CommArgs) -> CommRecord:
     dims, types, values = _arguments(args)
     first, dtype = _elements(dims, types, 0)
@@ -184,11 +144,15 @@ def _from_operator(word: str, args: CommArgs) -> CommRecord:
     )
 
 
+_GROUP_NAMED = {"all_reduce": 2, "all_gather": 1}
+"""Position of ``group_name`` in symmetric memory's operators, from their schemas."""
+
+
 def _from_custom(name: str, args: CommArgs) -> CommRecord:
     library, _, word = name.partition("::")
     dims, types, values = _arguments(args)
     tensors = (_elements(dims, types, position) for position in range(len(types)))
-    elements, dtype = next((one for one in tensors if one[0] is not None), (None, ""))
+    elements, dtype = next((tensor for tensor in tensors if tensor[0] is not None), (None, ""))
     named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
     known = library == "symm_mem" and named < len(values)
     return CommRecord(
@@ -200,8 +164,8 @@ def _from_custom(name: str, args: CommArgs) -> CommRecord:
 
 
 def _from_annotation(name: str, args: CommArgs) -> CommRecord:
-    found = ANNOTATION.match(name)
-    word, peer = (found[1], found[3]) if found else (name, None)
+    parsed = ANNOTATION.match(name)
+    word, peer = (parsed[1], parsed[3]) if parsed else (name, None)
     dims, types, _ = _arguments(args)
     parts = [_elements(dims, types, position) for position in range(len(types))]
     known = [elements for elements, dtype in parts if elements is not None]
@@ -218,7 +182,7 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
 
 
 def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
-    """Shapes, types and values of an operator's arguments, equally long where they are recorded."""
+    """Shapes, types and values of an operator's arguments; equal in length where recorded."""
     dims, types, values = (unwrapped(piece) for piece in (args.dims, args.types, args.values))
     dims = unwrapped(args.dims_old) if dims is None else dims
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
@@ -268,6 +232,52 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
-def _count(value: Number, which: str) -> int | None:
-    number = whole(value, which)
+def _count(value: LooseNumber, which: str) -> int | None:
+    number = whole_number(value, which)
     return number if number is None or number >= 0 else None
+
+
+_MOST = 1 << 17
+"""Ranks of the largest group that is completed: more accelerators work on no job yet."""
+_DOTS = re.compile(r"^\[([-\d,\s]*)(\.\.\.|…)([-\d,\s]*)\]$")
+
+
+def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, bool]:
+    """Read a list of ranks; also whether one was written that cannot be completed.
+
+    Examples
+    --------
+    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 8)
+    ((0, 2, 4, 6, 8, 10, 12, 14), False)
+    >>> group_ranks(Raw(b'"[0, 2, ..., 14]"'), 9)
+    (None, True)
+    """
+    ranks = integers(piece)
+    if ranks is not None:
+        return ranks or None, False
+    dotted = _DOTS.match(_text(unwrapped(piece)))
+    if dotted is None:
+        return None, False
+    first, last = (tuple(map(int, re.findall(r"-?\d+", dotted[part]))) for part in (1, 3))
+    completed = None if size is None else _completed(first, last, size)
+    return completed, completed is None
+
+
+def _text(value: object) -> str:
+    """Write a list with dots as text, if it is not one already."""
+    if isinstance(value, list):
+        return f"[{', '.join(str(rank) for rank in value)}]"
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _completed(first: Sequence[int], last: Sequence[int], size: int) -> tuple[int, ...] | None:
+    """Find the one arithmetic sequence of ``size`` ranks with this begin and this end."""
+    if not first or not last or not max(2, len(first) + len(last)) <= size <= _MOST:
+        return None
+    step, rest = divmod(last[-1] - first[0], size - 1)
+    if rest or step == 0 or (len(first) < 2 and step != 1):
+        return None
+    end = first[0] + step * size
+    ranks = range(first[0], end, step)
+    fits = tuple(ranks[: len(first)]) == tuple(first) and tuple(ranks[-len(last) :]) == tuple(last)
+    return tuple(ranks) if fits and min(ranks) >= 0 else None

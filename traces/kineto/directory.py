@@ -4,102 +4,24 @@ All files must be of one run: no two of one rank, one world size, one backend, s
 missing rank is an error where most ranks are there, because then it was lost: more than half of
 those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 16), and a note
 says so; so does one for ranks above the highest, which nothing tells from a sample.
-
-Execution Traces beside the profiler's files: each adds what it knows to its rank.
-
-The format ``kineto``: files of the PyTorch profiler, one per rank.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped
-from traces.core.files import unpack
-from traces.core.loaded import Loaded, Options
-from traces.core.sniff import is_execution_trace
-from traces.kineto.document import (
-    ASSUMED,
-    EXECUTION_TRACE,
-    Foreign,
-    load,
-    named_json,
-    rank_of,
-    unknown_rank,
-)
+from traces.core.rank_names import unknown_rank
+from traces.kineto.document import ASSUMED, ForeignFile, named_json, read_document
 from traces.kineto.reader import rank_trace, read_rank
-from traces.kineto.schema import Header
-from traces.profiler.link import linked
-from traces.pytorch_et.join import Linked, enriched, link
-from traces.pytorch_et.reader import parse
-
-_HEAD = 1 << 16
 
 
-def attach(
-    ranks: Sequence[RankTrace], files: Sequence[Path]
-) -> tuple[list[RankTrace], Mapping[Path, str], list[str]]:
-    """Link files with their ranks; return the ranks, why which file was not used, and notes.
-
-    A file's rank is the number in its name, or the only one there is. A file that is damaged, of
-    another run or of a rank that is not there does no harm. Groups are taken only where every rank
-    has a file.
-    """
-    known = {trace.rank: trace for trace in ranks}
-    refused: dict[Path, str] = {}
-    linked: list[Linked] = []
-    for file in files:
-        try:
-            data = unpack(file)
-            if is_execution_trace(data[:_HEAD]):
-                rank = _rank(file, known, {one.rank.rank for one in linked})
-                linked.append(link(parse(file, data), known[rank]))
-        except TraceError as error:
-            refused[file] = str(error).removeprefix(f"{file}: ")
-    every = len(linked) == len(ranks)
-    added = {one.rank.file: enriched(one, groups=every) for one in linked}
-    used = {one.trace.file for one in linked}
-    refused |= dict.fromkeys(set(files) - used - refused.keys(), EXECUTION_TRACE)
-    found = [added.get(trace.file, trace) for trace in ranks]
-    return found, refused, [_note(linked)] if linked else []
-
-
-def _rank(file: Path, ranks: Mapping[int, RankTrace], done: set[int]) -> int:
-    only = next(iter(ranks)) if len(ranks) == 1 else None
-    number = only if only is not None else rank_of(file, Header(), alone=False)[0]
-    if number not in ranks:
-        raise TraceError(
-            f"{file}: an execution trace of rank {number}, which has no profiler trace"
-        )
-    if number in done:
-        raise TraceError(f"{file}: a second execution trace of rank {number}")
-    return number
-
-
-def _note(linked: Sequence[Linked]) -> str:
-    """Say how well they fit, in numbers that add up."""
-    kernels = sum(one.kernels for one in linked)
-    known = sum(one.kernels_linked for one in linked)
-    comms = [one.comms for one in linked]
-    host_only = sum(sum(one.host_only.values()) for one in comms)
-    lost = sum(sum(one.unlinked.values()) for one in comms)
-    names = sorted({name for one in linked for name in one.unlinked_kernels})
-    note = (
-        f"{len(linked)} execution traces used: {known} of {kernels} kernels linked to their "
-        f"operator; of {sum(one.records for one in comms)} communication records "
-        f"{sum(one.with_kernel for one in comms)} have a kernel, {host_only} are the host's alone, "
-        f"{lost} are not in the profiler's trace"
-    )
-    return note + (f"; not linked: {', '.join(name[:40] for name in names[:5])}" if names else "")
-
-
-def read_job(path: Path, *, sample: bool = False, executions: bool = True) -> Job:
+def read_job(path: Path, *, sample: bool = False) -> Job:
     """Read a rank's file, or the files of a directory, not of its sub-directories.
 
-    ``sample`` says that ranks are missing on purpose, ``executions`` that Execution Traces beside
-    the files add what they know (:func:`with_execution_traces`).
+    ``sample`` says that ranks are missing on purpose. Execution Traces beside the files are skipped
+    here: :func:`traces.pytorch_et.join.with_execution_traces` adds what they know.
 
     Raises
     ------
@@ -116,27 +38,7 @@ def read_job(path: Path, *, sample: bool = False, executions: bool = True) -> Jo
     job_ranks, source = _job_ranks(ranks)
     missing = _missing(path, ranks, job_ranks, sample=sample)
     notes = (*missing, *_steps(ranks), *_clocks(ranks))
-    job = Job(ranks, job_ranks, source, skipped, notes)
-    return with_execution_traces(job) if executions else job
-
-
-def has_execution_traces(job: Job) -> bool:
-    """Whether Execution Traces lie beside the files that were read, and were not used."""
-    return any(one.reason == EXECUTION_TRACE for one in job.skipped)
-
-
-def with_execution_traces(job: Job) -> Job:
-    """Let Execution Traces beside the profiler's files add to their ranks what they know."""
-    files = [one.file for one in job.skipped if one.reason == EXECUTION_TRACE]
-    if not files:
-        return job
-    found, refused, notes = attach(job.ranks, files)
-    left = tuple(
-        replace(one, reason=refused.get(one.file, one.reason))
-        for one in job.skipped
-        if one.file in refused or one.file not in files
-    )
-    return replace(job, ranks=tuple(found), skipped=left, notes=(*job.notes, *notes))
+    return Job(ranks, job_ranks, source, skipped, notes)
 
 
 def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
@@ -148,11 +50,11 @@ def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
     ranks: list[RankTrace] = []
     skipped: list[Skipped] = []
     for file in files:
-        found = _read(file)
-        if isinstance(found, Skipped):
-            skipped.append(found)
+        read = _read(file)
+        if isinstance(read, Skipped):
+            skipped.append(read)
             continue
-        ranks.append(found)
+        ranks.append(read)
         guessed = [trace.file for trace in ranks if trace.rank_source == ASSUMED]
         if guessed and len(ranks) > 1:
             raise unknown_rank(guessed[0])
@@ -165,12 +67,12 @@ def _read(file: Path) -> RankTrace | Skipped:
     if not file.is_file():
         return Skipped(file, "not a file; sub-directories are not searched")
     try:
-        document = load(file)
+        document = read_document(file)
     except TraceError as error:
         if named_json(file):
             raise
         return Skipped(file, str(error).removeprefix(f"{file}: "))
-    if isinstance(document, Foreign):
+    if isinstance(document, ForeignFile):
         return Skipped(file, document.reason)
     return rank_trace(document, alone=True)
 
@@ -184,21 +86,21 @@ def _reasons(skipped: Sequence[Skipped]) -> str:
 
 
 def _check_one_run(ranks: Sequence[RankTrace]) -> None:
-    for one, other in pairwise(ranks):
-        if one.rank == other.rank:
+    for earlier, later in pairwise(ranks):
+        if earlier.rank == later.rank:
             raise TraceError(
-                f"{other.file}: rank {one.rank} again, as {one.file} "
-                f"(from {one.rank_source}, from {other.rank_source}): leave one of them"
+                f"{later.file}: rank {earlier.rank} again, as {earlier.file} "
+                f"(from {earlier.rank_source}, from {later.rank_source}): leave one of them"
             )
     for what, said in (
         ("distributedInfo.world_size", [(trace, trace.world_size) for trace in ranks]),
         ("distributedInfo.backend", [(trace, trace.backend or None) for trace in ranks]),
     ):
-        told = [(trace, value) for trace, value in said if value is not None]
-        for trace, value in told[1:]:
-            if value != told[0][1]:
+        known = [(trace, value) for trace, value in said if value is not None]
+        for trace, value in known[1:]:
+            if value != known[0][1]:
                 raise TraceError(
-                    f"{trace.file}: {what} is {value}, but {told[0][1]} in {told[0][0].file}: "
+                    f"{trace.file}: {what} is {value}, but {known[0][1]} in {known[0][0].file}: "
                     "the files are not of one job"
                 )
 
@@ -246,8 +148,8 @@ def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
                 f"{_listed(sorted(steps[stepped[0]]))} in {stepped[0].file}: no step in common"
             )
     if len({frozenset(numbers) for numbers in steps.values()}) > 1:
-        told = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
-        yield f"the ranks recorded different steps ({'; '.join(told)})"
+        each = (f"rank {trace.rank}: {_listed(sorted(steps[trace])) or 'none'}" for trace in ranks)
+        yield f"the ranks recorded different steps ({'; '.join(each)})"
 
 
 def _clocks(ranks: Sequence[RankTrace]) -> Iterator[str]:
@@ -270,33 +172,3 @@ def _end(trace: RankTrace) -> int:
 def _listed(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:8])
     return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > 8 else shown
-
-
-def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
-    """Read, and link any step of it; errors as :func:`traces.load.load`.
-
-    Execution Traces beside the files are read if these lack something that they may know, or if
-    ``options.executions`` asks for it: they take as long to read as all the rest.
-    """
-    job = read_job(path, sample=options.replicate, executions=options.executions)
-
-    def link(step: str) -> Loaded:
-        nonlocal job
-        try:
-            loaded = linked(path, job, step, options)
-        except TraceError:
-            if not has_execution_traces(job):
-                raise
-            loaded = None
-        if loaded is None or (_lacks(loaded) and has_execution_traces(job)):
-            job = with_execution_traces(job)
-            loaded = linked(path, job, step, options)
-        return loaded
-
-    return link
-
-
-def _lacks(loaded: Loaded) -> bool:
-    """Whether the files do not tell the size or the group of a collective."""
-    coverage = loaded.coverage
-    return coverage.bytes_known < 1 or coverage.collectives_matched < coverage.collectives

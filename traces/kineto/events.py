@@ -16,17 +16,17 @@ from msgspec import Raw
 
 from simulator.errors import TraceError, shown
 from traces.core.calls import is_comm
-from traces.core.columns import Lanes, Rows, Table
+from traces.core.columns import EventRows, LaneLabels, ValueIndex
 from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
 from traces.kineto.comm import comm_record
 from traces.kineto.schema import (
-    Args,
-    Event,
-    Number,
+    EventArgs,
+    KinetoEvent,
+    LooseNumber,
     SyncArgs,
     decode_event,
     decode_sync,
-    durations,
+    durations_ns,
     identifier,
     identifiers,
     name_of,
@@ -35,7 +35,7 @@ from traces.kineto.schema import (
 )
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
-_NO_ARGS = Args()
+_NO_ARGS = EventArgs()
 _HOST = {
     "cpu_op": HostKind.OPERATOR,
     "operator": HostKind.OPERATOR,
@@ -62,25 +62,25 @@ _PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
 _BATCH = 1 << 12
 """Events that become columns together."""
 _SHORT = 8
-Span = tuple[int, int]
+SpanNs = tuple[int, int]
 """Start and end in nanoseconds since ``baseTimeNanoseconds``."""
-Picked = list[tuple[Event, Raw, int]]
+PickedEvents = list[tuple[KinetoEvent, Raw, int]]
 """Events as decoded and as written, and their use: a ``HostKind``, a kernel or a copy."""
 
 
-class Reading:
+class EventReading:
     """What the events of one file fill; made, filled and thrown away by the reader."""
 
     def __init__(self) -> None:
-        self.host = Rows()
-        self.device = Rows()
-        self.names: Table[str] = Table()
-        self.threads = Lanes("process", "thread")
-        self.streams = Lanes("device", "stream")
+        self.host = EventRows()
+        self.device = EventRows()
+        self.names: ValueIndex[str] = ValueIndex()
+        self.threads = LaneLabels("process", "thread")
+        self.streams = LaneLabels("device", "stream")
         self.comms: list[CommRecord] = []
         self.unused: Counter[str] = Counter()
-        self._steps: list[tuple[int, Span]] = []
-        self._syncs: list[tuple[str, Span, SyncArgs]] = []
+        self._steps: list[tuple[int, SpanNs]] = []
+        self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
         self._uses = _Uses()
         self._special = _Special()
         self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -136,8 +136,8 @@ class Reading:
 
     def _add(self, raws: list[Raw]) -> None:
         """Take in a batch of events."""
-        host: Picked = []
-        device: Picked = []
+        host: PickedEvents = []
+        device: PickedEvents = []
         unused = []
         for raw in raws:
             event = decode_event(raw)
@@ -152,12 +152,12 @@ class Reading:
         self._add_host(host)
         self._add_device(device)
 
-    def _add_host(self, picked: Picked) -> None:
+    def _add_host(self, picked: PickedEvents) -> None:
         special = self._special
-        told = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
+        special_rows = [row for row, (event, _, _) in enumerate(picked) if special[event.name]]
         comms = [-1] * len(picked)
         steps = []
-        for row in told:
+        for row in special_rows:
             event, raw, use = picked[row]
             step = _STEP.match(event.name)
             if use == HostKind.RUNTIME:
@@ -172,7 +172,7 @@ class Reading:
         lanes = self.threads.many([(event.pid, event.tid) for event, _, _ in picked])
         self._add_rows(self.host, picked, lanes, comms)
 
-    def _record(self, event: Event, raw: Raw) -> int:
+    def _record(self, event: KinetoEvent, raw: Raw) -> int:
         """Read what an event says of a call; long lists of ranks are kept once."""
         record = comm_record(event.name, raw)
         ranks = record.group_ranks or ()
@@ -181,7 +181,7 @@ class Reading:
         self.comms.append(record)
         return len(self.comms) - 1
 
-    def _add_device(self, picked: Picked) -> None:
+    def _add_device(self, picked: PickedEvents) -> None:
         comms, lanes = [], []
         for event, raw, _ in picked:
             args, comm = event.args or _NO_ARGS, -1
@@ -192,28 +192,35 @@ class Reading:
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
-        told = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        recorded = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
         self.device.extend(
-            blocks=[one if isinstance(one, (int, float)) and one >= 0 else nan for one in told]
+            blocks=[
+                blocks if isinstance(blocks, (int, float)) and blocks >= 0 else nan
+                for blocks in recorded
+            ]
         )
 
-    def _add_rows(self, rows: Rows, picked: Picked, lanes: list[int], comms: list[int]) -> None:
+    def _add_rows(
+        self, rows: EventRows, picked: PickedEvents, lanes: list[int], comms: list[int]
+    ) -> None:
         events, raws, uses = zip(*picked, strict=True) if picked else ((), (), ())
         args = [event.args or _NO_ARGS for event in events]
         start = stamps([event.ts for event in events], raws, "ts")
-        external = [one.external_old if one.external is None else one.external for one in args]
+        external = [
+            fields.external_old if fields.external is None else fields.external for fields in args
+        ]
         rows.extend(
             code=[use == _COPY for use in uses] if rows is self.device else uses,
             lane=lanes,
             name=self.names.many([event.name for event in events]),
             start=start,
-            end=start + durations([event.dur for event in events], raws),
-            correlation=identifiers([one.correlation for one in args], "correlation"),
+            end=start + durations_ns([event.dur for event in events], raws),
+            correlation=identifiers([fields.correlation for fields in args], "correlation"),
             external=identifiers(external, "External id"),
             comm=comms,
         )
 
-    def _add_sync(self, event: Event, raw: Raw) -> None:
+    def _add_sync(self, event: KinetoEvent, raw: Raw) -> None:
         args = decode_sync(raw).args or SyncArgs()
         args.device = event.pid if args.device is None else args.device
         for which, value in (("stream", args.stream), ("wait_on_stream", args.source_stream)):
@@ -222,7 +229,7 @@ class Reading:
         _present(args.record_correlation, "wait_on_cuda_event_record_corr_id")
         self._syncs.append((event.name, _span(event, raw), args))
 
-    def _stream(self, device: Number, stream: Number) -> str | None:
+    def _stream(self, device: LooseNumber, stream: LooseNumber) -> str | None:
         return None if _present(stream, "stream") is None else self.streams.label(device, stream)
 
 
@@ -243,15 +250,15 @@ class _Uses(dict[str | None, int]):
         return use
 
 
-def _seconds(span: Span, first: int) -> tuple[float, float]:
+def _seconds(span: SpanNs, first: int) -> tuple[float, float]:
     return (span[0] - first) / 1e9, (span[1] - first) / 1e9
 
 
-def _span(event: Event, raw: Raw) -> Span:
+def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
     start = nanoseconds(event.ts, raw, "ts")
-    return start, start + int(durations([event.dur], [raw])[0])
+    return start, start + int(durations_ns([event.dur], [raw])[0])
 
 
-def _present(value: Number, which: str) -> int | None:
+def _present(value: LooseNumber, which: str) -> int | None:
     number = identifier(value, which)
     return None if number < 0 else number

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from simulator.errors import shown
-from traces.core.columns import Lanes, Rows
-from traces.kineto.schema import ABSENT, Number, identifier, nanoseconds, unwrapped
+from traces.core.columns import EventRows, LaneLabels
+from traces.kineto.schema import ABSENT, LooseNumber, identifier, nanoseconds, unwrapped
 
 _ARROWS = ("ac2g", "async_cpu_to_gpu")
 _FROM, _TO = "s", "f"
@@ -24,22 +24,24 @@ class _Flow(Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     id: Raw = ABSENT
-    pid: Number = None
-    tid: Number = None
-    ts: Number = None
+    pid: LooseNumber = None
+    tid: LooseNumber = None
+    ts: LooseNumber = None
 
 
 _decode = msgspec.json.Decoder(_Flow).decode
 
 
-def correlate(events: Sequence[Raw], host: tuple[Rows, Lanes], device: tuple[Rows, Lanes]) -> None:
+def correlate(
+    events: Sequence[Raw], host: tuple[EventRows, LaneLabels], device: tuple[EventRows, LaneLabels]
+) -> None:
     """Give kernels without a correlation id the one of the launch that an arrow comes from.
 
     A launch without one gets its kernel's. An arrow that points to nothing is passed over.
     """
     (calls, threads), (kernels, streams) = host, device
-    told = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
-    if told:
+    all_known = min(kernels.correlation, default=0) >= 0 and max(calls.correlation, default=0) >= 0
+    if all_known:
         return
     ends: dict[str, dict[int, tuple[int | None, int]]] = {_FROM: {}, _TO: {}}
     lanes = {_FROM: threads, _TO: streams}
@@ -64,7 +66,7 @@ def correlate(events: Sequence[Raw], host: tuple[Rows, Lanes], device: tuple[Row
             kernels.correlation[row] = calls.correlation[call] = same
 
 
-def _number(piece: Raw) -> Number:
+def _number(piece: Raw) -> LooseNumber:
     value = unwrapped(piece)
     if not isinstance(value, int | float | str | None):
         raise ValueError(f"field 'id': {shown(value)} is not an integer")  # noqa: TRY004 - of the file
@@ -74,18 +76,18 @@ def _number(piece: Raw) -> Number:
 class _Finder:
     """Finds the innermost row of a lane at a time (ns)."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: EventRows) -> None:
         self._rows = rows
         self._lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, lane in enumerate(rows.lane):
             self._lanes[lane].append((rows.start[row], row))
-        for one in self._lanes.values():
-            one.sort()
+        for rows_of_lane in self._lanes.values():
+            rows_of_lane.sort()
 
     def at(self, lane: int | None, time: int) -> int | None:
         """Return the row that began last on a lane by a time, if it still goes on."""
         rows = [] if lane is None else self._lanes[lane]
-        place = bisect_right(rows, (time, len(self._rows))) - 1
-        if place < 0 or self._rows.end[rows[place][1]] < time:
+        last = bisect_right(rows, (time, len(self._rows))) - 1
+        if last < 0 or self._rows.end[rows[last][1]] < time:
             return None
-        return rows[place][1]
+        return rows[last][1]

@@ -11,10 +11,16 @@ from simulator.errors import TraceError, shown
 from traces.core.events import ProcessGroup, RankTrace
 from traces.core.files import uncollected
 from traces.kineto.comm import group_ranks
-from traces.kineto.document import MOST_RANKS, Document, Foreign, load, rank_of
-from traces.kineto.events import Reading
+from traces.kineto.document import (
+    MOST_RANKS,
+    ForeignFile,
+    KinetoDocument,
+    rank_of_file,
+    read_document,
+)
+from traces.kineto.events import EventReading
 from traces.kineto.flows import correlate
-from traces.kineto.schema import DistributedInfo, group_configs, whole
+from traces.kineto.schema import DistributedInfo, group_configs, whole_number
 
 _ELIDED = "ranks of a process group (elided, and no sequence fits its size)"
 
@@ -30,26 +36,26 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     TraceError
         The file cannot be read, is broken, is no profiler trace, or an event of it lacks something.
     """
-    document = load(path)
-    if isinstance(document, Foreign):
+    document = read_document(path)
+    if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
     return rank_trace(document, alone=alone)
 
 
 @uncollected()
-def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
+def rank_trace(document: KinetoDocument, *, alone: bool = False) -> RankTrace:
     """Do what :func:`read_rank` does, with a file that is in memory."""
     file, header = document.file, document.header
     info = header.distributed or DistributedInfo()
-    reading = Reading()
+    reading = EventReading()
     reading.read(file, document.events)
     first = reading.first()
     try:
         host, device = (reading.host, reading.threads), (reading.device, reading.streams)
         correlate(document.events, host, device)
-        rank, source = rank_of(file, header, alone=alone)
-        world = whole(info.world_size, "distributedInfo.world_size")
-        epoch = first + (whole(header.base, "baseTimeNanoseconds") or 0)
+        rank, source = rank_of_file(file, header, alone=alone)
+        world = whole_number(info.world_size, "distributedInfo.world_size")
+        epoch = first + (whole_number(header.base, "baseTimeNanoseconds") or 0)
         groups = _groups(info, reading)
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
@@ -80,25 +86,29 @@ def rank_trace(document: Document, *, alone: bool = False) -> RankTrace:
     )
 
 
-def _groups(info: DistributedInfo, reading: Reading) -> Mapping[str, ProcessGroup]:
+def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, ProcessGroup]:
     """Collect the groups of ``pg_config``, their ranks from the calls where it lacks them."""
     configs = group_configs(info.pg_config)
     if configs is None:
         reading.unused["distributedInfo.pg_config (not understood)"] += 1
     groups, elided = {}, set()
     for config in configs or ():
-        size = whole(config.size, "distributedInfo.pg_config.pg_size")
+        size = whole_number(config.size, "distributedInfo.pg_config.pg_size")
         ranks, dotted = group_ranks(config.ranks, size)
         key = "" if config.name is None else str(config.name)
         groups[key] = ProcessGroup(key, config.label or "", size or len(ranks or ()), ranks)
         if dotted:
             elided.add(key)
-    told = {one.group_key: one for one in reading.comms if one.group_key and one.group_ranks}
-    for key, record in told.items():
+    recorded = {
+        record.group_key: record
+        for record in reading.comms
+        if record.group_key and record.group_ranks
+    }
+    for key, record in recorded.items():
         if key not in groups or groups[key].ranks is None:
             ranks = record.group_ranks or ()
             groups[key] = ProcessGroup(key, record.group_label, len(ranks), ranks)
-    elided |= {one.group_key for one in reading.comms if one.elided}
+    elided |= {record.group_key for record in reading.comms if record.elided}
     unknown = [key for key in elided if key not in groups or groups[key].ranks is None]
     if unknown:
         reading.unused[_ELIDED] += len(unknown)

@@ -1,8 +1,8 @@
 """The fields of a Kineto file that are read, typed at the door; anything else in it is passed over.
 
 Kineto wrote numbers as strings in places, renamed fields and changed its schema between PyTorch 1.8
-and 2.13. What varies in type is a :data:`Number` or a ``Raw`` piece of JSON, and the functions here
-turn it into one type, or raise ``ValueError`` with the reason; the reader adds file and event.
+and 2.13. What varies in type is a :data:`LooseNumber` or a ``Raw`` piece of JSON, and the functions
+here turn it into one type, or raise ``ValueError`` with the reason; the reader adds file and event.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, field
 from simulator.errors import shown
 from traces.core.events import Longs
 
-Number = int | float | str | None
+LooseNumber = int | float | str | None
 
 ABSENT = Raw(b"null")
 _EXACT = 2.0**43
@@ -25,48 +25,48 @@ _LATEST = 2**62
 """146 years of nanoseconds: the difference of two stamps still fits in 64 bits."""
 
 
-class Args(Struct, gc=False):
+class EventArgs(Struct, gc=False):
     """``args`` of every event, as far as linking needs it; communication is read on demand."""
 
-    external: Number = field(name="External id", default=None)
-    external_old: Number = field(name="external id", default=None)
-    correlation: Number = None
-    stream: Number = None
-    device: Number = None
-    collective: Number = field(name="Collective name", default=None)
-    blocks: Number = field(name="blocks per SM", default=None)
+    external: LooseNumber = field(name="External id", default=None)
+    external_old: LooseNumber = field(name="external id", default=None)
+    correlation: LooseNumber = None
+    stream: LooseNumber = None
+    device: LooseNumber = None
+    collective: LooseNumber = field(name="Collective name", default=None)
+    blocks: LooseNumber = field(name="blocks per SM", default=None)
 
 
-class Event(Struct, gc=False):
+class KinetoEvent(Struct, gc=False):
     """One entry of ``traceEvents``."""
 
     ph: str = ""
     cat: str | None = None
     name: str = ""
-    pid: Number = None
-    tid: Number = None
-    ts: Number = None
-    dur: Number = None
-    args: Args | None = None
+    pid: LooseNumber = None
+    tid: LooseNumber = None
+    ts: LooseNumber = None
+    dur: LooseNumber = None
+    args: EventArgs | None = None
 
 
 class CommArgs(Struct, gc=False):
     """``args`` of an event that tells of communication, PyTorch's own names of its fields."""
 
     collective: str | None = field(name="Collective name", default=None)
-    in_elements: Number = field(name="In msg nelems", default=None)
-    out_elements: Number = field(name="Out msg nelems", default=None)
+    in_elements: LooseNumber = field(name="In msg nelems", default=None)
+    out_elements: LooseNumber = field(name="Out msg nelems", default=None)
     dtype: str | None = None
-    group_name: Number = field(name="Process Group Name", default=None)
+    group_name: LooseNumber = field(name="Process Group Name", default=None)
     group_label: str | None = field(name="Process Group Description", default=None)
     group_ranks: Raw = field(name="Process Group Ranks", default=ABSENT)
-    group_size: Number = field(name="Group size", default=None)
-    sequence: Number = field(name="Seq", default=None)
+    group_size: LooseNumber = field(name="Group size", default=None)
+    sequence: LooseNumber = field(name="Seq", default=None)
     in_split: Raw = field(name="In split size", default=ABSENT)
     out_split: Raw = field(name="Out split size", default=ABSENT)
-    rank: Number = field(name="Rank", default=None)
-    source: Number = field(name="Src Rank", default=None)
-    destination: Number = field(name="Dst Rank", default=None)
+    rank: LooseNumber = field(name="Rank", default=None)
+    source: LooseNumber = field(name="Src Rank", default=None)
+    destination: LooseNumber = field(name="Dst Rank", default=None)
     dims: Raw = field(name="Input Dims", default=ABSENT)
     dims_old: Raw = field(name="Input dims", default=ABSENT)
     types: Raw = field(name="Input type", default=ABSENT)
@@ -82,11 +82,11 @@ class CommEvent(Struct, gc=False):
 class SyncArgs(Struct, gc=False):
     """``args`` of a ``cuda_sync`` event; -1 stands for none in each."""
 
-    stream: Number = None
-    device: Number = None
-    correlation: Number = None
-    source_stream: Number = field(name="wait_on_stream", default=None)
-    record_correlation: Number = field(name="wait_on_cuda_event_record_corr_id", default=None)
+    stream: LooseNumber = None
+    device: LooseNumber = None
+    correlation: LooseNumber = None
+    source_stream: LooseNumber = field(name="wait_on_stream", default=None)
+    record_correlation: LooseNumber = field(name="wait_on_cuda_event_record_corr_id", default=None)
 
 
 class SyncFields(Struct, gc=False):
@@ -98,9 +98,9 @@ class SyncFields(Struct, gc=False):
 class GroupConfig(Struct):
     """One entry of ``distributedInfo.pg_config``."""
 
-    name: Number = field(name="pg_name", default=None)
+    name: LooseNumber = field(name="pg_name", default=None)
     label: str | None = field(name="pg_desc", default=None)
-    size: Number = field(name="pg_size", default=None)
+    size: LooseNumber = field(name="pg_size", default=None)
     ranks: Raw = ABSENT
 
 
@@ -108,24 +108,24 @@ class DistributedInfo(Struct):
     """What ``torch.distributed`` told the profiler."""
 
     backend: str | None = None
-    rank: Number = None
-    world_size: Number = None
+    rank: LooseNumber = None
+    world_size: LooseNumber = None
     pg_config: Raw = ABSENT
 
 
-class Device(Struct):
+class DeviceProperties(Struct):
     """One entry of ``deviceProperties``."""
 
     name: str = ""
 
 
-class Header(Struct):
+class KinetoHeader(Struct):
     """The top level of a file: ``schema`` and ``nodes`` tell an Execution Trace from a trace."""
 
     events: list[Raw] | None = field(name="traceEvents", default=None)
-    base: Number = field(name="baseTimeNanoseconds", default=None)
+    base: LooseNumber = field(name="baseTimeNanoseconds", default=None)
     distributed: DistributedInfo | None = field(name="distributedInfo", default=None)
-    devices: list[Device] | None = field(name="deviceProperties", default=None)
+    devices: list[DeviceProperties] | None = field(name="deviceProperties", default=None)
     schema: Raw = ABSENT
     nodes: Raw = ABSENT
 
@@ -141,10 +141,10 @@ class _Name(Struct):
     name: str = ""
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+decode_event = msgspec.json.Decoder(KinetoEvent).decode
 decode_comm = msgspec.json.Decoder(CommEvent).decode
 decode_sync = msgspec.json.Decoder(SyncFields).decode
-decode_header = msgspec.json.Decoder(Header).decode
+decode_header = msgspec.json.Decoder(KinetoHeader).decode
 decode_events = msgspec.json.Decoder(list[Raw]).decode
 _decode_groups = msgspec.json.Decoder(list[GroupConfig]).decode
 _decode_stamps = msgspec.json.Decoder(_Stamps).decode
@@ -159,7 +159,7 @@ def name_of(event: Raw) -> str:
         return ""
 
 
-def nanoseconds(value: Number, event: Raw, which: str) -> int:
+def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
     """``ts`` or ``dur`` in whole nanoseconds: exact where it is written with three decimals."""
     if type(value) is int:
         stamp = value * 1000
@@ -175,7 +175,7 @@ def nanoseconds(value: Number, event: Raw, which: str) -> int:
     return stamp
 
 
-def stamps(values: list[Number], events: Sequence[Raw], which: str) -> Longs:
+def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Longs:
     """Many ``ts`` or ``dur`` in whole nanoseconds, each as :func:`nanoseconds` reads it."""
     types = set(map(type, values))
     if types == {int}:
@@ -198,16 +198,16 @@ def _in_range(values: list[Any]) -> Longs | None:
     return np.array(values, dtype=np.int64) if -most < min(values) and max(values) < most else None
 
 
-def durations(values: list[Number], events: Sequence[Raw]) -> Longs:
+def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
     """Many ``dur`` in whole nanoseconds; ``ValueError`` where one is negative."""
-    found = stamps(values, events, "dur")
-    wrong = np.flatnonzero(found < 0)
+    lengths = stamps(values, events, "dur")
+    wrong = np.flatnonzero(lengths < 0)
     if len(wrong):
         raise ValueError(f"field 'dur': {shown(values[wrong[0]])} is negative")
-    return found
+    return lengths
 
 
-def _decimal_nanoseconds(value: Number, event: Raw, which: str) -> int:
+def _decimal_nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
     try:
         exact = Decimal(value) if isinstance(value, str) else getattr(_decode_stamps(event), which)
         return round(exact * 1000)
@@ -217,7 +217,7 @@ def _decimal_nanoseconds(value: Number, event: Raw, which: str) -> int:
         ) from None
 
 
-def whole(value: Number, which: str) -> int | None:
+def whole_number(value: LooseNumber, which: str) -> int | None:
     """Read an integer that may be written as a string, or as a float without a fraction."""
     if value is None or type(value) is int:
         return value
@@ -236,9 +236,9 @@ def _base(text: str) -> int:
     return 16 if text.lower().startswith("0x") else 10
 
 
-def identifier(value: Number, which: str) -> int:
+def identifier(value: LooseNumber, which: str) -> int:
     """Read an id: -1 where there is none, or where it is a negative one in unsigned form."""
-    number = value if type(value) is int else whole(value, which)
+    number = value if type(value) is int else whole_number(value, which)
     if number is None or number < 0 or 2**63 <= number < 2**64:
         return -1
     if number >= 2**64:
@@ -246,7 +246,7 @@ def identifier(value: Number, which: str) -> int:
     return number
 
 
-def identifiers(values: list[Number], which: str) -> list[int]:
+def identifiers(values: list[LooseNumber], which: str) -> list[int]:
     """Read many ids, each as :func:`identifier` does."""
     return [
         value if type(value) is int and 0 <= value < 2**63 else identifier(value, which)

@@ -20,22 +20,36 @@ import msgspec
 from simulator.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Group, Workload
-from traces.kineto.write_comm import Args, Comm, ends
+from traces.kineto.write_comm import JsonObject, WrittenCall, written_ends
 from traces.kineto.write_events import RankEvents
-from traces.kineto.write_program import in_sequence, lane_number, programs
+from traces.kineto.write_program import in_sequence, lane_number, thread_programs
 
 _BASE = 1_735_689_600_000_000_000
 """``baseTimeNanoseconds``: 2025-01-01 00:00 UTC, fixed, so that equal input gives equal bytes."""
 _NAME = "rank{}.json.gz"
 
 
-def write(
+def write_kineto(
     timelines: Sequence[Timeline], directory: Path | str, *, accelerator: str = "", first: int = 1
 ) -> tuple[Path, ...]:
-    """Write simulated steps of one job, in order, as ``ProfilerStep#first`` and on.
+    """Write simulated steps of one job, in order, as files of PyTorch's profiler.
 
-    The directory is made if need be; files of these ranks are replaced, and all are complete
-    before the first is. Returns the files.
+    Parameters
+    ----------
+    timelines
+        The steps: ``ProfilerStep#first`` and on.
+    directory
+        Made if need be; files of these ranks are replaced, and all are complete before the first
+        is.
+    accelerator
+        What ``deviceProperties`` says the ranks ran on.
+    first
+        The number of the first step.
+
+    Returns
+    -------
+    tuple of Path
+        ``rank<N>.json.gz`` of every rank, in order.
 
     Raises
     ------
@@ -84,7 +98,7 @@ def _documents(timelines: Sequence[Timeline], accelerator: str, first: int) -> I
     ranks = {timeline.workload.job_ranks for timeline in timelines}
     if len(ranks) != 1:
         raise WorkloadError(f"steps of one job have one number of ranks, not {sorted(ranks)}")
-    apart = [programs(timeline) for timeline in timelines]
+    apart = [thread_programs(timeline) for timeline in timelines]
     steps = in_sequence(timelines, first)
     groups: dict[Group, int] = {}
     comms = _comms([timeline.workload for timeline in timelines], groups)
@@ -105,7 +119,7 @@ def _documents(timelines: Sequence[Timeline], accelerator: str, first: int) -> I
 
 def _comms(
     workloads: Sequence[Workload], groups: dict[Group, int]
-) -> list[tuple[dict[int, Comm], ...]]:
+) -> list[tuple[dict[int, WrittenCall], ...]]:
     """Describe the calls of every step to each rank; sequence numbers go on from step to step."""
     described = []
     used: dict[int, int] = defaultdict(int)
@@ -119,15 +133,15 @@ def _comms(
             group = groups[call.group]
             sequence = before.get(group, 0) + call.sequence
             used[group] = max(used[group], sequence + 1)
-            seen = ends(call, group, sequence)
+            seen = written_ends(call, group, sequence)
             step.append(dict(zip(call.group.ranks, seen, strict=True)))
         described.append(tuple(step))
     return described
 
 
-def _header(place: tuple[int, int], groups: dict[Group, int], accelerator: str) -> Args:
+def _header(rank_of_job: tuple[int, int], groups: dict[Group, int], accelerator: str) -> JsonObject:
     """Everything but the events; PyTorch lists the groups that the rank is a member of."""
-    rank, world = place
+    rank, world = rank_of_job
     configs = [
         {
             "pg_name": str(number),
@@ -150,7 +164,7 @@ def _header(place: tuple[int, int], groups: dict[Group, int], accelerator: str) 
     }
 
 
-def _document(header: Args, events: Sequence[Args]) -> bytes:
+def _document(header: JsonObject, events: Sequence[JsonObject]) -> bytes:
     """JSON with one event per line."""
     head = msgspec.json.encode(header).removesuffix(b"}")
     lines = b",\n".join(msgspec.json.encode(event) for event in events)

@@ -6,11 +6,11 @@ from simulator.errors import WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import Call
 
-Args = dict[str, object]
+JsonObject = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NcclNames:
     """One kind in the words of ``record_param_comms``, ``c10d``, the annotation and NCCL."""
 
     collective: str
@@ -20,22 +20,22 @@ class Words:
 
 
 _WORDS = {
-    "all_reduce": Words("allreduce", "c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_"),
-    "all_gather": Words(
+    "all_reduce": NcclNames("allreduce", "c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_"),
+    "all_gather": NcclNames(
         "_allgather_base", "c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather"
     ),
-    "reduce_scatter": Words(
+    "reduce_scatter": NcclNames(
         "_reduce_scatter_base",
         "c10d::_reduce_scatter_base_",
         "nccl:_reduce_scatter_base",
         "ReduceScatter_Sum_",
     ),
-    "all_to_all": Words("all_to_all", "c10d::alltoall_base_", "nccl:all_to_all", "SendRecv"),
-    "broadcast": Words("broadcast", "c10d::broadcast_", "nccl:broadcast", "Broadcast"),
-    "reduce": Words("reduce", "c10d::reduce_", "nccl:reduce", "Reduce_Sum_"),
+    "all_to_all": NcclNames("all_to_all", "c10d::alltoall_base_", "nccl:all_to_all", "SendRecv"),
+    "broadcast": NcclNames("broadcast", "c10d::broadcast_", "nccl:broadcast", "Broadcast"),
+    "reduce": NcclNames("reduce", "c10d::reduce_", "nccl:reduce", "Reduce_Sum_"),
 }
-_SEND = Words("send", "c10d::send", "nccl:send 0->1", "SendRecv")
-_RECEIVE = Words("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
+_SEND = NcclNames("send", "c10d::send", "nccl:send 0->1", "SendRecv")
+_RECEIVE = NcclNames("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
 """Both ends of a message; the ranks in the annotation are those within the group."""
 _NCCL_TYPES = {
     "i8": "char int8 i8",
@@ -51,15 +51,15 @@ _NCCL_TYPE = {name: type_ for type_, names in _NCCL_TYPES.items() for name in na
 
 
 @dataclass(frozen=True, slots=True)
-class Comm:
+class WrittenCall:
     """A collective as it stands in the trace: names of its events, and the fields they carry."""
 
-    words: Words
+    words: NcclNames
     kernel: str
-    args: Args
+    args: JsonObject
 
 
-def comm(call: Call, group: int, sequence: int) -> Comm:
+def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
     """Describe a call; ``group`` is the number under which the job knows its group.
 
     Raises
@@ -76,7 +76,7 @@ def comm(call: Call, group: int, sequence: int) -> Comm:
     reduces = words.kernel.endswith("_")
     protocol = "" if words.kernel == "SendRecv" else "_RING_LL"
     name = f"ncclDevKernel_{words.kernel}{type_ if reduces else ''}{protocol}"
-    args: Args = {
+    args: JsonObject = {
         "Collective name": words.collective,
         "In msg nelems": sent,
         "Out msg nelems": received,
@@ -89,25 +89,29 @@ def comm(call: Call, group: int, sequence: int) -> Comm:
         "Process Group Ranks": str(list(call.group.ranks)),
         "Seq": sequence,
     }
-    return Comm(words, f"{name}(ncclDevComm*, unsigned long, ncclWork*)", args)
+    return WrittenCall(words, f"{name}(ncclDevComm*, unsigned long, ncclWork*)", args)
 
 
-def ends(call: Call, group: int, sequence: int) -> tuple[Comm, ...]:
+def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall, ...]:
     """Describe a message as each member of its group sees it; a collective is the same to all.
 
     Raises
     ------
     WorkloadError
-        As :func:`comm` does.
+        As :func:`written_call` does.
     """
-    one = comm(call, group, sequence)
+    call_written = written_call(call, group, sequence)
     if call.kind != "send_receive":
-        return (one,) * len(call.group.ranks)
+        return (call_written,) * len(call.group.ranks)
     sender, receiver = call.group.ranks
     to, by = {"Rank": 1, "Dst Rank": receiver}, {"Rank": 0, "Src Rank": sender}
     return (
-        Comm(_SEND, one.kernel, one.args | {"Collective name": _SEND.collective} | to),
-        Comm(_RECEIVE, one.kernel, one.args | by),
+        WrittenCall(
+            _SEND,
+            call_written.kernel,
+            call_written.args | {"Collective name": _SEND.collective} | to,
+        ),
+        WrittenCall(_RECEIVE, call_written.kernel, call_written.args | by),
     )
 
 

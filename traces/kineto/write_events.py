@@ -1,11 +1,9 @@
 """The events of one rank's Kineto file, in the order in which its thread made them.
 
-When the calls of a rank's thread are made: between the ops that a simulation timed.
-
 A simulated host op ends where it launches. A profiler shows more: the launch itself takes time,
 events are recorded and waited for before and behind it, a synchronising call lasts until the device
-is done. They are laid, with the lengths such calls have, into the time that the ops leave, and are
-squeezed where that is short: no launch is moved by a nanosecond.
+is done. These calls are laid, with the lengths they usually have, into the time that the ops leave,
+and are squeezed where that is short: no launch is moved by a nanosecond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,106 +13,13 @@ from msgspec import Raw
 
 from simulator.errors import WorkloadError
 from simulator.workload import What
-from traces.kineto.write_comm import Args, Comm
-from traces.kineto.write_program import HostOp, Program, StepTimes, lane_number
+from traces.kineto.write_comm import JsonObject, WrittenCall
+from traces.kineto.write_program import HostOp, StepTimes, ThreadProgram, lane_number
 
-Span = tuple[int, int]
+SpanNs = tuple[int, int]
 """Start and end (ns)."""
-LAUNCH = 4_500
-RECORD = 900
-WAIT = 800
-SYNCHRONIZE = 2_000
-"""Typical lengths on the host (ns), as in traces of PyTorch 2 on A100; launches there are 8-11 us
-under the profiler, which is more than the gap between two of them without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Calls of one host op: what is ``behind`` the launch before, then its own."""
-
-    behind: tuple[Span, ...]
-    synchronize: Span | None
-    before: tuple[Span, ...]
-
-    @property
-    def begin(self) -> int | None:
-        """When the op before has done with its calls (ns); None if it has none here."""
-        return self.behind[-1][1] if self.behind else None
-
-
-def lay_calls(program: Program, times: Sequence[Span], end: int) -> tuple[Calls, ...]:
-    """Lay out the calls of a step; ``times`` are those of the host ops, ``end`` of the rank (ns).
-
-    One more than ops are returned: the last has what is behind the last launch.
-
-    Raises
-    ------
-    WorkloadError
-        If a host op is shorter than one nanosecond per call.
-    """
-    laid = []
-    behind: list[int] = []
-    begin = times[0][0]
-    for host, time in zip(program.host, times, strict=True):
-        before = [kind for source in host.waits for kind in _wait(program, source)]
-        laid.append(_lay(host, (begin, *time), behind, before))
-        begin = time[1]
-        behind = _behind(program, host)
-    room = max(end - begin, len(behind))
-    laid.append(Calls(_from(begin, _fit(behind, room)), None, ()))
-    return tuple(laid)
-
-
-def _wait(program: Program, source: int) -> list[int]:
-    return [WAIT] if source in program.recorded else [RECORD, WAIT]
-
-
-def _behind(program: Program, host: HostOp) -> list[int]:
-    if host.launched is None:
-        return []
-    return [LAUNCH, RECORD] if host.launched in program.recorded else [LAUNCH]
-
-
-def _lay(
-    host: HostOp, times: tuple[int, int, int], behind: Sequence[int], before: Sequence[int]
-) -> Calls:
-    """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
-    begin, start, end = times
-    own = [SYNCHRONIZE] if host.awaits else []
-    lengths = _fit([*behind, *own, *before], end - begin)
-    first = _from(begin, lengths[: len(behind)])
-    cursor = first[-1][1] if first else begin
-    synchronize = None
-    if host.awaits:
-        synchronize = cursor, max(start, cursor + lengths[len(behind)])
-        cursor = synchronize[1]
-    last = _fit(before, end - cursor)
-    return Calls(first, synchronize, _from(end - sum(last), last))
-
-
-def _from(start: int, lengths: Sequence[int]) -> tuple[Span, ...]:
-    spans = []
-    for length in lengths:
-        spans.append((start, start + length))
-        start += length
-    return tuple(spans)
-
-
-def _fit(lengths: Sequence[int], room: int) -> list[int]:
-    """Shorten all by one share where they do not fit, none to less than a nanosecond."""
-    if len(lengths) > room and lengths:
-        raise WorkloadError(
-            f"no Kineto trace of this workload: a host op leaves {room} ns "
-            f"for {len(lengths)} calls of the CUDA library"
-        )
-    spare, wanted = room - len(lengths), sum(lengths) - len(lengths)
-    if spare >= wanted:
-        return list(lengths)
-    return [1 + (length - 1) * spare // wanted for length in lengths]
-
-
-Fields = Mapping[str, object]
-Comms = Sequence[Mapping[int, Comm]]
+JsonMapping = Mapping[str, object]
+WrittenCalls = Sequence[Mapping[int, WrittenCall]]
 """Each call as each member of its group sees it, by rank."""
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
@@ -130,12 +35,26 @@ _CALLBACKS = {
 _FIRST_PROCESS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class CudaCalls:
+    """Calls of one host op: what is ``behind`` the launch before, then its own."""
+
+    behind: tuple[SpanNs, ...]
+    synchronize: SpanNs | None
+    before: tuple[SpanNs, ...]
+
+    @property
+    def begin(self) -> int | None:
+        """When the op before has done with its calls (ns); None if it has none here."""
+        return self.behind[-1][1] if self.behind else None
+
+
 @dataclass(slots=True)
 class RankEvents:
     """Events of one rank and its counters of ids; ``recorded`` maps an op to its event's ids."""
 
     rank: int
-    events: list[Args] = field(default_factory=list)
+    events: list[JsonObject] = field(default_factory=list)
     recorded: dict[int, tuple[int, int]] = field(default_factory=dict)
     _thread: int = 0
     _externals: int = 0
@@ -149,7 +68,7 @@ class RankEvents:
         for stream in sorted(streams):
             self._name("thread_name", 0, stream, f"stream {stream}")
 
-    def add_step(self, step: StepTimes, program: Program, comms: Comms) -> None:
+    def add_step(self, step: StepTimes, program: ThreadProgram, comms: WrittenCalls) -> None:
         """Add one step of the rank."""
         self._thread = program.thread
         self.recorded.clear()
@@ -175,7 +94,7 @@ class RankEvents:
         self._waits(making, external)
         self._launch(making, comm, external)
 
-    def _communication(self, making: "_Making", comm: Comm) -> int:
+    def _communication(self, making: "_Making", comm: WrittenCall) -> int:
         """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
         own, launched, end = making.own, making.launched_at(), making.span()[1]
         first = own.before[0][0] if own.before else launched
@@ -202,11 +121,11 @@ class RankEvents:
             }
             self._sync("Stream Wait Event", span, stream, correlation, more)
 
-    def _record(self, op: int, span: Span, external: int) -> None:
+    def _record(self, op: int, span: SpanNs, external: int) -> None:
         correlation = self._call("cudaEventRecord", span, external)
         self.recorded[op] = correlation, len(self.recorded) + 1
 
-    def _synchronize(self, making: "_Making", span: Span, external: int) -> None:
+    def _synchronize(self, making: "_Making", span: SpanNs, external: int) -> None:
         if making.host.all_streams:
             correlation = self._call("cudaDeviceSynchronize", span, external)
             self._sync("Context Sync", span, -1, correlation, {})
@@ -215,7 +134,7 @@ class RankEvents:
         stream = making.stream(making.host.awaits[0])
         self._sync("Stream Sync", span, stream, correlation, {})
 
-    def _launch(self, making: "_Making", comm: Comm | None, external: int) -> None:
+    def _launch(self, making: "_Making", comm: WrittenCall | None, external: int) -> None:
         op, behind = making.launched, making.after.behind
         name, category, call = making.kernel(comm)
         correlation = self._call(call, behind[0], external)
@@ -231,43 +150,51 @@ class RankEvents:
     def _pid(self) -> int:
         return _FIRST_PROCESS + self.rank
 
-    def _operator(self, name: str, span: Span, args: Fields | None = None) -> int:
+    def _operator(self, name: str, span: SpanNs, args: JsonMapping | None = None) -> int:
         return self._on_host("cpu_op", name, span, args or {})
 
-    def _annotation(self, name: str, span: Span) -> None:
+    def _annotation(self, name: str, span: SpanNs) -> None:
         self._on_host("user_annotation", name, span, {})
 
-    def _on_host(self, category: str, name: str, span: Span, args: Fields) -> int:
+    def _on_host(self, category: str, name: str, span: SpanNs, args: JsonMapping) -> int:
         self._externals += 1
         args = {"External id": self._externals, **args}
         self._add(category, name, (self._pid, self._thread), span, args)
         return self._externals
 
-    def _call(self, name: str, span: Span, external: int) -> int:
+    def _call(self, name: str, span: SpanNs, external: int) -> int:
         self._correlations += 1
         args = {"External id": external, "cbid": _CALLBACKS[name]}
         args |= {"correlation": self._correlations}
         self._add("cuda_runtime", name, (self._pid, self._thread), span, args)
         return self._correlations
 
-    def _sync(self, kind: str, span: Span, stream: int, correlation: int, more: Fields) -> None:
+    def _sync(
+        self, kind: str, span: SpanNs, stream: int, correlation: int, more: JsonMapping
+    ) -> None:
         args = {"cuda_sync_kind": kind, **more, **_on_device(stream), "correlation": correlation}
         self._add("cuda_sync", kind, (0, stream), span, args)
 
-    def _flow(self, phase: str, correlation: int, place: tuple[int, int], time: int) -> None:
-        event: Args = {"ph": phase, "id": correlation, "pid": place[0], "tid": place[1]}
+    def _flow(self, phase: str, correlation: int, pid_tid: tuple[int, int], time: int) -> None:
+        event: JsonObject = {"ph": phase, "id": correlation, "pid": pid_tid[0], "tid": pid_tid[1]}
         event |= {"ts": _microseconds(time), "cat": "ac2g", "name": "ac2g"}
         self.events.append(event | ({"bp": "e"} if phase == "f" else {}))
 
     def _name(self, what: str, pid: int, tid: int, name: str) -> None:
-        event: Args = {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+        event: JsonObject = {
+            "ph": "M",
+            "name": what,
+            "pid": pid,
+            "tid": tid,
+            "args": {"name": name},
+        }
         self.events.append(event)
 
     def _add(
-        self, category: str, name: str, place: tuple[int, int], span: Span, args: Fields
+        self, category: str, name: str, pid_tid: tuple[int, int], span: SpanNs, args: JsonMapping
     ) -> None:
-        event: Args = {"ph": "X", "cat": category, "name": name}
-        event |= {"pid": place[0], "tid": place[1], "ts": _microseconds(span[0])}
+        event: JsonObject = {"ph": "X", "cat": category, "name": name}
+        event |= {"pid": pid_tid[0], "tid": pid_tid[1], "ts": _microseconds(span[0])}
         self.events.append(event | {"dur": _microseconds(span[1] - span[0]), "args": args})
 
 
@@ -276,11 +203,11 @@ class _Making:
     """A host op being written: its own calls, and those behind its launch (``after``)."""
 
     step: StepTimes
-    program: Program
-    comms: Comms
+    program: ThreadProgram
+    comms: WrittenCalls
     host: HostOp
-    own: Calls
-    after: Calls
+    own: CudaCalls
+    after: CudaCalls
 
     @property
     def launched(self) -> int:
@@ -295,16 +222,16 @@ class _Making:
     def stream(self, op: int) -> int:
         return lane_number(self.step.workload, op)
 
-    def span(self) -> Span:
+    def span(self) -> SpanNs:
         """From where the op before is done with its calls to where this one is."""
         start, end = self.step.span(self.host.op)
         return self.own.begin or start, self.after.begin or end
 
-    def comm(self) -> Comm | None:
+    def comm(self) -> WrittenCall | None:
         call = int(self.step.workload.call[self.launched])
         return None if call < 0 else self.comms[call][self.program.rank]
 
-    def kernel(self, comm: Comm | None) -> tuple[str, str, str]:
+    def kernel(self, comm: WrittenCall | None) -> tuple[str, str, str]:
         """Name of what is launched, its category, and the call that launches it."""
         name = self.name(self.launched)
         if comm is not None:
@@ -316,10 +243,89 @@ class _Making:
         return name, "gpu_memcpy", "cudaMemcpyAsync"
 
 
-def _on_device(stream: int) -> Args:
+def _on_device(stream: int) -> JsonObject:
     return {"device": 0, "context": 1, "stream": stream}
 
 
 def _microseconds(time: int) -> Raw:
     """Nanoseconds as Kineto writes them: microseconds with three decimals."""
     return Raw(f"{time // 1000}.{time % 1000:03d}".encode())
+
+
+LAUNCH = 4_500
+RECORD = 900
+WAIT = 800
+SYNCHRONIZE = 2_000
+"""Typical lengths on the host (ns), as in traces of PyTorch 2 on A100; launches there are 8-11 us
+under the profiler, which is more than the gap between two of them without it."""
+
+
+def lay_calls(program: ThreadProgram, times: Sequence[SpanNs], end: int) -> tuple[CudaCalls, ...]:
+    """Lay out the calls of a step; ``times`` are those of the host ops, ``end`` of the rank (ns).
+
+    One more than ops are returned: the last has what is behind the last launch.
+
+    Raises
+    ------
+    WorkloadError
+        If a host op is shorter than one nanosecond per call.
+    """
+    laid = []
+    behind: list[int] = []
+    begin = times[0][0]
+    for host, time in zip(program.host, times, strict=True):
+        before = [kind for source in host.waits for kind in _wait(program, source)]
+        laid.append(_lay(host, (begin, *time), behind, before))
+        begin = time[1]
+        behind = _behind(program, host)
+    room = max(end - begin, len(behind))
+    laid.append(CudaCalls(_from(begin, _fit(behind, room)), None, ()))
+    return tuple(laid)
+
+
+def _wait(program: ThreadProgram, source: int) -> list[int]:
+    return [WAIT] if source in program.recorded else [RECORD, WAIT]
+
+
+def _behind(program: ThreadProgram, host: HostOp) -> list[int]:
+    if host.launched is None:
+        return []
+    return [LAUNCH, RECORD] if host.launched in program.recorded else [LAUNCH]
+
+
+def _lay(
+    host: HostOp, times: tuple[int, int, int], behind: Sequence[int], before: Sequence[int]
+) -> CudaCalls:
+    """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
+    begin, start, end = times
+    own = [SYNCHRONIZE] if host.awaits else []
+    lengths = _fit([*behind, *own, *before], end - begin)
+    first = _from(begin, lengths[: len(behind)])
+    cursor = first[-1][1] if first else begin
+    synchronize = None
+    if host.awaits:
+        synchronize = cursor, max(start, cursor + lengths[len(behind)])
+        cursor = synchronize[1]
+    last = _fit(before, end - cursor)
+    return CudaCalls(first, synchronize, _from(end - sum(last), last))
+
+
+def _from(start: int, lengths: Sequence[int]) -> tuple[SpanNs, ...]:
+    spans = []
+    for length in lengths:
+        spans.append((start, start + length))
+        start += length
+    return tuple(spans)
+
+
+def _fit(lengths: Sequence[int], room: int) -> list[int]:
+    """Shorten all by one share where they do not fit, none to less than a nanosecond."""
+    if len(lengths) > room and lengths:
+        raise WorkloadError(
+            f"no Kineto trace of this workload: a host op leaves {room} ns "
+            f"for {len(lengths)} calls of the CUDA library"
+        )
+    spare, wanted = room - len(lengths), sum(lengths) - len(lengths)
+    if spare >= wanted:
+        return list(lengths)
+    return [1 + (length - 1) * spare // wanted for length in lengths]

@@ -1,4 +1,4 @@
-"""What of a workload a Kineto file can say, and the rest refused.
+"""A simulated step as what a Kineto file can say: a thread per rank, and times in nanoseconds.
 
 A profiler sees one thread per rank here, which launches what runs on streams:
 
@@ -12,9 +12,7 @@ A profiler sees one thread per rank here, which launches what runs on streams:
   of the two.
 
 What a stream was launched runs in that order and one at a time. Anything else (an edge to another
-rank, several threads, a collective that drains) would read back as another workload.
-
-A simulated step in whole nanoseconds, where it lies in the file.
+rank, several threads, a collective that drains) would read back as another workload: it is refused.
 """
 
 import re
@@ -28,12 +26,6 @@ from numpy.typing import NDArray
 from simulator.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, What, Workload
-
-_MEANT = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl|Pageable", re.IGNORECASE)
-"""Names with a meaning: a step, a collective, a copy for which its caller waits."""
-
-
-_MESSAGE = KINDS.index("send_receive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,7 @@ class HostOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ThreadProgram:
     """A rank's thread from first to last; ``recorded`` are the ops behind whose launch an event is.
 
     ``ProcessGroupNCCL`` records one behind each collective; the others are those that someone waits
@@ -65,7 +57,7 @@ class Program:
     recorded: frozenset[int]
 
 
-def programs(timeline: Timeline) -> tuple[Program, ...]:
+def thread_programs(timeline: Timeline) -> tuple[ThreadProgram, ...]:
     """Take a simulated step apart, rank by rank.
 
     Raises
@@ -75,22 +67,13 @@ def programs(timeline: Timeline) -> tuple[Program, ...]:
     """
     workload = timeline.workload
     _check_job(workload)
-    links = _Links.of(timeline)
+    links = _EdgesByKind.of(timeline)
     return tuple(_program(timeline, links, rank) for rank in workload.ranks)
 
 
-def lane_number(workload: Workload, op: int) -> int:
-    """Return the number in ``thread 7`` or ``stream 7``."""
-    view = workload.op(op)
-    word = "thread" if view.what == What.HOST else "stream"
-    name, _, number = view.lane.partition(" ")
-    if name != word or not (number.isascii() and number.isdigit()):
-        raise _refused(f"{view} lies on the lane {view.lane!r}, not on a '{word} 7' or so")
-    return int(number)
-
-
-def _refused(reason: str) -> WorkloadError:
-    return WorkloadError(f"no Kineto trace of this workload: {reason}")
+_MEANT = re.compile(r"^ProfilerStep#|nccl(dev)?kernel|rccl|Pageable", re.IGNORECASE)
+"""Names with a meaning: a step, a collective, a copy for which its caller waits."""
+_MESSAGE = KINDS.index("send_receive")
 
 
 def _check_job(workload: Workload) -> None:
@@ -128,7 +111,7 @@ def _check_messages(workload: Workload) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Links:
+class _EdgesByKind:
     """Edges by what they are: ``launcher`` and ``launched`` both ways, ``waits`` by the waiter."""
 
     timeline: Timeline
@@ -137,8 +120,8 @@ class _Links:
     waits: dict[int, list[int]] = field(default_factory=dict)
 
     @staticmethod
-    def of(timeline: Timeline) -> "_Links":
-        links = _Links(timeline)
+    def of(timeline: Timeline) -> "_EdgesByKind":
+        links = _EdgesByKind(timeline)
         edges = timeline.workload.edges
         for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
             links._add(source, target)
@@ -165,7 +148,7 @@ class _Links:
         self.launched[host] = device
 
 
-def _program(timeline: Timeline, links: _Links, rank: int) -> Program:
+def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> ThreadProgram:
     workload = timeline.workload
     mine = np.flatnonzero(workload.rank == rank).tolist()
     host = [op for op in _in_time(timeline, mine) if workload.what[op] == What.HOST]
@@ -173,11 +156,11 @@ def _program(timeline: Timeline, links: _Links, rank: int) -> Program:
     if len(threads) != 1:
         raise _refused(f"rank {rank} has {len(threads)} host threads")
     _check_one_at_a_time(timeline, host)
-    place = {op: number for number, op in enumerate(host)}
-    _check_streams(timeline, links, [op for op in mine if op not in place], place)
-    walk = _Walk(workload, links, place)
+    number_of = {op: number for number, op in enumerate(host)}
+    _check_streams(timeline, links, [op for op in mine if op not in number_of], number_of)
+    walk = _Walk(workload, links, number_of)
     steps = tuple(walk.step(op) for op in host)
-    return Program(rank, threads.pop(), steps, frozenset(walk.recorded))
+    return ThreadProgram(rank, threads.pop(), steps, frozenset(walk.recorded))
 
 
 def _in_time(timeline: Timeline, ops: Iterable[int]) -> list[int]:
@@ -185,14 +168,14 @@ def _in_time(timeline: Timeline, ops: Iterable[int]) -> list[int]:
 
 
 def _check_one_at_a_time(timeline: Timeline, ops: Sequence[int]) -> None:
-    for one, other in pairwise(ops):
-        if timeline.end[one] > timeline.start[other]:
+    for earlier, later in pairwise(ops):
+        if timeline.end[earlier] > timeline.start[later]:
             op = timeline.workload.op
-            raise _refused(f"{op(other)} starts before {op(one)} has ended on the same lane")
+            raise _refused(f"{op(later)} starts before {op(earlier)} has ended on the same lane")
 
 
 def _check_streams(
-    timeline: Timeline, links: _Links, device: Sequence[int], place: Mapping[int, int]
+    timeline: Timeline, links: _EdgesByKind, device: Sequence[int], number_of: Mapping[int, int]
 ) -> None:
     """Every op on a stream was launched, and a stream runs what it was launched, in that order."""
     workload = timeline.workload
@@ -202,15 +185,17 @@ def _check_streams(
             raise _refused(f"{workload.op(op)} has no launch (an edge from a host op)")
         streams.setdefault(lane_number(workload, op), []).append(op)
     for ops in streams.values():
-        ops.sort(key=lambda op: place[links.launcher[op]])
+        ops.sort(key=lambda op: number_of[links.launcher[op]])
         _check_one_at_a_time(timeline, ops)
 
 
 class _Walk:
     """Goes along a thread and knows what was launched to each stream last."""
 
-    def __init__(self, workload: Workload, links: _Links, place: Mapping[int, int]) -> None:
-        self._workload, self._links, self._place = workload, links, place
+    def __init__(
+        self, workload: Workload, links: _EdgesByKind, number_of: Mapping[int, int]
+    ) -> None:
+        self._workload, self._links, self._place = workload, links, number_of
         self._last: dict[int, int] = {}
         self.recorded: set[int] = set()
 
@@ -230,7 +215,7 @@ class _Walk:
 
     def _launch(self, host: int, launched: int) -> tuple[int, ...]:
         waits = tuple(self._latest(launched, host).values())
-        behind = {one for one in waits if one not in self._last.values()}
+        behind = {source for source in waits if source not in self._last.values()}
         if self._workload.what[launched] >= What.COLLECTIVE:
             behind.add(launched)
         self.recorded |= behind
@@ -247,7 +232,9 @@ class _Walk:
                 raise _refused(f"{view(waiter)} waits for {view(source)}, launched after it")
             stream = lane_number(self._workload, source)
             best = latest.get(stream, source)
-            latest[stream] = max(best, source, key=lambda one: self._place[launched[one]])
+            latest[stream] = max(
+                best, source, key=lambda waited_for: self._place[launched[waited_for]]
+            )
         return latest
 
     def _not_last(self, op: int, source: int) -> WorkloadError:
@@ -255,9 +242,18 @@ class _Walk:
         return _refused(f"{view(op)} waits for {view(source)}, not the last of its stream by then")
 
 
-_BEFORE = 1_000_000
-_BETWEEN = 10_000
-"""From the base of the file to the first step, and from step to step (ns)."""
+def lane_number(workload: Workload, op: int) -> int:
+    """Return the number in ``thread 7`` or ``stream 7``."""
+    view = workload.op(op)
+    word = "thread" if view.what == What.HOST else "stream"
+    name, _, number = view.lane.partition(" ")
+    if name != word or not (number.isascii() and number.isdigit()):
+        raise _refused(f"{view} lies on the lane {view.lane!r}, not on a '{word} 7' or so")
+    return int(number)
+
+
+def _refused(reason: str) -> WorkloadError:
+    return WorkloadError(f"no Kineto trace of this workload: {reason}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,6 +272,11 @@ class StepTimes:
     def rank_end(self, rank: int) -> int:
         """When the rank's last op ends."""
         return int(self.end[self.workload.rank == rank].max())
+
+
+_BEFORE = 1_000_000
+_BETWEEN = 10_000
+"""From the base of the file to the first step, and from step to step (ns)."""
 
 
 def in_sequence(timelines: Sequence[Timeline], first: int) -> list[StepTimes]:

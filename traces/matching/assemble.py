@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
+from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
 from traces.matching.clocks import MessageEnds, offsets
@@ -17,7 +18,7 @@ _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ba
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clock:
+class JobClock:
     """Seconds to add to each rank's times to have them since the job's first start of the step.
 
     ``offset`` is what each rank's clock was ahead (s), taken off already.
@@ -29,43 +30,43 @@ class Clock:
 
 def align(
     graphs: Sequence[RankGraph], epochs: Sequence[int], calls: Sequence[MatchedCall]
-) -> Clock:
+) -> JobClock:
     """Put all ranks on one clock; ``epochs`` are the traces' (ns)."""
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
     ends = []
     for call in calls:
         row = np.full(len(graphs), np.nan)
-        for place, op in call.ops.items():
-            row[place] = graphs[place].ops[op].end + shift[place]
+        for rank_index, op in call.ops.items():
+            row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
     ahead = offsets(ends, _messages(graphs, shift, calls), len(graphs))
     shift -= ahead
     shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
-    return Clock(shift=shift, offset=ahead)
+    return JobClock(shift=shift, offset=ahead)
 
 
 def _messages(
     graphs: Sequence[RankGraph], shift: NDArray[np.float64], calls: Sequence[MatchedCall]
 ) -> list[MessageEnds]:
     """Messages of which both ends were recorded."""
-    found = []
+    messages = []
     for call in calls:
-        own = {graphs[place].ops[op].what: place for place, op in call.ops.items()}
+        own = {graphs[rank_index].ops[op].what: rank_index for rank_index, op in call.ops.items()}
         if own.keys() == {What.SEND, What.RECEIVE}:
             sender, receiver = own[What.SEND], own[What.RECEIVE]
             sent, received = (
-                graphs[place].ops[call.ops[place]].end + float(shift[place])
-                for place in (sender, receiver)
+                graphs[rank_index].ops[call.ops[rank_index]].end + float(shift[rank_index])
+                for rank_index in (sender, receiver)
             )
-            found.append(MessageEnds(sender, receiver, sent, received))
-    return found
+            messages.append(MessageEnds(sender, receiver, sent, received))
+    return messages
 
 
 @uncollected()
 def assemble(
-    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: Clock, job_ranks: int
+    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: JobClock, job_ranks: int
 ) -> Workload:
     """Make one workload of all ranks."""
     ops = _Ops.of(graphs, clock)
@@ -77,7 +78,7 @@ def assemble(
         rows.append(
             CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
         )
-    names, lanes = _Table(), _Table()
+    names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
     return Workload(
         what=np.array([op.what for op in every], dtype=np.uint8),
@@ -92,8 +93,8 @@ def assemble(
         edges=_edges(graphs, ops.first),
         calls=Calls.of(rows),
         groups=tuple(groups),
-        names=tuple(names),
-        lanes=tuple(lanes),
+        names=tuple(names.index),
+        lanes=tuple(lanes.index),
         job_ranks=job_ranks,
     )
 
@@ -113,7 +114,7 @@ class _Ops:
     call: NDArray[np.int32]
 
     @staticmethod
-    def of(graphs: Sequence[RankGraph], clock: Clock) -> "_Ops":
+    def of(graphs: Sequence[RankGraph], clock: JobClock) -> "_Ops":
         """Collect them, of no call yet."""
         first = np.cumsum([0, *(len(graph.ops) for graph in graphs)], dtype=np.int64)
         shift = np.repeat(clock.shift, np.diff(first))
@@ -130,20 +131,12 @@ class _Ops:
         It is over when the first member ends; what the others need after that is their own
         (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
         """
-        members = [int(self.first[place]) + op for place, op in call.ops.items()]
+        members = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
         arrived = float(self.start[members].max())
         transfer = max(0.0, float(self.end[members].min()) - arrived)
         self.over[members] = arrived + transfer
         self.call[members] = index
         return transfer
-
-
-class _Table(dict[str, int]):
-    """Texts in the order in which they were first seen, and the index of each."""
-
-    def column(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the index of each text."""
-        return np.array([self.setdefault(text, len(self)) for text in texts], dtype=np.int32)
 
 
 def _edges(graphs: Sequence[RankGraph], first: NDArray[np.int64]) -> Edges:

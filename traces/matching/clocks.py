@@ -61,17 +61,21 @@ def offsets(
     ranks = table.shape[1]
     sides = np.arange(ranks)
     used: list[_Comparison] = []
-    for found in (*_by_collectives(table), _by_messages(messages)):
-        new = [one for one in found if sides[one.first] != sides[one.second]]
+    for comparisons in (*_by_collectives(table), _by_messages(messages)):
+        new = [
+            comparison
+            for comparison in comparisons
+            if sides[comparison.first] != sides[comparison.second]
+        ]
         used += new
         sides = _joined(sides, new)
     if not used:
         return np.zeros(ranks)
     signs = np.zeros((len(used), ranks))
     rows = np.arange(len(used))
-    signs[rows, [one.second for one in used]] = 1.0
-    signs[rows, [one.first for one in used]] = -1.0
-    ahead = np.array([one.ahead for one in used])
+    signs[rows, [comparison.second for comparison in used]] = 1.0
+    signs[rows, [comparison.first for comparison in used]] = -1.0
+    ahead = np.array([comparison.ahead for comparison in used])
     fit = np.asarray(np.linalg.lstsq(signs, ahead, rcond=None)[0], dtype=np.float64)
     return _centred(fit, used, sides)
 
@@ -106,25 +110,25 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
     back, the offset is off by at most half of what both took; one way tells no more than one end.
     """
     shortest: dict[tuple[int, int], float] = {}
-    for one in messages:
-        way, took = (one.sender, one.receiver), one.received - one.sent
+    for message in messages:
+        way, took = (message.sender, message.receiver), message.received - message.sent
         shortest[way] = min(shortest.get(way, np.inf), took)
-    found = []
+    comparisons = []
     for (first, second), there in shortest.items():
         back = shortest.get((second, first))
         if back is None:
-            found.append(_Comparison(first, second, there, _DRAINS))
+            comparisons.append(_Comparison(first, second, there, _DRAINS))
         elif first < second:
             both = abs(there + back) / 2
-            found.append(_Comparison(first, second, (there - back) / 2, both))
-    return found
+            comparisons.append(_Comparison(first, second, (there - back) / 2, both))
+    return comparisons
 
 
-def _joined(sides: NDArray[np.int64], found: Sequence[_Comparison]) -> NDArray[np.int64]:
+def _joined(sides: NDArray[np.int64], comparisons: Sequence[_Comparison]) -> NDArray[np.int64]:
     """Give ranks that comparisons connect one number."""
     sides = sides.copy()
-    for one in found:
-        sides[sides == sides[one.second]] = sides[one.first]
+    for comparison in comparisons:
+        sides[sides == sides[comparison.second]] = sides[comparison.first]
     return sides
 
 
@@ -133,9 +137,9 @@ def _centred(
 ) -> NDArray[np.float64]:
     """Offsets from the median clock of all that were compared with one another."""
     result = np.zeros(len(fit))
-    for side in {int(sides[one.first]) for one in used}:
+    for side in {int(sides[comparison.first]) for comparison in used}:
         own = sides == side
         result[own] = fit[own] - np.median(fit[own])
-        doubt = max(one.doubt for one in used if sides[one.first] == side)
+        doubt = max(comparison.doubt for comparison in used if sides[comparison.first] == side)
         result[own & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
     return result

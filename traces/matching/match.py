@@ -15,8 +15,8 @@ from simulator.workload import What
 from traces.core.calls import LocalCall
 from traces.core.rank_graph import RankGraph
 
-Calls = list[tuple[int, LocalCall]]
-Communicators = dict[str, Calls]
+OpCalls = list[tuple[int, LocalCall]]
+Communicators = dict[str, OpCalls]
 """A rank's calls on communicators of the same ranks, by the trace's own name, in order of use."""
 
 
@@ -53,15 +53,15 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
     """
     result = Matching([])
     groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]] = defaultdict(dict)
-    for place, graph in enumerate(graphs):
+    for rank_index, graph in enumerate(graphs):
         in_order = sorted(graph.collectives, key=lambda op: (graph.ops[op].start, op))
         for op in in_order:
             call = graph.collectives[op]
             group = group_of(call, graph.rank, job_ranks, result)
-            by_name = groups[group].setdefault(place, {})
+            by_name = groups[group].setdefault(rank_index, {})
             by_name.setdefault(call.key, []).append((op, call))
     for (ranks, label), members in _communicators(groups):
-        present = [place for place, graph in enumerate(graphs) if graph.rank in ranks]
+        present = [rank_index for rank_index, graph in enumerate(graphs) if graph.rank in ranks]
         _check_members(graphs, members, present, (ranks, label))
         result.calls.extend(_match_group(graphs, members, ranks, label))
     result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
@@ -70,17 +70,17 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
 
 def _communicators(
     groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]],
-) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, Calls]]]:
+) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, OpCalls]]]:
     """Tell communicators of the same ranks apart: by name where all ranks use the same names.
 
     Else in order of first use: the names may be pointers, which differ from rank to rank.
     """
     for group, by_place in groups.items():
         same = len({frozenset(by_name) for by_name in by_place.values()}) == 1
-        members: dict[str | int, dict[int, Calls]] = defaultdict(dict)
-        for place, by_name in by_place.items():
+        members: dict[str | int, dict[int, OpCalls]] = defaultdict(dict)
+        for rank_index, by_name in by_place.items():
             for number, (name, calls) in enumerate(by_name.items()):
-                members[name if same else number][place] = calls
+                members[name if same else number][rank_index] = calls
         yield from ((group, own) for own in members.values())
 
 
@@ -111,15 +111,15 @@ def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
 
 def _check_members(
     graphs: Sequence[RankGraph],
-    members: dict[int, Calls],
+    members: dict[int, OpCalls],
     present: list[int],
     group: tuple[tuple[int, ...], str],
 ) -> None:
-    counts = {graphs[place].rank: len(members.get(place, [])) for place in present}
+    counts = {graphs[rank_index].rank: len(members.get(rank_index, [])) for rank_index in present}
     if len(set(counts.values())) > 1:
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
-        place = next(place for place in present if graphs[place].rank == most)
-        _, extra = members[place][counts[least]]
+        rank_index = next(rank_index for rank_index in present if graphs[rank_index].rank == most)
+        _, extra = members[rank_index][counts[least]]
         raise TraceError(
             f"{extra.where}: rank {most} has {counts[most]} calls on group "
             f"{group[1] or list(group[0])}, rank {least} has {counts[least]}; the first that rank "
@@ -129,13 +129,13 @@ def _check_members(
 
 def _match_group(
     graphs: Sequence[RankGraph],
-    members: dict[int, Calls],
+    members: dict[int, OpCalls],
     ranks: tuple[int, ...],
     label: str,
 ) -> list[MatchedCall]:
     if all(_numbered(calls) for calls in members.values()) and not _counted_apart(members):
         for calls in members.values():
-            calls.sort(key=lambda one: one[1].sequence or 0)
+            calls.sort(key=lambda numbered: numbered[1].sequence or 0)
         _check_numbers(graphs, members, (ranks, label))
     rows = zip(*members.values(), strict=True)
     return [
@@ -144,12 +144,12 @@ def _match_group(
     ]
 
 
-def _numbered(calls: Calls) -> bool:
+def _numbered(calls: OpCalls) -> bool:
     numbers = [call.sequence for _, call in calls]
     return None not in numbers and len(set(numbers)) == len(numbers)
 
 
-def _counted_apart(members: dict[int, Calls]) -> bool:
+def _counted_apart(members: dict[int, OpCalls]) -> bool:
     """Whether the numbers are of messages, and each end has its own.
 
     ``ProcessGroupNCCL`` counts a rank's messages to and from all others together: those between
@@ -162,19 +162,22 @@ def _counted_apart(members: dict[int, Calls]) -> bool:
 
 
 def _check_numbers(
-    graphs: Sequence[RankGraph], members: dict[int, Calls], group: tuple[tuple[int, ...], str]
+    graphs: Sequence[RankGraph], members: dict[int, OpCalls], group: tuple[tuple[int, ...], str]
 ) -> None:
     """Ranks that share some sequence numbers must share all; if none, they count differently."""
-    numbers = {place: {call.sequence for _, call in calls} for place, calls in members.items()}
+    numbers = {
+        rank_index: {call.sequence for _, call in calls} for rank_index, calls in members.items()
+    }
     every = set.union(*numbers.values())
     if set.intersection(*numbers.values()):
-        for place, own in numbers.items():
+        for rank_index, own in numbers.items():
             missing = sorted(number for number in every - own if number is not None)
             if missing:
+                file = members[rank_index][0][1].where.partition(": ")[0]
                 raise TraceError(
-                    f"{members[place][0][1].where.partition(': ')[0]}: rank {graphs[place].rank} "
-                    f"lacks call #{missing[0]} on group {group[1] or list(group[0])}, which other "
-                    "ranks have; choose a step that is complete on all ranks"
+                    f"{file}: rank {graphs[rank_index].rank} lacks call #{missing[0]} on group "
+                    f"{group[1] or list(group[0])}, which other ranks have; choose a step that is "
+                    "complete on all ranks"
                 )
 
 
@@ -184,7 +187,7 @@ def _one_call(
     group: tuple[tuple[int, ...], str],
     number: int,
 ) -> MatchedCall:
-    calls = {graphs[place].rank: call for place, (_, call) in row.items()}
+    calls = {graphs[rank_index].rank: call for rank_index, (_, call) in row.items()}
     first_rank, first = next(iter(calls.items()))
     for rank, call in calls.items():
         uneven = call.kind == "all_to_all" or np.isnan(call.size) or np.isnan(first.size)
@@ -202,5 +205,5 @@ def _one_call(
         sequence=first.sequence if first.sequence is not None else number,
         size=max(sizes) if sizes else float("nan"),
         dtype=first.dtype,
-        ops={place: op for place, (op, _) in row.items()},
+        ops={rank_index: op for rank_index, (op, _) in row.items()},
     )

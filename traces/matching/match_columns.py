@@ -36,11 +36,11 @@ class RankCalls:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matched:
+class MatchedColumns:
     """Calls in order of their first start; those of ``group[c]`` are of ``groups[group[c]]``.
 
     The members of call ``c`` are ops ``op[offset[c]:offset[c + 1]]`` of the ranks that stand at
-    ``place`` of the same rows, ascending.
+    ``rank_index`` of the same rows, ascending.
     """
 
     kind: tuple[str, ...]
@@ -50,7 +50,7 @@ class Matched:
     dtype: tuple[str, ...]
     groups: tuple[Key, ...]
     offset: Index
-    place: Index
+    rank_index: Index
     op: Index
     assumed_groups: int = 0
     notes: tuple[str, ...] = ()
@@ -64,27 +64,27 @@ class Matched:
         return np.repeat(np.arange(len(self)), np.diff(self.offset))
 
 
-def matched(found: Matching) -> Matched:
+def as_columns(matching: Matching) -> MatchedColumns:
     """Put matched calls into columns."""
     groups: dict[Key, int] = {}
-    group = [groups.setdefault((call.ranks, call.label), len(groups)) for call in found.calls]
-    ends = np.cumsum([0, *(len(call.ops) for call in found.calls)])
-    return Matched(
-        kind=tuple(call.kind for call in found.calls),
+    group = [groups.setdefault((call.ranks, call.label), len(groups)) for call in matching.calls]
+    ends = np.cumsum([0, *(len(call.ops) for call in matching.calls)])
+    return MatchedColumns(
+        kind=tuple(call.kind for call in matching.calls),
         group=np.array(group, dtype=np.int64),
-        sequence=np.array([call.sequence for call in found.calls], dtype=np.int64),
-        size=np.array([call.size for call in found.calls], dtype=np.float64),
-        dtype=tuple(call.dtype for call in found.calls),
+        sequence=np.array([call.sequence for call in matching.calls], dtype=np.int64),
+        size=np.array([call.size for call in matching.calls], dtype=np.float64),
+        dtype=tuple(call.dtype for call in matching.calls),
         groups=tuple(groups),
         offset=ends.astype(np.int64),
-        place=np.array([at for call in found.calls for at in call.ops], dtype=np.int64),
-        op=np.array([op for call in found.calls for op in call.ops.values()], dtype=np.int64),
-        assumed_groups=found.assumed_groups,
-        notes=tuple(found.notes),
+        rank_index=np.array([at for call in matching.calls for at in call.ops], dtype=np.int64),
+        op=np.array([op for call in matching.calls for op in call.ops.values()], dtype=np.int64),
+        assumed_groups=matching.assumed_groups,
+        notes=tuple(matching.notes),
     )
 
 
-def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
+def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> MatchedColumns | None:
     """Match the calls of all ranks: the n-th of each on a communicator are one.
 
     None where that is not all there is to it.
@@ -94,15 +94,15 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
     TraceError
         If a call does not tell its group.
     """
-    table = _Table.of(ranks, job_ranks)
+    table = _DifferentCalls.of(ranks, job_ranks)
     if table is None:
         return None
     if not len(table.communicator):
-        return matched(Matching([]))
+        return as_columns(Matching([]))
     every = _concatenated(ranks)
-    of = table.first[every.place] + every.which
+    of = table.first[every.rank_index] + every.which
     communicator = table.communicator[of]
-    slot = communicator * len(ranks) + every.place
+    slot = communicator * len(ranks) + every.rank_index
     counts = np.bincount(slot, minlength=table.communicators * len(ranks))
     counts = counts.reshape(-1, len(ranks))
     if not _complete(counts, table.present):
@@ -118,17 +118,17 @@ def match_alike(ranks: Sequence[RankCalls], job_ranks: int) -> Matched | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Every:
+class _EveryCall:
     """The calls of all ranks, one rank after the other."""
 
-    place: Index
+    rank_index: Index
     which: Index
     op: Index
     start: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
+class _DifferentCalls:
     """The different calls of all ranks, those of rank ``p`` from ``first[p]`` on.
 
     ``communicator`` is which of ``communicators`` each is on, ``present`` which ranks should be on
@@ -145,32 +145,32 @@ class _Table:
     assumed_groups: int
 
     @staticmethod
-    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_Table | None":
+    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls | None":
         """Collect them; None if any has a sequence number."""
-        calls = tuple(call for one in ranks for call in one.different)
+        calls = tuple(call for rank_calls in ranks for call in rank_calls.different)
         if any(call.sequence is not None for call in calls):
             return None
         groups: dict[Key, int] = {}
         used: dict[int, dict[int, dict[str, list[int]]]] = {}
         group = np.zeros(len(calls), dtype=np.int64)
         assumed, row = 0, 0
-        for place, one in enumerate(ranks):
+        for rank_index, rank_calls in enumerate(ranks):
             own = Matching([])
-            often = np.bincount(one.which, minlength=len(one.different)).tolist()
-            for at in _by_first_use(one):
-                call, own.assumed_groups = one.different[at], 0
-                key = group_of(call, one.rank, job_ranks, own)
+            often = np.bincount(rank_calls.which, minlength=len(rank_calls.different)).tolist()
+            for at in _by_first_use(rank_calls):
+                call, own.assumed_groups = rank_calls.different[at], 0
+                key = group_of(call, rank_calls.rank, job_ranks, own)
                 number = group[row + at] = groups.setdefault(key, len(groups))
-                by_name = used.setdefault(int(number), {}).setdefault(place, {})
+                by_name = used.setdefault(int(number), {}).setdefault(rank_index, {})
                 by_name.setdefault(call.key, []).append(row + at)
                 assumed += own.assumed_groups * often[at]
-            row += len(one.different)
+            row += len(rank_calls.different)
         communicator, of_group = _communicators(used, len(calls))
-        here = [one.rank for one in ranks]
+        here = [rank_calls.rank for rank_calls in ranks]
         keys = tuple(groups)
         present = np.array([np.isin(here, keys[number][0]) for number in of_group])
-        return _Table(
-            first=np.cumsum([0, *(len(one.different) for one in ranks)]),
+        return _DifferentCalls(
+            first=np.cumsum([0, *(len(rank_calls.different) for rank_calls in ranks)]),
             calls=calls,
             group=group,
             groups=keys,
@@ -181,8 +181,8 @@ class _Table:
         )
 
 
-def _by_first_use(one: RankCalls) -> list[int]:
-    used: list[int] = one.which[by_appearance(one.which)[1]].tolist()
+def _by_first_use(rank_calls: RankCalls) -> list[int]:
+    used: list[int] = rank_calls.which[by_appearance(rank_calls.which)[1]].tolist()
     return used
 
 
@@ -208,13 +208,13 @@ def _communicators(
     return communicator, of_group
 
 
-def _concatenated(ranks: Sequence[RankCalls]) -> _Every:
-    lengths = [len(one.which) for one in ranks]
-    return _Every(
-        place=np.repeat(np.arange(len(ranks)), lengths),
-        which=np.concatenate([one.which for one in ranks]),
-        op=np.concatenate([one.op for one in ranks]),
-        start=np.concatenate([one.start for one in ranks]),
+def _concatenated(ranks: Sequence[RankCalls]) -> _EveryCall:
+    lengths = [len(rank_calls.which) for rank_calls in ranks]
+    return _EveryCall(
+        rank_index=np.repeat(np.arange(len(ranks)), lengths),
+        which=np.concatenate([rank_calls.which for rank_calls in ranks]),
+        op=np.concatenate([rank_calls.op for rank_calls in ranks]),
+        start=np.concatenate([rank_calls.start for rank_calls in ranks]),
     )
 
 
@@ -233,7 +233,7 @@ def _numbered(slot: Index) -> Index:
     return number
 
 
-def _agree(table: _Table, of: Index, offset: Index) -> bool:
+def _agree(table: _DifferentCalls, of: Index, offset: Index) -> bool:
     """Whether the members of each call say the same of it."""
     kinds = {call.kind: number for number, call in enumerate(table.calls)}
     kind = np.array([kinds[call.kind] for call in table.calls])[of]
@@ -243,8 +243,8 @@ def _agree(table: _Table, of: Index, offset: Index) -> bool:
 
 
 def _in_order(
-    table: _Table, every: _Every, of: Index, number: Index, rows: tuple[Index, Index]
-) -> Matched:
+    table: _DifferentCalls, every: _EveryCall, of: Index, number: Index, rows: tuple[Index, Index]
+) -> MatchedColumns:
     """Put calls in the order of their first start; ``rows`` are their members and where they begin.
 
     Calls that start first at once stay as they are: by communicator.
@@ -259,7 +259,7 @@ def _in_order(
     first = members[ends[:-1]]
     calls = [table.calls[row] for row in of[first].tolist()]
     group, groups = _renumbered(table.group[of[first]], table.groups)
-    return Matched(
+    return MatchedColumns(
         kind=tuple(call.kind for call in calls),
         group=group,
         sequence=number[first],
@@ -267,7 +267,7 @@ def _in_order(
         dtype=tuple(call.dtype for call in calls),
         groups=groups,
         offset=ends.astype(np.int64),
-        place=every.place[members],
+        rank_index=every.rank_index[members],
         op=every.op[members],
         assumed_groups=table.assumed_groups,
     )

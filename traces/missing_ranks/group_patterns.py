@@ -22,13 +22,13 @@ _NAMELESS = ("", "undefined")
 
 def listed_groups(ranks: Iterable[RankTrace]) -> tuple[Group, ...]:
     """Collect the groups that the traces list with all their ranks."""
-    found = (
-        Group(one.ranks, one.label)
+    groups = (
+        Group(group.ranks, group.label)
         for trace in ranks
-        for one in trace.groups.values()
-        if one.ranks is not None and len(set(one.ranks)) == len(one.ranks)
+        for group in trace.groups.values()
+        if group.ranks is not None and len(set(group.ranks)) == len(group.ranks)
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,29 @@ class Roles:
         if rank in group.ranks:
             return group
         stride = _stride(group.ranks)
-        told = {
-            one.ranks for one in self.listed if self._akin(one, group, stride) and rank in one.ranks
+        fitting = {
+            listed.ranks
+            for listed in self.listed
+            if self._akin(listed, group, stride) and rank in listed.ranks
         }
-        if len(told) == 1:
-            return Group(told.pop(), group.label)
-        if not told and stride is not None:
+        if len(fitting) == 1:
+            return Group(fitting.pop(), group.label)
+        if not fitting and stride is not None:
             return self._next_block(group, stride, rank)
-        why = "several of the groups that are listed fit" if told else "its ranks make no pattern"
+        why = (
+            "several of the groups that are listed fit" if fitting else "its ranks make no pattern"
+        )
         raise TraceError(
             f"rank {rank} was not recorded, and its counterpart of group {group.label or 'group'} "
             f"{_shown(group.ranks)} of rank {member} is not told: {why}; record rank {rank}, or do "
             "not replicate"
         )
 
-    def _akin(self, one: Group, group: Group, stride: int | None) -> bool:
+    def _akin(self, listed: Group, group: Group, stride: int | None) -> bool:
         """Whether two groups are of one family: by label, or by pattern where they have none."""
-        if one.label != group.label or len(one.ranks) != len(group.ranks):
+        if listed.label != group.label or len(listed.ranks) != len(group.ranks):
             return False
-        return group.label not in _NAMELESS or _stride(one.ranks) == stride
+        return group.label not in _NAMELESS or _stride(listed.ranks) == stride
 
     def _next_block(self, group: Group, stride: int, rank: int) -> Group:
         size = len(group.ranks)
@@ -82,13 +86,13 @@ class Roles:
                 f"rank {rank} was not recorded, and its counterpart of {where} is not told: blocks "
                 f"of {size} ranks, {stride} apart, do not fill a job of {self.job_ranks} ranks"
             )
-        for one in self.listed:
-            same = one.label == group.label and group.label not in _NAMELESS
-            shared = set(one.ranks) & set(ranks)
-            if same and shared and set(one.ranks) != set(ranks):
+        for listed in self.listed:
+            same = listed.label == group.label and group.label not in _NAMELESS
+            shared = set(listed.ranks) & set(ranks)
+            if same and shared and set(listed.ranks) != set(ranks):
                 raise TraceError(
                     f"rank {rank} was not recorded, and its counterpart of {where} is not told: "
-                    f"the pattern gives {_shown(ranks)}, but {_shown(one.ranks)} is listed"
+                    f"the pattern gives {_shown(ranks)}, but {_shown(listed.ranks)} is listed"
                 )
         return Group(ranks, group.label)
 
@@ -100,8 +104,8 @@ class Roles:
         TraceError
             If there is none, or none but the whole job, and that is not called a pipeline.
         """
-        around = [one for one in self.listed if set(ends.ranks) <= set(one.ranks)]
-        smallest = min(around, key=lambda one: len(one.ranks), default=None)
+        around = [listed for listed in self.listed if set(ends.ranks) <= set(listed.ranks)]
+        smallest = min(around, key=lambda listed: len(listed.ranks), default=None)
         if smallest is None or (
             len(smallest.ranks) == self.job_ranks and not _PIPELINE.search(smallest.label)
         ):

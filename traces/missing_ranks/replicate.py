@@ -44,7 +44,7 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
     copies = models(workload, listed)
     table = _CallTable.of(workload)
     roles = Roles(workload.job_ranks, _known(workload, listed))
-    parts = {model: _Part.of(workload, model) for model in sorted(set(copies.values()))}
+    parts = {model: _RankProgram.of(workload, model) for model in sorted(set(copies.values()))}
     calls = []
     for rank in missing:
         part = parts[copies[rank]]
@@ -57,9 +57,13 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
     known = _known(workload, listed)
     roles = Roles(workload.job_ranks, known)
     messages = np.unique(_groups_of_messages(workload)).tolist()
-    pipelines = [roles.pipeline(ends) for ends in (workload.groups[one] for one in messages)]
+    pipelines = [roles.pipeline(ends) for ends in (workload.groups[number] for number in messages)]
     groups = {
-        rank: [one for one in known if rank in one.ranks and len(one.ranks) < workload.job_ranks]
+        rank: [
+            group
+            for group in known
+            if rank in group.ranks and len(group.ranks) < workload.job_ranks
+        ]
         for rank in workload.ranks
     }
     missing = sorted(set(range(workload.job_ranks)) - set(workload.ranks))
@@ -69,9 +73,9 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
 def _known(workload: Workload, listed: Sequence[Group]) -> tuple[Group, ...]:
     """Collect the groups of several ranks that the traces tell: those listed, those of calls."""
     messages = set(np.unique(_groups_of_messages(workload)).tolist())
-    called = (one for index, one in enumerate(workload.groups) if index not in messages)
+    called = (group for index, group in enumerate(workload.groups) if index not in messages)
     every = dict.fromkeys((*listed, *called))
-    return tuple(one for one in every if len(one.ranks) > 1)
+    return tuple(group for group in every if len(group.ranks) > 1)
 
 
 def _groups_of_messages(workload: Workload) -> Ints:
@@ -80,7 +84,7 @@ def _groups_of_messages(workload: Workload) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _RankProgram:
     """One rank's rows of a workload: its ops, its edges by their numbers among them, its calls."""
 
     rank: int
@@ -91,7 +95,7 @@ class _Part:
     calls: Ints
 
     @staticmethod
-    def of(workload: Workload, rank: int) -> "_Part":
+    def of(workload: Workload, rank: int) -> "_RankProgram":
         """Cut it out."""
         ops = np.flatnonzero(workload.rank == rank)
         number = np.full(len(workload), -1, dtype=np.int64)
@@ -102,7 +106,7 @@ class _Part:
             raise TraceError(f"rank {rank} waits for another outside of a call: not replicated")
         mine = source >= 0
         calls = workload.call[ops].astype(np.int64)
-        return _Part(rank, ops, source[mine], target[mine], edges.lag[mine], calls)
+        return _RankProgram(rank, ops, source[mine], target[mine], edges.lag[mine], calls)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +134,7 @@ class _CallTable:
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
-    def joined_by(self, part: _Part, rank: int, roles: Roles) -> Ints:
+    def joined_by(self, part: _RankProgram, rank: int, roles: Roles) -> Ints:
         """Return the calls that a copy of a part joins, op by op."""
         joins = np.full(len(self.workload.calls), -1, dtype=np.int64)
         group_of = self.workload.calls.group
@@ -190,7 +194,7 @@ class _CallTable:
 
 def _assembled(
     workload: Workload,
-    copies: Sequence[tuple[_Part, int]],
+    copies: Sequence[tuple[_RankProgram, int]],
     joined: Sequence[Ints],
     table: _CallTable,
 ) -> Workload:
@@ -221,7 +225,7 @@ def _assembled(
         measured_end=np.concatenate([workload.measured_end, unmeasured]),
         flops=None if workload.flops is None else workload.flops[rows],
         traffic=None if workload.traffic is None else workload.traffic[rows],
-        edges=Edges.of(len(rows), *(np.concatenate(one) for one in (sources, targets, lags))),
+        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (sources, targets, lags))),
         calls=calls,
         groups=groups,
         notes=(*workload.notes, *_notes({rank: part.rank for part, rank in copies})),

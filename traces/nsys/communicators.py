@@ -16,9 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP, kind_of
-from traces.core.events import CommRecord, DeviceEvents, HostEvents, HostKind, RankTrace
-from traces.profiler.comms import is_collective
-from traces.profiler.launches import launch_rows
+from traces.core.comm_kernels import communicates
+from traces.core.events import (
+    CommRecord,
+    DeviceEvents,
+    HostEvents,
+    HostKind,
+    RankTrace,
+    launch_rows,
+)
 
 _TOGETHER = 100e-6
 """Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
@@ -36,14 +42,14 @@ _OUTSIDE = "events outside the part that all ranks recorded"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class CollectiveLane:
     """A rank's collectives of one communicator or stream, in order of their ends.
 
     ``rows`` are device rows, ``end`` the ends on the clock of the job (s), ``kind`` the words of
     the kernels' names.
     """
 
-    place: int
+    rank_index: int
     key: str
     rows: NDArray[np.int64]
     end: NDArray[np.float64]
@@ -59,13 +65,13 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
     records: list[dict[int, CommRecord]] = [{} for _ in traces]
     lost = 0
     for number, lanes in enumerate(groups):
-        ranks = tuple(sorted(traces[lane.place].rank for lane in lanes))
+        ranks = tuple(sorted(traces[lane.rank_index].rank for lane in lanes))
         lost += sum(len(lane.rows) for lane in lanes) if len(lanes) == 1 else 0
         record = CommRecord(collective="", group_key=f"stream group {number}", group_ranks=ranks)
         if len(lanes) == 1:
             record = replace(record, group_label=UNKNOWN_GROUP, dtype="")
         for lane in lanes:
-            records[lane.place].update(dict.fromkeys(lane.rows.tolist(), record))
+            records[lane.rank_index].update(dict.fromkeys(lane.rows.tolist(), record))
     note = (
         f"the export does not tell communicators: {sum(len(g) > 1 for g in groups)} of them "
         "were found by collectives that end together"
@@ -87,76 +93,76 @@ def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
     return cut, [f"{lost} {_OUTSIDE} are left out"] if lost else []
 
 
-def _lanes(traces: Sequence[RankTrace]) -> list[Lane]:
-    found = []
+def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
+    lanes = []
     base = min(trace.epoch for trace in traces)
-    for place, trace in enumerate(traces):
-        names = [i for i, name in enumerate(trace.names) if is_collective(name)]
+    for rank_index, trace in enumerate(traces):
+        names = [i for i, name in enumerate(trace.names) if communicates(name)]
         rows = np.flatnonzero(np.isin(trace.device.name, names))
         keys = [_key(trace, row) for row in rows.tolist()]
         for key in sorted(set(keys)):
-            own = rows[np.array([one == key for one in keys])]
+            own = rows[np.array([other_key == key for other_key in keys])]
             own = own[np.argsort(trace.device.end[own], kind="stable")]
             kind = tuple(_kind(trace, row) for row in own.tolist())
             end = trace.device.end[own] + (trace.epoch - base) / 1e9
-            found.append(Lane(place, key, own, end, kind))
-    return found
+            lanes.append(CollectiveLane(rank_index, key, own, end, kind))
+    return lanes
 
 
 def _key(trace: RankTrace, row: int) -> str:
     """Tell a kernel's communicator, or its stream where that is not known."""
     comm = int(trace.device.comm[row])
-    told = trace.comms[comm].group_key if comm >= 0 else ""
-    return told or trace.streams[trace.device.stream[row]]
+    key = trace.comms[comm].group_key if comm >= 0 else ""
+    return key or trace.streams[trace.device.stream[row]]
 
 
 def _kind(trace: RankTrace, row: int) -> str:
     return kind_of(trace.names[trace.device.name[row]]) or ""
 
 
-def _clusters(lanes: Sequence[Lane]) -> list[list[Lane]]:
+def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
     """Put together lanes of different ranks that end together, each with the nearest."""
-    found: list[list[Lane]] = []
+    clusters: list[list[CollectiveLane]] = []
     for lane in lanes:
         fitting = [
             (agreement, number)
-            for number, group in enumerate(found)
-            if all(one.place != lane.place for one in group)
-            and (agreement := min(_agreement(one, lane) for one in group)) >= _AGREE
+            for number, group in enumerate(clusters)
+            if all(member.rank_index != lane.rank_index for member in group)
+            and (agreement := min(_agreement(member, lane) for member in group)) >= _AGREE
         ]
         if fitting:
-            found[max(fitting, key=lambda one: (one[0], -one[1]))[1]].append(lane)
+            clusters[max(fitting, key=lambda fit: (fit[0], -fit[1]))[1]].append(lane)
         else:
-            found.append([lane])
-    return found
+            clusters.append([lane])
+    return clusters
 
 
-def _agreement(one: Lane, other: Lane) -> float:
+def _agreement(first_lane: CollectiveLane, second_lane: CollectiveLane) -> float:
     """Share of calls that end together, of those in the time that both lanes were recorded."""
-    shift = _shift(one, other)
-    first, second = one.end[max(0, -shift) :], other.end[max(0, shift) :]
+    shift = _shift(first_lane, second_lane)
+    first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
     both = min(len(first), len(second))
     if not both:
         return 0.0
     skip = max(0, -shift), max(0, shift)
-    same = [one.kind[skip[0] + i] == other.kind[skip[1] + i] for i in range(both)]
+    same = [first_lane.kind[skip[0] + i] == second_lane.kind[skip[1] + i] for i in range(both)]
     near = np.abs(first[:both] - second[:both]) <= _TOGETHER
     return float(np.mean(near & np.array(same)))
 
 
-def _shift(one: Lane, other: Lane) -> int:
+def _shift(first_lane: CollectiveLane, second_lane: CollectiveLane) -> int:
     """Tell how many calls the second recorded before the first's first (or less than 0)."""
-    best, found = np.inf, 0
+    best, best_shift = np.inf, 0
     for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
-        first, second = one.end[max(0, -shift) :], other.end[max(0, shift) :]
+        first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
         both = min(len(first), len(second))
-        if 2 * both < min(len(one.end), len(other.end)) or not both:
+        if 2 * both < min(len(first_lane.end), len(second_lane.end)) or not both:
             continue
         some = np.linspace(0, both - 1, min(both, _SAMPLED)).astype(np.int64)
         apart = float(np.median(np.abs(first[some] - second[some])))
         if apart < best:
-            best, found = apart, shift
-    return found
+            best, best_shift = apart, shift
+    return best_shift
 
 
 def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
@@ -180,7 +186,7 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
 def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
     """Tell between which times (s of each) every rank has every call; None if it is so already."""
     bounds = [(-np.inf, np.inf) for _ in traces]
-    by_key: dict[str, list[Lane]] = {}
+    by_key: dict[str, list[CollectiveLane]] = {}
     for lane in _lanes(traces):
         by_key.setdefault(lane.key, []).append(lane)
     changed = False
@@ -191,10 +197,10 @@ def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
         for lane, lead in zip(lanes, before, strict=True):
             late = lane.rows[lead + max(0, length) :]
             changed |= bool(lead or len(late))
-            start, end = bounds[lane.place]
-            called, _ = _called(traces[lane.place])
+            start, end = bounds[lane.rank_index]
+            called, _ = _called(traces[lane.rank_index])
             start = max([start, *(called[lane.rows[:lead]] + _TICK)])
-            bounds[lane.place] = start, min([end, *called[late]])
+            bounds[lane.rank_index] = start, min([end, *called[late]])
     return bounds if changed else None
 
 
@@ -243,6 +249,6 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
 
 def _taken(events: _Events, kept: NDArray[np.bool_], start: float) -> _Events:
     """Take rows, none of which begins before ``start``."""
-    columns = {one.name: getattr(events, one.name)[kept] for one in fields(events)}
+    columns = {column.name: getattr(events, column.name)[kept] for column in fields(events)}
     columns["start"] = np.maximum(columns["start"], start)
     return replace(events, **columns)

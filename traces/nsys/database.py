@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError
+from traces.core.events import Longs
+from traces.core.files import AS_GZIP, GZIP
 from traces.core.sniff import SQLITE
 
-_GZIP = b"\x1f\x8b"
-_AS_GZIP = 31
-"""``wbits`` of zlib for the gzip format."""
 _BOMB = 400
 """Databases shrink 3 to 10 times; a file that unpacks to more than this is not one."""
 _PIECE = 1 << 20
@@ -33,10 +32,8 @@ _CHUNK = 1 << 16
 _LEAST_ROW = 4
 """A row of a table takes at least this many bytes of a file (SQLite file format, section 2.3)."""
 
-Longs = NDArray[np.int64]
 
-
-class Numbers:
+class IntColumns:
     """Columns of equal length, by name."""
 
     def __init__(self, columns: dict[str, Longs]) -> None:
@@ -48,9 +45,9 @@ class Numbers:
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
-    def only(self, rows: NDArray[Any]) -> "Numbers":
+    def only(self, rows: NDArray[Any]) -> "IntColumns":
         """Take rows, by a mask or by their numbers."""
-        return Numbers({name: column[rows] for name, column in self._columns.items()})
+        return IntColumns({name: column[rows] for name, column in self._columns.items()})
 
 
 class Database:
@@ -75,7 +72,9 @@ class Database:
         """Whether there is such a table, with these columns."""
         return table in self._columns and set(columns) <= set(self._columns[table])
 
-    def numbers(self, table: str, required: Sequence[str], optional: Sequence[str] = ()) -> Numbers:
+    def numbers(
+        self, table: str, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> IntColumns:
         """Read columns of whole numbers; -1 where a value, or an optional column, is missing.
 
         A table that is missing, or that has none of the columns, has no rows.
@@ -90,13 +89,13 @@ class Database:
         if table in self._columns:
             self._require(table, required)
         if not have:
-            return Numbers({name: np.empty(0, dtype=np.int64) for name in names})
+            return IntColumns({name: np.empty(0, dtype=np.int64) for name in names})
         listed = ", ".join(f"ifnull({_quoted(name)}, -1)" for name in have)
         chunks = self._chunks(f"SELECT {listed} FROM {_quoted(table)}")
         parts = [self._whole(table, have, chunk) for chunk in chunks]
         read = np.concatenate([np.empty((0, len(have)), dtype=np.int64), *parts])
         missing = np.full(len(read), -1, dtype=np.int64)
-        return Numbers(
+        return IntColumns(
             {
                 name: np.ascontiguousarray(read[:, have.index(name)]) if name in have else missing
                 for name in names
@@ -124,17 +123,17 @@ class Database:
             If one of them is missing.
         """
         left = set(np.unique(wanted).tolist())
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for number, text in self.values("StringIds", ("id", "value")):
             if number in left:
-                found[number] = str(text)
-        missing = left - found.keys()
+                texts[number] = str(text)
+        missing = left - texts.keys()
         if missing:
             raise TraceError(
                 f"{self.path}: table StringIds lacks id {min(missing)}, which an event names: "
                 "the export is not complete; export again"
             )
-        return found
+        return texts
 
     def _require(self, table: str, required: Sequence[str]) -> None:
         missing = [name for name in required if name not in self._columns[table]]
@@ -183,7 +182,7 @@ def opened(path: Path) -> Iterator[Database]:
     """
     try:
         with path.open("rb") as file:
-            packed = file.read(2) == _GZIP
+            packed = file.read(2) == GZIP
             file.seek(0)
             if not packed:
                 with _database(path, path) as database:
@@ -196,22 +195,6 @@ def opened(path: Path) -> Iterator[Database]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{path}: cannot be read: {reason}") from error
-
-
-def beginning(path: Path, size: int) -> bytes:
-    """Read the first bytes of a file, unpacked where it is gzip; none where that is damaged."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_CHUNK)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
-    if not head.startswith(_GZIP):
-        return head[:size]
-    try:
-        return zlib.decompressobj(_AS_GZIP).decompress(head, size)
-    except zlib.error:
-        return b""
 
 
 @contextmanager
@@ -243,7 +226,7 @@ def _damaged(path: Path, error: Exception) -> TraceError:
 def _unpack(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
     """Unpack gzip piece by piece, so that a bomb fills neither memory nor disk."""
     limit = _BOMB * path.stat().st_size + _PIECE
-    unpacker, written = zlib.decompressobj(_AS_GZIP), 0
+    unpacker, written = zlib.decompressobj(AS_GZIP), 0
     rest = packed.read(_PIECE)
     try:
         while rest or not unpacker.eof:
@@ -256,7 +239,7 @@ def _unpack(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
             plain.write(piece)
             if unpacker.eof:
                 rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE)
-                unpacker = zlib.decompressobj(_AS_GZIP) if rest else unpacker
+                unpacker = zlib.decompressobj(AS_GZIP) if rest else unpacker
             else:
                 rest = unpacker.unconsumed_tail or packed.read(_PIECE)
     except zlib.error as error:

@@ -95,19 +95,19 @@ def nccl_calls(database: Database, export: Export) -> list[NcclCall]:
 
 def memberships(calls: Iterable[NcclCall]) -> dict[int, list[Membership]]:
     """Collect who is in which communicator, by the communicator's id."""
-    found: dict[int, list[Membership]] = {}
+    members: dict[int, list[Membership]] = {}
     for call in calls:
-        told = call.payload
-        key, size, rank = call.communicator, told.get(_SIZE), told.get(_RANK)
+        payload = call.payload
+        key, size, rank = call.communicator, payload.get(_SIZE), payload.get(_RANK)
         if key is None or size is None or rank is None or not 0 <= rank < size < _TOO_MANY_RANKS:
             continue
-        member = Membership(call.process, told.get(_DEVICE, -1), rank, size)
-        if member not in found.setdefault(key, []):
-            found[key].append(member)
-    return found
+        member = Membership(call.process, payload.get(_DEVICE, -1), rank, size)
+        if member not in members.setdefault(key, []):
+            members[key].append(member)
+    return members
 
 
-def launched(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCall, ...]]]:
+def launching_calls(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCall, ...]]]:
     """Pair each call that launches with the calls that it carries out.
 
     A call of its own carries out itself, the outermost ``ncclGroupEnd`` those of its group.
@@ -128,7 +128,7 @@ def launched(calls: Sequence[NcclCall]) -> Iterator[tuple[NcclCall, tuple[NcclCa
                 yield call, (call,)
 
 
-def comm_record(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
+def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     """Make one record of what one kernel carries out, in a communicator of ``ranks`` ranks.
 
     That is one call, sends and receives of a group, or several calls of one collective; of any
@@ -142,8 +142,8 @@ def comm_record(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     records = [_record(call, ranks) for call in calls]
     return replace(
         records[0],
-        in_elements=_sum([one.in_elements for one in records]),
-        out_elements=_sum([one.out_elements for one in records]),
+        in_elements=_sum([record.in_elements for record in records]),
+        out_elements=_sum([record.out_elements for record in records]),
     )
 
 
@@ -171,13 +171,13 @@ def _exchange(calls: Sequence[NcclCall]) -> CommRecord:
     sent = [call for call in calls if call.word == "ncclSend"]
     received = [call for call in calls if call.word == "ncclRecv"]
     sizes = [_sum([call.payload.get(_MESSAGE) for call in side]) for side in (sent, received)]
-    told = any(size is not None for size in sizes)
+    sized = any(size is not None for size in sizes)
     peers = {call.payload.get(_PEER) for call in calls}
     return CommRecord(
         collective="all_to_all" if max(len(sent), len(received)) > 1 else "sendrecv",
         in_elements=sizes[0],
         out_elements=sizes[1],
-        dtype=_BYTES if told else "",
+        dtype=_BYTES if sized else "",
         group_peer=peers.pop() if len(peers) == 1 else None,
     )
 
@@ -189,7 +189,7 @@ def _sum(sizes: Sequence[int | None]) -> int | None:
 
 def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dict[int, Payload]:
     schemas = _schemas(database)
-    found: dict[int, Payload] = {}
+    payloads: dict[int, Payload] = {}
     for row, (data,) in enumerate(database.values("NVTX_EVENTS", ("binaryData",))):
         if data is None or row not in wanted:
             continue
@@ -197,20 +197,20 @@ def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dic
         if payload is None:
             unused["NVTX payloads of NCCL (not understood)"] += 1
         else:
-            found[row] = payload
-    return found
+            payloads[row] = payload
+    return payloads
 
 
 def _schemas(database: Database) -> dict[int, Schema]:
     """Read the fields of each schema: name, format, offset; a missing offset is 0."""
     columns = ("schemaId", "idx", "type", "name", "offset")
     rows = set(database.values("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns))
-    found: dict[int, dict[int, tuple[str, str, int]]] = {}
+    fields: dict[int, dict[int, tuple[str, str, int]]] = {}
     for schema, index, kind, name, offset in sorted(rows, key=str):
         if kind in _FORMATS and isinstance(offset, int | None) and 0 <= (offset or 0) < 1 << 16:
             entry = str(name), _FORMATS[kind], offset or 0
-            found.setdefault(schema, {}).setdefault(index, entry)
-    return {schema: list(entries.values()) for schema, entries in found.items()}
+            fields.setdefault(schema, {}).setdefault(index, entry)
+    return {schema: list(entries.values()) for schema, entries in fields.items()}
 
 
 def _payload(data: object, schemas: dict[int, Schema]) -> Payload | None:

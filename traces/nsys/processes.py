@@ -6,24 +6,23 @@ devices and processes. A process on a GPU where it runs no kernel is no rank, no
 collective where others have some.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from traces.nsys.database import Longs
+from traces.core.comm_kernels import communicates
+from traces.core.events import Longs
+from traces.core.rank_names import NAMED
 from traces.nsys.nccl import Membership, NcclCall
 from traces.nsys.tables import Export
-from traces.profiler.comms import is_collective
 
-_NUMBERED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
 IN_ORDER = "order of files, devices and processes"
 
 
 @dataclass(frozen=True, eq=False)
-class File:
+class ExportFile:
     """One export and the calls of NCCL in it."""
 
     path: Path
@@ -32,14 +31,14 @@ class File:
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class GpuProcess:
     """A process on a device: what becomes a rank. ``rows`` are its device events.
 
     ``place`` says which of the process' devices it is, and of how many: a process of several
     devices makes each call once for every device.
     """
 
-    file: File
+    file: ExportFile
     process: int
     device: int
     rows: Longs
@@ -56,9 +55,9 @@ class Communicator:
     size: int | None
 
 
-def find_units(files: Sequence[File]) -> tuple[list[Unit], list[str]]:
+def find_gpu_processes(files: Sequence[ExportFile]) -> tuple[list[GpuProcess], list[str]]:
     """Tell which processes on which GPUs are ranks, and in notes what the others ran."""
-    every = [unit for file in files for unit in _units_of(file)]
+    every = [unit for file in files for unit in _gpu_processes_of(file)]
     with_calls = [unit for unit in every if unit.collectives]
     kept = with_calls or every
     notes = [
@@ -70,55 +69,55 @@ def find_units(files: Sequence[File]) -> tuple[list[Unit], list[str]]:
     return [_placed(unit, kept) for unit in kept], notes
 
 
-def _placed(unit: Unit, units: Sequence[Unit]) -> Unit:
+def _placed(unit: GpuProcess, units: Sequence[GpuProcess]) -> GpuProcess:
     """Tell a unit's place among those of its process, which are in order of their devices."""
-    own = [one for one in units if one.file is unit.file and one.process == unit.process]
+    own = [other for other in units if other.file is unit.file and other.process == unit.process]
     return replace(unit, place=(own.index(unit), len(own)))
 
 
-def _units_of(file: File) -> Iterator[Unit]:
+def _gpu_processes_of(file: ExportFile) -> Iterator[GpuProcess]:
     device = file.export.device
     collective = np.isin(
-        device["name"], [i for i, name in enumerate(file.export.names) if is_collective(name)]
+        device["name"], [i for i, name in enumerate(file.export.names) if communicates(name)]
     )
     pairs = np.stack([device["deviceId"], device["process"]], axis=1)
-    unique, place = np.unique(pairs, axis=0, return_inverse=True)
+    unique, which = np.unique(pairs, axis=0, return_inverse=True)
     only_copies = bool((device["copy"] == 1).all())
     for number, (owner, process) in enumerate(unique.tolist()):
-        rows = np.flatnonzero(place.ravel() == number)
+        rows = np.flatnonzero(which.ravel() == number)
         if only_copies or (device["copy"][rows] == 0).any():
-            yield Unit(file, process, owner, rows, int(collective[rows].sum()))
+            yield GpuProcess(file, process, owner, rows, int(collective[rows].sum()))
 
 
-def numbers_of(
-    units: Sequence[Unit], members: Mapping[Path, dict[int, list[Membership]]]
+def rank_numbers(
+    units: Sequence[GpuProcess], members: Mapping[Path, dict[int, list[Membership]]]
 ) -> tuple[list[int], str]:
     """Tell each unit's rank and where it is from: NCCL, the files' names, or their order."""
-    told = [_told(unit, members[unit.file.path]) for unit in units]
-    known = [rank for rank in told if rank is not None]
+    by_nccl = [_told(unit, members[unit.file.path]) for unit in units]
+    known = [rank for rank in by_nccl if rank is not None]
     if len(known) == len(units) == len(set(known)):
         return known, "NCCL"
-    found = [_NUMBERED.findall(unit.file.path.stem) for unit in units]
-    named = [int(numbers[0]) for numbers in found if len(set(numbers)) == 1]
+    in_names = [NAMED.findall(unit.file.path.stem) for unit in units]
+    named = [int(numbers[0]) for numbers in in_names if len(set(numbers)) == 1]
     if len(named) == len(units) == len(set(named)):
         return named, "file name"
     return list(range(len(units))), IN_ORDER
 
 
-def _told(unit: Unit, members: dict[int, list[Membership]]) -> int | None:
+def _told(unit: GpuProcess, members: dict[int, list[Membership]]) -> int | None:
     """Tell a unit's rank in the largest communicator that it is in; None where sizes tie."""
-    own = [one for listed in members.values() for one in listed if _is_of(one, unit)]
-    largest = max((one.size for one in own), default=0)
-    ranks = {one.rank for one in own if one.size == largest}
+    own = [member for listed in members.values() for member in listed if _is_of(member, unit)]
+    largest = max((member.size for member in own), default=0)
+    ranks = {member.rank for member in own if member.size == largest}
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _is_of(member: Membership, unit: Unit) -> bool:
+def _is_of(member: Membership, unit: GpuProcess) -> bool:
     return member.process == unit.process and member.device in (-1, unit.device)
 
 
 def communicators_of(
-    units: Sequence[Unit],
+    units: Sequence[GpuProcess],
     numbers: Sequence[int],
     members: Mapping[Path, dict[int, list[Membership]]],
 ) -> Mapping[int, Communicator]:
@@ -131,12 +130,12 @@ def communicators_of(
     sizes: dict[int, int] = {}
     for unit, number in zip(units, numbers, strict=True):
         for key, listed in members[unit.file.path].items():
-            own = [one for one in listed if _is_of(one, unit)]
-            places.setdefault(key, {}).update({one.rank: number for one in own})
+            own = [member for member in listed if _is_of(member, unit)]
+            places.setdefault(key, {}).update({member.rank: number for member in own})
             if own:
                 sizes[key] = own[0].size
-        mine = [one for one in unit.file.calls if one.process == unit.process]
-        for used in {one.communicator for one in mine}:
+        mine = [call for call in unit.file.calls if call.process == unit.process]
+        for used in {call.communicator for call in mine}:
             if used is not None:
                 using.setdefault(used, set()).add(number)
     return {

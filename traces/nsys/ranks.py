@@ -1,11 +1,10 @@
 """A process on a GPU of a Nsight Systems export becomes a :class:`RankTrace`.
 
-What waited for what, as CUPTI recorded it: ``CUPTI_ACTIVITY_KIND_SYNCHRONIZATION``.
-
-A wait for an event names it; the table ``CUPTI_ACTIVITY_KIND_CUDA_EVENT`` (``nsys profile
---cuda-event-trace=true``) tells by which call and on which stream the event had been recorded. An
-event is recorded again and again: ``eventSyncId`` tells the times apart in newer exports, in older
-ones it is the last before the wait.
+What waited for what, CUPTI recorded in ``CUPTI_ACTIVITY_KIND_SYNCHRONIZATION``. A wait for an event
+names it; the table ``CUPTI_ACTIVITY_KIND_CUDA_EVENT`` (``nsys profile --cuda-event-trace=true``)
+tells by which call and on which stream the event had been recorded. An event is recorded again and
+again: ``eventSyncId`` tells the times apart in newer exports, in older ones it is the last before
+the wait.
 """
 
 from bisect import bisect_right
@@ -17,125 +16,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import is_comm
+from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
     DeviceEvents,
     HostEvents,
     HostKind,
+    Longs,
     ProcessGroup,
     RankTrace,
     SyncEvent,
 )
-from traces.nsys.database import Longs, Numbers
-from traces.nsys.nccl import NcclCall, comm_record, launched, memberships
+from traces.nsys.database import IntColumns
+from traces.nsys.nccl import NcclCall, launching_calls, memberships, record_of_calls
 from traces.nsys.processes import (
     IN_ORDER,
     Communicator,
-    File,
-    Unit,
+    ExportFile,
+    GpuProcess,
     communicators_of,
-    find_units,
-    numbers_of,
+    find_gpu_processes,
+    rank_numbers,
 )
 from traces.nsys.tables import Export
-from traces.profiler.comms import is_collective
-
-_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
-"""``CUpti_ActivitySynchronizationType``, named as the PyTorch profiler names them."""
-_NO_ID = (-1, 0)
-_UNREAD = "CUDA synchronisations of which neither stream nor event is told"
-Recorded = tuple[int, int]
-"""The stream on which an event was recorded, and the correlation id of the call."""
 
 
-def sync_events(
-    export: Export, process: int, streams: set[int], first: int
-) -> tuple[tuple[SyncEvent, ...], dict[str, int]]:
-    """Collect a process' waits of which something is told, and count the others.
-
-    ``streams`` are those of the rank; times become seconds since ``first`` (ns).
-    """
-    syncs = export.syncs.only(export.syncs["globalPid"] >> 24 == process)
-    records = _Records(export, process)
-    found, unread = [], 0
-    columns = ("start", "end", "syncType", "streamId", "correlationId", "eventId", "eventSyncId")
-    for row in zip(*(syncs[column].tolist() for column in columns), strict=True):
-        start, end, kind, stream, correlation, event, again = row
-        source = records.of(event, again, start) if kind in (1, 2) else None
-        waiting = stream if stream in streams else None
-        if kind not in _KINDS or (source is None and (waiting is None or kind == 2)):
-            unread += 1
-            continue
-        found.append(
-            SyncEvent(
-                kind=_KINDS[kind],
-                start=(start - first) / 1e9,
-                end=(end - first) / 1e9,
-                stream=None if waiting is None else f"stream {waiting}",
-                correlation=correlation,
-                source_stream=None if source is None else f"stream {source[0]}",
-                record_correlation=None if source is None else source[1],
-            )
-        )
-    found.sort(key=lambda sync: sync.start)
-    return tuple(found), {_UNREAD: unread} if unread else {}
-
-
-class _Records:
-    """Where the events of a process were recorded."""
-
-    def __init__(self, export: Export, process: int) -> None:
-        events = export.events.only(export.events["globalPid"] >> 24 == process)
-        called = _called_at(export.runtime, process)
-        self._numbered: dict[int, Recorded] = {}
-        in_order: dict[int, list[tuple[int, Recorded]]] = {}
-        columns = ("streamId", "correlationId", "eventId", "eventSyncId")
-        for row in zip(*(events[column].tolist() for column in columns), strict=True):
-            stream, correlation, event, again = row
-            if correlation not in called:
-                continue
-            if again not in _NO_ID:
-                self._numbered[again] = stream, correlation
-            in_order.setdefault(event, []).append((called[correlation], (stream, correlation)))
-        self._in_order = {event: sorted(found) for event, found in in_order.items()}
-
-    def of(self, event: int, again: int, time: int) -> Recorded | None:
-        """Find the record that a wait for an event at a time (ns) is for."""
-        if again not in _NO_ID and again in self._numbered:
-            return self._numbered[again]
-        known = self._in_order.get(event, [])
-        place = bisect_right(known, time, key=lambda one: one[0])
-        return known[place - 1][1] if place else None
-
-
-def _called_at(runtime: Numbers, process: int) -> dict[int, int]:
-    calls = runtime.only(runtime["thread"] >> 24 == process)
-    return dict(zip(calls["correlationId"].tolist(), calls["start"].tolist(), strict=True))
-
-
-def rank_traces(files: Sequence[File]) -> tuple[list[RankTrace], list[Unit], list[str]]:
+def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuProcess], list[str]]:
     """Make the ranks of all files, sorted, each with its unit, and notes on what was left out."""
-    units, notes = find_units(files)
+    units, notes = find_gpu_processes(files)
     members = {file.path: memberships(file.calls) for file in files}
-    numbers, source = numbers_of(units, members)
+    numbers, source = rank_numbers(units, members)
     if source == IN_ORDER and len(units) > 1:
         notes.append(f"ranks are numbered in the {source}: the export does not tell them")
     communicators = communicators_of(units, numbers, members)
-    sizes = [one.size or 0 for one in communicators.values()]
+    sizes = [communicator.size or 0 for communicator in communicators.values()]
     world = max(len(units), *(number + 1 for number in numbers), *sizes)
-    in_order = sorted(zip(numbers, units, strict=True), key=lambda one: one[0])
+    in_order = sorted(zip(numbers, units, strict=True), key=lambda numbered: numbered[0])
     traces = [
         replace(_rank_trace(unit, number, communicators), rank_source=source, world_size=world)
         for number, unit in in_order
     ]
     for file in files:  # what a file holds besides is counted once
-        place = next((i for i, one in enumerate(traces) if one.file == file.path), 0)
-        unused = Counter(traces[place].unused) + file.export.unused
-        traces[place] = replace(traces[place], unused=dict(unused))
+        first = next((i for i, trace in enumerate(traces) if trace.file == file.path), 0)
+        unused = Counter(traces[first].unused) + file.export.unused
+        traces[first] = replace(traces[first], unused=dict(unused))
     return traces, [unit for _, unit in in_order], notes
 
 
-def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicator]) -> RankTrace:
+def _rank_trace(
+    unit: GpuProcess, number: int, communicators: Mapping[int, Communicator]
+) -> RankTrace:
     """Make a rank of a unit."""
     export = unit.file.export
     device = export.device.only(unit.rows)
@@ -147,7 +77,7 @@ def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicato
     comm_of_name = _host_comms(export, comms)
     threads, thread = np.unique(host["thread"], return_inverse=True)
     streams, stream = np.unique(device["streamId"], return_inverse=True)
-    labels = tuple(f"stream {one}" for one in streams.tolist())
+    labels = tuple(f"stream {stream_id}" for stream_id in streams.tolist())
     syncs, unread = sync_events(export, unit.process, set(streams.tolist()), first)
     return RankTrace(
         file=unit.file.path,
@@ -183,19 +113,21 @@ def _rank_trace(unit: Unit, number: int, communicators: Mapping[int, Communicato
         comms=tuple(comms),
         steps=(),
         groups={
-            one.key: ProcessGroup(one.key, "", one.size or 0, one.ranks)
-            for one in communicators.values()
-            if one.ranks is not None and number in one.ranks
+            communicator.key: ProcessGroup(
+                communicator.key, "", communicator.size or 0, communicator.ranks
+            )
+            for communicator in communicators.values()
+            if communicator.ranks is not None and number in communicator.ranks
         },
         names=export.names,
-        threads=tuple(f"thread {one & 0xFFFFFF}" for one in threads.tolist()),
+        threads=tuple(f"thread {thread_id & 0xFFFFFF}" for thread_id in threads.tolist()),
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
     )
 
 
-def _host(unit: Unit, export: Export) -> tuple[Numbers, NDArray[np.uint8]]:
+def _host(unit: GpuProcess, export: Export) -> tuple[IntColumns, NDArray[np.uint8]]:
     """Select calls of the CUDA library and ranges of threads, an enclosing event first."""
     ranges, runtime = export.ranges, export.runtime
     mine = (ranges.thread >> 24 == unit.process) & ranges.nested
@@ -213,7 +145,7 @@ def _host(unit: Unit, export: Export) -> tuple[Numbers, NDArray[np.uint8]]:
         used.operator, HostKind.OPERATOR.value, HostKind.ANNOTATION.value
     )
     order = np.lexsort((-columns["end"], columns["start"]))
-    return Numbers(columns).only(order), kinds[order]
+    return IntColumns(columns).only(order), kinds[order]
 
 
 def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
@@ -221,45 +153,49 @@ def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
 
     A call of NCCL has its record on its kernel; here it only marks that it is one.
     """
-    found = np.full(max(1, len(export.names)), -1, dtype=np.int64)
+    comm_of_name = np.full(max(1, len(export.names)), -1, dtype=np.int64)
     for index, name in enumerate(export.names):
         if is_comm(name) or name.startswith(("nccl", "pnccl")):
             word = name.rpartition(":")[2].partition(" ")[0] if ":" in name else ""
-            found[index] = len(comms)
+            comm_of_name[index] = len(comms)
             comms.append(CommRecord(collective=word))
-    return found
+    return comm_of_name
 
 
 def _device_comms(
-    unit: Unit,
-    device: Numbers,
-    host: Numbers,
+    unit: GpuProcess,
+    device: IntColumns,
+    host: IntColumns,
     comms: list[CommRecord],
     communicators: Mapping[int, Communicator],
 ) -> NDArray[np.int32]:
     """Give each kernel of NCCL the record of the calls that it carries out."""
-    found = np.full(len(device), -1, dtype=np.int32)
+    comm_of_row = np.full(len(device), -1, dtype=np.int32)
     by_thread = _launched_by(unit, device, host)
-    for call, together in launched([one for one in unit.file.calls if one.process == unit.process]):
-        place, count = unit.place
-        carried = together if len(together) % count else together[place::count]
+    for call, together in launching_calls(
+        [call for call in unit.file.calls if call.process == unit.process]
+    ):
+        index, count = unit.place
+        carried = together if len(together) % count else together[index::count]
         times, rows = by_thread.get(call.thread, _NOTHING)
         kernels = rows[np.searchsorted(times, call.start) : np.searchsorted(times, call.end)]
         several = len(kernels) > 1 and len(kernels) == len(carried)
         for number, row in enumerate(kernels.tolist()):
             # Of several calls in several kernels only equal numbers tell which is in which.
             part = carried if len(kernels) == 1 else (carried[number],) if several else ()
-            found[row] = len(comms)
+            comm_of_row[row] = len(comms)
             comms.append(_with_group(part, carried, communicators))
-    return found
+    return comm_of_row
 
 
 _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
-def _launched_by(unit: Unit, device: Numbers, host: Numbers) -> dict[int, tuple[Longs, Longs]]:
+def _launched_by(
+    unit: GpuProcess, device: IntColumns, host: IntColumns
+) -> dict[int, tuple[Longs, Longs]]:
     """Tell by thread when kernels of NCCL were launched, in order, and their rows."""
-    names = [i for i, name in enumerate(unit.file.export.names) if is_collective(name)]
+    names = [i for i, name in enumerate(unit.file.export.names) if communicates(name)]
     rows = np.flatnonzero(np.isin(device["name"], names))
     launch = _launches(host, device["correlationId"][rows])
     rows, launch = rows[launch >= 0], launch[launch >= 0]
@@ -267,8 +203,8 @@ def _launched_by(unit: Unit, device: Numbers, host: Numbers) -> dict[int, tuple[
     rows, launch = rows[order], launch[order]
     thread = host["thread"][launch]
     return {
-        one: (host["start"][launch[thread == one]], rows[thread == one])
-        for one in np.unique(thread).tolist()
+        thread_id: (host["start"][launch[thread == thread_id]], rows[thread == thread_id])
+        for thread_id in np.unique(thread).tolist()
     }
 
 
@@ -281,18 +217,93 @@ def _with_group(
     keys = {call.communicator for call in part or calls}
     key = keys.pop() if len(keys) == 1 else None
     group = communicators.get(key) if key is not None else None
-    record = comm_record(part, group.size if group else None)
+    record = record_of_calls(part, group.size if group else None)
     if group is None:
         return record
     return replace(record, group_key=group.key, group_ranks=group.ranks, group_size=group.size)
 
 
-def _launches(host: Numbers, correlation: Longs) -> Longs:
+def _launches(host: IntColumns, correlation: Longs) -> Longs:
     """Find the rows of the calls that launched, by correlation id; -1 where there is none."""
     ids = host["correlationId"]
     order = np.argsort(ids, kind="stable")
     if not len(order):
         return np.full(len(correlation), -1, dtype=np.int64)
-    place = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
-    row = order[place]
+    at = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
+    row = order[at]
     return np.where((ids[row] == correlation) & (correlation >= 0), row, -1)
+
+
+_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+"""``CUpti_ActivitySynchronizationType``, named as the PyTorch profiler names them."""
+_UNREAD = "CUDA synchronisations of which neither stream nor event is told"
+
+
+def sync_events(
+    export: Export, process: int, streams: set[int], first: int
+) -> tuple[tuple[SyncEvent, ...], dict[str, int]]:
+    """Collect a process' waits of which something is told, and count the others.
+
+    ``streams`` are those of the rank; times become seconds since ``first`` (ns).
+    """
+    syncs = export.syncs.only(export.syncs["globalPid"] >> 24 == process)
+    records = _Records(export, process)
+    events, unread = [], 0
+    columns = ("start", "end", "syncType", "streamId", "correlationId", "eventId", "eventSyncId")
+    for row in zip(*(syncs[column].tolist() for column in columns), strict=True):
+        start, end, kind, stream, correlation, event, again = row
+        source = records.of(event, again, start) if kind in (1, 2) else None
+        waiting = stream if stream in streams else None
+        if kind not in _KINDS or (source is None and (waiting is None or kind == 2)):
+            unread += 1
+            continue
+        events.append(
+            SyncEvent(
+                kind=_KINDS[kind],
+                start=(start - first) / 1e9,
+                end=(end - first) / 1e9,
+                stream=None if waiting is None else f"stream {waiting}",
+                correlation=correlation,
+                source_stream=None if source is None else f"stream {source[0]}",
+                record_correlation=None if source is None else source[1],
+            )
+        )
+    events.sort(key=lambda sync: sync.start)
+    return tuple(events), {_UNREAD: unread} if unread else {}
+
+
+_NO_ID = (-1, 0)
+Recorded = tuple[int, int]
+"""The stream on which an event was recorded, and the correlation id of the call."""
+
+
+class _Records:
+    """Where the events of a process were recorded."""
+
+    def __init__(self, export: Export, process: int) -> None:
+        events = export.events.only(export.events["globalPid"] >> 24 == process)
+        called = _called_at(export.runtime, process)
+        self._numbered: dict[int, Recorded] = {}
+        in_order: dict[int, list[tuple[int, Recorded]]] = {}
+        columns = ("streamId", "correlationId", "eventId", "eventSyncId")
+        for row in zip(*(events[column].tolist() for column in columns), strict=True):
+            stream, correlation, event, again = row
+            if correlation not in called:
+                continue
+            if again not in _NO_ID:
+                self._numbered[again] = stream, correlation
+            in_order.setdefault(event, []).append((called[correlation], (stream, correlation)))
+        self._in_order = {event: sorted(found) for event, found in in_order.items()}
+
+    def of(self, event: int, again: int, time: int) -> Recorded | None:
+        """Find the record that a wait for an event at a time (ns) is for."""
+        if again not in _NO_ID and again in self._numbered:
+            return self._numbered[again]
+        known = self._in_order.get(event, [])
+        after = bisect_right(known, time, key=lambda record: record[0])
+        return known[after - 1][1] if after else None
+
+
+def _called_at(runtime: IntColumns, process: int) -> dict[int, int]:
+    calls = runtime.only(runtime["thread"] >> 24 == process)
+    return dict(zip(calls["correlationId"].tolist(), calls["start"].tolist(), strict=True))

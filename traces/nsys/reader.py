@@ -2,45 +2,33 @@
 
 One file may hold several GPUs and processes, a directory several files: each process on a GPU is a
 rank. After that all is shared with the PyTorch profiler's files: windows, launches, streams, waits
-and matching (:func:`traces.load.linked`).
+and matching (:func:`traces.profiler.link.link_job`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simulator.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped
-from traces.core.loaded import Loaded, Options
+from traces.core.files import beginning
 from traces.core.sniff import SQLITE, is_sqlite
 from traces.nsys.communicators import common_part, with_groups
-from traces.nsys.database import beginning, opened
+from traces.nsys.database import opened
 from traces.nsys.nccl import nccl_calls
-from traces.nsys.processes import File
+from traces.nsys.processes import ExportFile
 from traces.nsys.ranks import rank_traces
 from traces.nsys.steps import add_steps
 from traces.nsys.tables import GRAPH_ROWS, read_export
-from traces.profiler.link import linked
 
 
-def reader(path: Path, options: Options) -> Callable[[str], Loaded]:
-    """Read an export, or the exports of a directory, and make workloads of its steps.
+def read_exports(path: Path) -> Job:
+    """Read the ranks of an export, or of the exports in a directory, not of sub-directories.
 
     Raises
     ------
     TraceError
         If a file is damaged, is no export, or lacks what is needed.
     """
-    job = read(path)
-    return lambda step: linked(path, job, step, options)
-
-
-def load(path: Path, step: str) -> Loaded:
-    """Make a workload of one step; errors as :func:`reader`."""
-    return reader(path, Options())(step)
-
-
-def read(path: Path) -> Job:
-    """Read the ranks of an export, or of the exports in a directory, not of sub-directories."""
     files, skipped = _files(path)
     traces, units, notes = rank_traces(files)
     traces, grouped = with_groups(traces)
@@ -57,7 +45,7 @@ def read(path: Path) -> Job:
     return Job(tuple(traces), world, source, skipped, tuple(notes))
 
 
-def _files(path: Path) -> tuple[list[File], tuple[Skipped, ...]]:
+def _files(path: Path) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
     if not path.is_dir():
         return [_file(path)], ()
     try:
@@ -66,13 +54,13 @@ def _files(path: Path) -> tuple[list[File], tuple[Skipped, ...]]:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{path}: cannot be read: {reason}") from error
     files, skipped = [], []
-    for one in inside:
-        if not one.is_file():
-            skipped.append(Skipped(one, "not a file; sub-directories are not searched"))
-        elif _is_export(one):
-            files.append(_file(one))
+    for file in inside:
+        if not file.is_file():
+            skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
+        elif _is_export(file):
+            files.append(_file(file))
         else:
-            skipped.append(Skipped(one, "not a SQLite database"))
+            skipped.append(Skipped(file, "not a SQLite database"))
     if not files:
         raise TraceError(f"{path}: no Nsight Systems export (.sqlite) in this directory")
     return files, tuple(skipped)
@@ -82,13 +70,13 @@ def _is_export(path: Path) -> bool:
     return is_sqlite(beginning(path, len(SQLITE)))
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> ExportFile:
     with opened(path) as database:
         export = read_export(database)
-        return File(path, export, nccl_calls(database, export))
+        return ExportFile(path, export, nccl_calls(database, export))
 
 
-def _lacking(files: Sequence[File], traces: Sequence[RankTrace]) -> Iterator[str]:
+def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterator[str]:
     """Say what these exports do not tell, and how to record it."""
     for file in files:
         if not len(file.export.runtime):

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.core.events import HostKind, ProfilerStep, RankTrace
-from traces.nsys.database import Longs
-from traces.nsys.processes import Unit
+from traces.core.events import HostKind, Longs, ProfilerStep, RankTrace
+from traces.nsys.processes import GpuProcess
 from traces.nsys.tables import Export, Ranges
 
 _STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")
@@ -44,30 +43,34 @@ class _Series:
 
 
 def add_steps(
-    traces: Sequence[RankTrace], units: Sequence[Unit]
+    traces: Sequence[RankTrace], units: Sequence[GpuProcess]
 ) -> tuple[list[RankTrace], list[str]]:
     """Give ranks the steps that all of them have; none where nothing tells, with a note."""
     series = [_series(trace, unit) for trace, unit in zip(traces, units, strict=True)]
-    common = set.intersection(*({one.name for one in found} for found in series))
-    chosen = [_best([one for one in found if one.name in common]) for found in series]
-    agreed = [one for one in chosen if one is not None and one.name == (chosen[0] or one).name]
+    common = set.intersection(*({ranges.name for ranges in of_rank} for of_rank in series))
+    chosen = [_best([ranges for ranges in of_rank if ranges.name in common]) for of_rank in series]
+    agreed = [
+        ranges
+        for ranges in chosen
+        if ranges is not None and ranges.name == (chosen[0] or ranges).name
+    ]
     if len(agreed) < len(traces):
         return list(traces), [_NONE]
     rows = zip(traces, units, agreed, strict=True)
-    steps = _aligned(traces, [_steps(trace, unit, one) for trace, unit, one in rows])
-    numbers = set.intersection(*({one.number for one in own} for own in steps))
+    steps = _aligned(traces, [_steps(trace, unit, ranges) for trace, unit, ranges in rows])
+    numbers = set.intersection(*({step.number for step in own} for own in steps))
     if not numbers:
         return list(traces), ["the ranks' NVTX ranges have no step in common: all is taken"]
     left = sum(len(own) for own in steps) - len(numbers) * len(steps)
     note = f"a step is an NVTX range {agreed[0].name!r}: {len(numbers)} of them"
     note += f"; {left} that not every rank recorded are left out" if left else ""
     return [
-        replace(trace, steps=tuple(one for one in own if one.number in numbers))
+        replace(trace, steps=tuple(step for step in own if step.number in numbers))
         for trace, own in zip(traces, steps, strict=True)
     ], [note]
 
 
-def _series(trace: RankTrace, unit: Unit) -> list[_Series]:
+def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
     """Collect the ranges of a rank that repeat, or are steps by name, and hold its launches."""
     export = unit.file.export
     ranges = export.ranges.only(
@@ -80,11 +83,11 @@ def _series(trace: RankTrace, unit: Unit) -> list[_Series]:
     for row, (name, thread, nested) in enumerate(zip(*columns, strict=True)):
         if "nccl" not in plain[name] and "::" not in plain[name]:
             keys.setdefault((plain[name], thread, nested), []).append(row)
-    found = [
+    candidates = [
         _one_series(export, ranges, name, np.array(rows), launches)
         for (name, _, _), rows in keys.items()
     ]
-    return [one for one in found if one is not None]
+    return [ranges for ranges in candidates if ranges is not None]
 
 
 def _one_series(
@@ -100,8 +103,8 @@ def _one_series(
     )
     if held < (_HELD_BY_NAME if by_name else _HELD):
         return None
-    told = [_NUMBER.search(export.names[number]) for number in ranges.name[rows].tolist()]
-    numbers = tuple(int(one[1]) for one in told if one)
+    matches = [_NUMBER.search(export.names[number]) for number in ranges.name[rows].tolist()]
+    numbers = tuple(int(match[1]) for match in matches if match)
     known = len(numbers) == len(set(numbers)) == len(rows)
     return _Series(name, start, end, numbers if known else (), held)
 
@@ -110,17 +113,17 @@ def _best(series: Sequence[_Series]) -> _Series | None:
     """Pick steps by name before others, then those that hold most, then the longest."""
     return max(
         series,
-        key=lambda one: (
-            _STEP.fullmatch(one.name) is not None,
-            round(one.held / _SAME),
-            float(np.mean(one.end - one.start)),
-            one.name,
+        key=lambda ranges: (
+            _STEP.fullmatch(ranges.name) is not None,
+            round(ranges.held / _SAME),
+            float(np.mean(ranges.end - ranges.start)),
+            ranges.name,
         ),
         default=None,
     )
 
 
-def _steps(trace: RankTrace, unit: Unit, series: _Series) -> list[ProfilerStep]:
+def _steps(trace: RankTrace, unit: GpuProcess, series: _Series) -> list[ProfilerStep]:
     zero = trace.epoch - unit.file.export.utc
     numbers = series.numbers or range(len(series.start))
     return [
@@ -135,23 +138,23 @@ def _aligned(
     traces: Sequence[RankTrace], steps: Sequence[list[ProfilerStep]]
 ) -> list[list[ProfilerStep]]:
     """Give steps that ranks count differently the numbers of the first rank at the same time."""
-    if len({tuple(one.number for one in own) for own in steps}) == 1:
+    if len({tuple(step.number for step in own) for own in steps}) == 1:
         return list(steps)
-    lead = np.array([traces[0].epoch / 1e9 + one.start for one in steps[0]])
-    found = []
+    lead = np.array([traces[0].epoch / 1e9 + step.start for step in steps[0]])
+    aligned = []
     for trace, own in zip(traces, steps, strict=True):
-        place = [int(np.abs(lead - (trace.epoch / 1e9 + one.start)).argmin()) for one in own]
-        fits = len(set(place)) == len(own)
-        numbers = [steps[0][one].number for one in place]
-        found.append(
-            [replace(one, number=number) for one, number in zip(own, numbers, strict=True)]
+        nearest = [int(np.abs(lead - (trace.epoch / 1e9 + step.start)).argmin()) for step in own]
+        fits = len(set(nearest)) == len(own)
+        numbers = [steps[0][index].number for index in nearest]
+        aligned.append(
+            [replace(step, number=number) for step, number in zip(own, numbers, strict=True)]
             if fits
             else own
         )
-    return found
+    return aligned
 
 
-def _launch_times(trace: RankTrace, unit: Unit) -> Longs:
+def _launch_times(trace: RankTrace, unit: GpuProcess) -> Longs:
     """When the rank's device events were launched (ns of the file's clock), sorted."""
     host = trace.host
     runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)

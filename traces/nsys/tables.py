@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError
-from traces.core.columns import Table
-from traces.nsys.database import Database, Longs, Numbers
+from traces.core.columns import ValueIndex
+from traces.core.events import Longs
+from traces.nsys.database import Database, IntColumns
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _DEVICE = ("start", "end", "deviceId", "streamId")
@@ -77,10 +78,10 @@ class Export:
 
     utc: int
     names: tuple[str, ...]
-    device: Numbers
-    runtime: Numbers
-    syncs: Numbers
-    events: Numbers
+    device: IntColumns
+    runtime: IntColumns
+    syncs: IntColumns
+    events: IntColumns
     ranges: Ranges
     accelerator: str
     unused: Counter[str] = field(default_factory=Counter)
@@ -94,7 +95,7 @@ def read_export(database: Database) -> Export:
     TraceError
         If it has no event of a GPU, or an event that contradicts itself.
     """
-    names: Table[str] = Table()
+    names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     runtime = _runtime(database, names)
     device = _device(database, names, runtime, unused)
@@ -130,8 +131,8 @@ def read_export(database: Database) -> Export:
 
 
 def _device(
-    database: Database, names: Table[str], runtime: Numbers, unused: Counter[str]
-) -> Numbers:
+    database: Database, names: ValueIndex[str], runtime: IntColumns, unused: Counter[str]
+) -> IntColumns:
     kernel_name = next(
         (
             column
@@ -160,29 +161,29 @@ def _device(
     columns["name"] = np.concatenate([name for _, name, _ in named])
     columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
-    found = Numbers(columns)
-    _check_times(database, found, "a kernel, copy or memset")
-    return found
+    events = IntColumns(columns)
+    _check_times(database, events, "a kernel, copy or memset")
+    return events
 
 
-def _processes(database: Database, told: Longs, runtime: Numbers) -> Longs:
+def _processes(database: Database, recorded: Longs, runtime: IntColumns) -> Longs:
     """Tell the processes of device events; where the export does not, it must be of one."""
-    if not len(told) or told.min() >= 0:
-        return told >> 24
+    if not len(recorded) or recorded.min() >= 0:
+        return recorded >> 24
     only = np.unique(runtime["thread"] >> 24)
     if len(only) > 1:
         raise TraceError(
             f"{database.path}: kernels without globalPid, and {len(only)} processes: "
             "which ran what is not told; export with a newer Nsight Systems"
         )
-    return np.where(told < 0, only[0] if len(only) else 0, told >> 24)
+    return np.where(recorded < 0, only[0] if len(only) else 0, recorded >> 24)
 
 
-def _runtime(database: Database, names: Table[str]) -> Numbers:
+def _runtime(database: Database, names: ValueIndex[str]) -> IntColumns:
     table = f"{_PREFIX}RUNTIME"
     read = database.numbers(table, ("start", "end", "globalTid", "nameId"), ("correlationId",))
     read = read.only(read["end"] >= 0)  # a call that never returned has no end
-    found = Numbers(
+    calls = IntColumns(
         {
             "start": read["start"],
             "end": read["end"],
@@ -191,11 +192,11 @@ def _runtime(database: Database, names: Table[str]) -> Numbers:
             "name": _strings(database, names, read["nameId"]),
         }
     )
-    _check_times(database, found, "a call of the CUDA library")
-    return found
+    _check_times(database, calls, "a call of the CUDA library")
+    return calls
 
 
-def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Ranges:
+def _ranges(database: Database, names: ValueIndex[str], unused: Counter[str]) -> Ranges:
     table = "NVTX_EVENTS"
     read = database.numbers(
         table, ("start",), ("end", "eventType", "globalTid", "textId", "domainId")
@@ -207,16 +208,16 @@ def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Rang
         if text is not None:
             texts[row], emitted[row] = _named(names, str(text))
     rest = (texts < 0) & (read["textId"] >= 0)
-    ids, place = np.unique(read["textId"][rest], return_inverse=True)
+    ids, which = np.unique(read["textId"][rest], return_inverse=True)
     strings = database.strings(ids)
     pairs = [_named(names, strings[number]) for number in ids.tolist()]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    texts[rest], emitted[rest] = both[place, 0], both[place, 1]
+    texts[rest], emitted[rest] = both[which, 0], both[which, 1]
     nested = np.isin(kind, _PUSH_POP)
     keep = (texts >= 0) & (read["end"] >= read["start"]) & (nested | np.isin(kind, _START_END))
     if not keep.all():
         unused["NVTX marks, and ranges without an end"] += int((~keep).sum())
-    found = Ranges(
+    ranges = Ranges(
         row=np.arange(len(read)),
         start=read["start"],
         end=read["end"],
@@ -225,30 +226,30 @@ def _ranges(database: Database, names: Table[str], unused: Counter[str]) -> Rang
         nested=nested,
         operator=emitted,
     )
-    return found.only(keep)
+    return ranges.only(keep)
 
 
-def _named(names: Table[str], text: str) -> tuple[int, bool]:
+def _named(names: ValueIndex[str], text: str) -> tuple[int, bool]:
     """Return the name without what ``emit_nvtx`` appends, and whether it did so."""
     plain = _EMITTED.sub("", text)
     return names(plain), len(plain) < len(text)
 
 
-def _strings(database: Database, names: Table[str], ids: Longs) -> Longs:
+def _strings(database: Database, names: ValueIndex[str], ids: Longs) -> Longs:
     """Map ids of strings to indices of names."""
-    unique, place = np.unique(ids, return_inverse=True)
+    unique, which = np.unique(ids, return_inverse=True)
     strings = database.strings(unique)
     index = [names(_VERSION.sub("", strings[number])) for number in unique.tolist()]
-    return np.array(index, dtype=np.int64)[place] if index else np.empty(0, dtype=np.int64)
+    return np.array(index, dtype=np.int64)[which] if index else np.empty(0, dtype=np.int64)
 
 
-def _copy_names(database: Database, names: Table[str], copies: Numbers) -> Longs:
-    told = database.values("ENUM_CUDA_MEM_KIND", ("id", "label"))
-    memory = dict(enumerate(_MEMORY)) | {number: str(label) for number, label in told}
+def _copy_names(database: Database, names: ValueIndex[str], copies: IntColumns) -> Longs:
+    labels = database.values("ENUM_CUDA_MEM_KIND", ("id", "label"))
+    memory = dict(enumerate(_MEMORY)) | {number: str(label) for number, label in labels}
     kinds = np.stack([copies[column] for column in ("copyKind", "srcKind", "dstKind")], axis=1)
-    unique, place = np.unique(kinds, axis=0, return_inverse=True)
+    unique, which = np.unique(kinds, axis=0, return_inverse=True)
     index = [names(_copy_name(memory, *kind)) for kind in unique.tolist()]
-    return np.array(index, dtype=np.int64)[place.ravel()] if index else np.empty(0, dtype=np.int64)
+    return np.array(index, dtype=np.int64)[which.ravel()] if index else np.empty(0, dtype=np.int64)
 
 
 def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> str:
@@ -258,12 +259,12 @@ def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> s
     return f"{name} ({memory[source]} -> {memory[target]})"
 
 
-def _labels(names: Table[str], numbers: Longs, form: str) -> Longs:
+def _labels(names: ValueIndex[str], numbers: Longs, form: str) -> Longs:
     index = [names(form.format(number)) for number in numbers.tolist()]
     return np.array(index, dtype=np.int64)
 
 
-def _check_times(database: Database, events: Numbers, what: str) -> None:
+def _check_times(database: Database, events: IntColumns, what: str) -> None:
     wrong = np.flatnonzero((events["start"] < 0) | (events["end"] < events["start"]))
     if len(wrong):
         row = int(wrong[0])
@@ -275,9 +276,9 @@ def _check_times(database: Database, events: Numbers, what: str) -> None:
 
 def _utc(database: Database) -> int:
     """When the file's clock showed 0: the session's start in UTC less the clock then."""
-    told = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    epochs = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
-    return int(told[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(told) else 0
+    return int(epochs[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(epochs) else 0
 
 
 def _accelerator(database: Database) -> str:

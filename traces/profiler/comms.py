@@ -1,17 +1,16 @@
-"""The host events around a host event: which communication call, which operator it belongs to.
-
-Which communication call a kernel or host event is: kind, size, group, sequence number.
+"""Which communication call a kernel or host event is: kind, size, group, sequence number.
 
 What the trace says stands in several places: metadata on the kernel (PyTorch 2.2 and later),
 ``record_param_comms``, ``nccl:…`` and ``c10d::…`` events around its launch. Each fills in what the
-ones before it leave open; nothing is assumed beyond that.
+ones before it leave open; nothing is assumed beyond that. :class:`Enclosing` finds the events
+around a time of a thread.
 """
 
 import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -21,181 +20,9 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
-from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace
-from traces.profiler.comm_kernels import BY_NAME, KERNELS, Rule
+from traces.core.comm_kernels import BY_NAME, KernelRule
+from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.profiler.window import Window
-
-_RECORD = "record_param_comms"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """An outermost stretch of a thread that is all one communication call (s).
-
-    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
-    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
-    """
-
-    start: float
-    end: float
-    rows: tuple[int, ...]
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-    comms: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def holding(self, time: float) -> list[int]:
-        """Return the places of the events that go on at a time, in their ``order``."""
-        starts, ends = self.starts, self.ends
-        return [place for place in self.order if starts[place] <= time <= ends[place]]
-
-    def outermost(self, time: float) -> int | None:
-        """Return the row of the longest event that goes on at a time."""
-        if self.ends[0] == self.end and self.start <= time <= self.end:
-            return self.rows[0]
-        longest = max(
-            sorted(self.holding(time)),
-            key=lambda place: self.ends[place] - self.starts[place],
-            default=None,
-        )
-        return None if longest is None else self.rows[longest]
-
-
-@dataclass(slots=True, eq=False)
-class Enclosing:
-    """Communication spans and outermost operators of each thread in a step."""
-
-    trace: RankTrace
-    _carried: dict[int, int] = field(default_factory=dict)
-    _spans: dict[int, list[Span]] = field(default_factory=dict)
-    _span_starts: dict[int, list[float]] = field(default_factory=dict)
-    _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(trace: RankTrace, window: Window) -> "Enclosing":
-        """Collect them."""
-        found = Enclosing(trace)
-        found._collect_spans(window)
-        found._collect_operators(window)
-        return found
-
-    def span(self, thread: int, time: float) -> Span | None:
-        """Find the communication span of a thread at a time."""
-        place = bisect_right(self._span_starts.get(thread, []), time)
-        if not place:
-            return None
-        span = self._spans[thread][place - 1]
-        return span if time <= span.end else None
-
-    def outermost(self, thread: int, time: float) -> int | None:
-        """Find the outermost event of the communication call of a thread at a time.
-
-        Of a call that another carries out, that other's.
-        """
-        span = self.span(thread, time)
-        row = None if span is None else span.outermost(time)
-        return None if row is None else self._carried.get(row, row)
-
-    def carry(self, spans: Iterable[Span], row: int) -> None:
-        """Note that the call around a launch carries out those of spans before it."""
-        host = self.trace.host
-        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
-        if carrier is not None:
-            self._carried |= {one: carrier for span in spans for one in span.rows}
-
-    def waits_for(self, row: int) -> int | None:
-        """Tell the number of the collective that the communication call around a row waits for.
-
-        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
-        a launch writes the same number, but there is no launch inside this one.
-        """
-        return next((one.sequence for one in self.records(row) if one.sequence is not None), None)
-
-    def records(self, row: int) -> list[CommRecord]:
-        """Collect records around a host event: ``record_param_comms``, then inner to outer."""
-        host = self.trace.host
-        time = float(host.start[row])
-        span = self.span(int(host.thread[row]), time)
-        if span is None:
-            return []
-        return [self.trace.comms[span.comms[place]] for place in span.holding(time)]
-
-    def calls_between(self, thread: int, after: float, before: float) -> list[Span]:
-        """Find the communication calls of a thread that begin and end between two times (s)."""
-        starts = self._span_starts.get(thread, [])
-        first, last = bisect_right(starts, after), bisect_left(starts, before)
-        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
-
-    def records_of(self, span: Span) -> list[CommRecord]:
-        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
-        return [self.trace.comms[span.comms[place]] for place in span.order]
-
-    def operator(self, thread: int, time: float) -> str | None:
-        """Name the outermost operator of a thread at a time."""
-        starts, ends, names = self._operators.get(thread, ([], [], []))
-        place = bisect_right(starts, time) - 1
-        return names[place] if place >= 0 and time <= ends[place] else None
-
-    def _collect_spans(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.comm[window.host] >= 0]
-        for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            starts, ends = host.start[mine], host.end[mine]
-            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
-            bounds = [0, *outer.tolist(), len(mine)]
-            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
-            whole: tuple[list[Any], ...] = (
-                mine.tolist(),
-                starts.tolist(),
-                ends.tolist(),
-                host.comm[mine].tolist(),
-            )
-            for one, other in pairwise(bounds):
-                events, begins, until, comms = (tuple(column[one:other]) for column in whole)
-                inner = range(other - one - 1, -1, -1)
-                order = [place for place in inner if library[one + place]]
-                order += [place for place in inner if not library[one + place]]
-                span = Span(begins[0], max(until), events, begins, until, comms, tuple(order))
-                self._spans.setdefault(thread, []).append(span)
-                self._span_starts.setdefault(thread, []).append(span.start)
-
-    def _collect_operators(self, window: Window) -> None:
-        host = self.trace.host
-        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
-        for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            before = np.maximum.accumulate(host.end[mine])
-            outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
-            names = [self.trace.names[name] for name in host.name[outer].tolist()]
-            self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)
-
-
-_FIELDS = tuple(column.name for column in fields(CommRecord))
-
-
-def is_collective(kernel: str) -> bool:
-    """Whether a kernel's name is one that is known to communicate.
-
-    Examples
-    --------
-    >>> is_collective("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
-    True
-    """
-    return KERNELS.rule(kernel) is not None
-
-
-def join(records: Sequence[CommRecord]) -> CommRecord:
-    """One record out of several on the same call; the first that says something counts."""
-    joined = records[0]
-    for record in records[1:]:
-        open_fields = {
-            name: getattr(record, name)
-            for name in _FIELDS
-            if getattr(joined, name) in (None, "", ())
-        }
-        joined = replace(joined, **open_fields)
-    return joined
 
 
 def local_call(
@@ -203,7 +30,7 @@ def local_call(
     records: Sequence[CommRecord],
     name: str,
     where: str,
-    rule: Rule | None = None,
+    rule: KernelRule | None = None,
 ) -> LocalCall:
     """Make one call of the records found for an event called ``name``, a kernel by its ``rule``.
 
@@ -218,7 +45,7 @@ def local_call(
     words = [record.collective for record in records if kind_of(record.collective)]
     by_name = rule.kind if rule is not None and rule.kind != BY_NAME else kind_of(name)
     kind = (kind_of(words[0]) if words else by_name) or UNKNOWN
-    record = join(records) if records else CommRecord(collective=name)
+    record = merged_record(records) if records else CommRecord(collective=name)
     listed = _listed(trace, record)
     ranks = record.group_ranks or (listed.ranks if listed else None)
     size = _group_size(record, ranks, listed.size if listed else None, trace)
@@ -247,15 +74,15 @@ def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
     if named is not None:
         return named
     size = record.group_size
-    fitting = [one for one in trace.groups.values() if size in (None, one.size)]
+    fitting = [group for group in trace.groups.values() if size in (None, group.size)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _direction(words: Sequence[str]) -> str:
     """Tell ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
     first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
-    found = next((match[1] for match in first if match), "")
-    return found if found in ("", "send") else "receive"
+    direction = next((match[1] for match in first if match), "")
+    return direction if direction in ("", "send") else "receive"
 
 
 def _peer(record: CommRecord, kind: str, ranks: tuple[int, ...] | None) -> int | None:
@@ -295,3 +122,151 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
     if kind == "reduce_scatter" and not sent:
         return math.nan if group is None else float((received or 0) * group * element)
     return float(max(sent or 0, received or 0) * element)
+
+
+_RECORD = "record_param_comms"
+
+
+@dataclass(frozen=True, slots=True)
+class CommSpan:
+    """An outermost stretch of a thread that is all one communication call (s).
+
+    ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has
+    their places with ``record_param_comms``, the library's own, in front, then inner to outer.
+    """
+
+    start: float
+    end: float
+    rows: tuple[int, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    comms: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def holding(self, time: float) -> list[int]:
+        """Return the places of the events that go on at a time, in their ``order``."""
+        starts, ends = self.starts, self.ends
+        return [event for event in self.order if starts[event] <= time <= ends[event]]
+
+    def outermost(self, time: float) -> int | None:
+        """Return the row of the longest event that goes on at a time."""
+        if self.ends[0] == self.end and self.start <= time <= self.end:
+            return self.rows[0]
+        longest = max(
+            sorted(self.holding(time)),
+            key=lambda event: self.ends[event] - self.starts[event],
+            default=None,
+        )
+        return None if longest is None else self.rows[longest]
+
+
+@dataclass(slots=True, eq=False)
+class Enclosing:
+    """Communication spans and outermost operators of each thread in a step."""
+
+    trace: RankTrace
+    _carried: dict[int, int] = field(default_factory=dict)
+    _spans: dict[int, list[CommSpan]] = field(default_factory=dict)
+    _span_starts: dict[int, list[float]] = field(default_factory=dict)
+    _operators: dict[int, tuple[list[float], list[float], list[str]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(trace: RankTrace, window: Window) -> "Enclosing":
+        """Collect them."""
+        enclosing = Enclosing(trace)
+        enclosing._collect_spans(window)
+        enclosing._collect_operators(window)
+        return enclosing
+
+    def span(self, thread: int, time: float) -> CommSpan | None:
+        """Find the communication span of a thread at a time."""
+        after = bisect_right(self._span_starts.get(thread, []), time)
+        if not after:
+            return None
+        span = self._spans[thread][after - 1]
+        return span if time <= span.end else None
+
+    def outermost(self, thread: int, time: float) -> int | None:
+        """Find the outermost event of the communication call of a thread at a time.
+
+        Of a call that another carries out, that other's.
+        """
+        span = self.span(thread, time)
+        row = None if span is None else span.outermost(time)
+        return None if row is None else self._carried.get(row, row)
+
+    def carry(self, spans: Iterable[CommSpan], row: int) -> None:
+        """Note that the call around a launch carries out those of spans before it."""
+        host = self.trace.host
+        carrier = self.outermost(int(host.thread[row]), float(host.start[row]))
+        if carrier is not None:
+            self._carried |= {held_row: carrier for span in spans for held_row in span.rows}
+
+    def waits_for(self, row: int) -> int | None:
+        """Tell the number of the collective that the communication call around a row waits for.
+
+        ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
+        a launch writes the same number, but there is no launch inside this one.
+        """
+        return next(
+            (record.sequence for record in self.records(row) if record.sequence is not None), None
+        )
+
+    def records(self, row: int) -> list[CommRecord]:
+        """Collect records around a host event: ``record_param_comms``, then inner to outer."""
+        host = self.trace.host
+        time = float(host.start[row])
+        span = self.span(int(host.thread[row]), time)
+        if span is None:
+            return []
+        return [self.trace.comms[span.comms[event]] for event in span.holding(time)]
+
+    def calls_between(self, thread: int, after: float, before: float) -> list[CommSpan]:
+        """Find the communication calls of a thread that begin and end between two times (s)."""
+        starts = self._span_starts.get(thread, [])
+        first, last = bisect_right(starts, after), bisect_left(starts, before)
+        return [span for span in self._spans.get(thread, [])[first:last] if span.end < before]
+
+    def records_of(self, span: CommSpan) -> list[CommRecord]:
+        """Collect the records of a call: ``record_param_comms``, then inner to outer."""
+        return [self.trace.comms[span.comms[event]] for event in span.order]
+
+    def operator(self, thread: int, time: float) -> str | None:
+        """Name the outermost operator of a thread at a time."""
+        starts, ends, names = self._operators.get(thread, ([], [], []))
+        last = bisect_right(starts, time) - 1
+        return names[last] if last >= 0 and time <= ends[last] else None
+
+    def _collect_spans(self, window: Window) -> None:
+        host = self.trace.host
+        rows = window.host[host.comm[window.host] >= 0]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            starts, ends = host.start[mine], host.end[mine]
+            outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+            bounds = [0, *outer.tolist(), len(mine)]
+            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
+            whole: tuple[list[Any], ...] = (
+                mine.tolist(),
+                starts.tolist(),
+                ends.tolist(),
+                host.comm[mine].tolist(),
+            )
+            for first, end in pairwise(bounds):
+                events, begins, until, comms = (tuple(column[first:end]) for column in whole)
+                inner = range(end - first - 1, -1, -1)
+                order = [event for event in inner if library[first + event]]
+                order += [event for event in inner if not library[first + event]]
+                span = CommSpan(begins[0], max(until), events, begins, until, comms, tuple(order))
+                self._spans.setdefault(thread, []).append(span)
+                self._span_starts.setdefault(thread, []).append(span.start)
+
+    def _collect_operators(self, window: Window) -> None:
+        host = self.trace.host
+        rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
+        for thread in np.unique(host.thread[rows]).tolist():
+            mine = rows[host.thread[rows] == thread]
+            before = np.maximum.accumulate(host.end[mine])
+            outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
+            names = [self.trace.names[name] for name in host.name[outer].tolist()]
+            self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)

@@ -1,10 +1,9 @@
-"""The device's ops of a rank's step, and the streams they ran on.
+"""The device's ops of a rank's step: kernels, copies and collectives, and the streams they ran on.
 
-Several calls in one kernel: what a coalescing group held back and launched together.
-
-``batch_isend_irecv`` and other coalescing groups call one after the other, each with its own
-record and without a launch; ``ncclGroupEnd``, inside ``nccl:coalesced``, launches one kernel for
-all. That launch names no kind: the calls since the thread's launch before it do.
+A kernel may carry out several calls. ``batch_isend_irecv`` and other coalescing groups call one
+after the other, each with its own record and without a launch; ``ncclGroupEnd``, inside
+``nccl:coalesced``, launches one kernel for all. That launch names no kind: the calls since the
+thread's launch before it do.
 """
 
 import math
@@ -18,77 +17,15 @@ import numpy as np
 
 from simulator.workload import STEP_BEFORE, UNKNOWN, What
 from traces.core.calls import LocalCall, kind_of
+from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import CommRecord, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
-from traces.profiler.comm_kernels import KERNELS, Rules
 from traces.profiler.comms import Enclosing, local_call
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window
 
 Parts = Mapping[int, Sequence[list[CommRecord]]]
 """Per launch row, the records of each of the calls that it launches."""
-
-
-def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
-    """Find the launches that carry out calls made before them."""
-    found: dict[int, list[list[CommRecord]]] = {}
-    before: dict[int, float] = defaultdict(lambda: -math.inf)
-    for row in dict.fromkeys(launches.host.tolist()):
-        thread, start = int(trace.host.thread[row]), float(trace.host.start[row])
-        own = enclosing.records(row)
-        if own and not any(kind_of(one.collective) for one in own):
-            spans = enclosing.calls_between(thread, before[thread], start)
-            calls = [(span, enclosing.records_of(span)) for span in spans]
-            held = [one for one in calls if any(kind_of(part.collective) for part in one[1])]
-            if held:
-                enclosing.carry([span for span, _ in held], row)
-                found[row] = [records for _, records in held]
-        before[thread] = start
-    return found
-
-
-def joined(calls: Sequence[LocalCall]) -> list[LocalCall]:
-    """Say what one kernel does for several calls: messages stay apart, collectives are one.
-
-    Collectives of one kind on one group move the sum of their sizes. Of several kinds or groups
-    nobody knows how they share the kernel: its kind is unknown, and it costs what was measured.
-    """
-    first = calls[0]
-    if len(calls) == 1:
-        return [first]
-    if all(call.kind == "send_receive" and call.peer is not None for call in calls):
-        return list(calls)
-    if len({(call.kind, call.key, call.ranks, call.group_size) for call in calls}) > 1:
-        return [replace(first, kind=UNKNOWN, size=math.nan, sequence=None, peer=None)]
-    if first.kind == "send_receive":
-        return [replace(first, kind=UNKNOWN, size=math.nan)]
-    dtypes = {call.dtype for call in calls}
-    dtype = first.dtype if len(dtypes) == 1 else ""
-    return [replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
-
-
-def split_messages(graph: RankGraph) -> None:
-    """Give each message of a kernel an op of its own beside the kernel's.
-
-    They wait for the same and are waited for by the same, but not for one another: a send to the
-    next stage and a receive from the one before start together, as they do in the kernel.
-    """
-    twins: dict[int, list[int]] = {}
-    for op, calls in graph.together.items():
-        model = graph.ops[op]
-        for call in calls:
-            times = (model.start, model.end, model.ready)
-            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times))
-            graph.collectives[twin] = call
-            twins.setdefault(op, []).append(twin)
-    graph.edges += [
-        (one, other, lag)
-        for source, target, lag in graph.edges
-        if source in twins or target in twins
-        for one in (source, *twins.get(source, ()))
-        for other in (target, *twins.get(target, ()))
-        if (one, other) != (source, target)
-    ]
 
 
 @dataclass(slots=True, eq=False)
@@ -122,13 +59,13 @@ class DeviceOps:
         """Measured end (s)."""
         return self.ends[op]
 
-    def launched_before(self, one: int, other: int) -> bool:
+    def launched_before(self, op: int, later: int) -> bool:
         """Whether both launches are known and the first came first."""
-        if one in self.before:
+        if op in self.before:
             return True
-        if self.launch[one] is not None and self.launch[one] == self.launch[other]:
-            return one < other  # nodes of a graph: in the order in which they ran
-        first, second = self.launched[one], self.launched[other]
+        if self.launch[op] is not None and self.launch[op] == self.launch[later]:
+            return op < later  # nodes of a graph: in the order in which they ran
+        first, second = self.launched[op], self.launched[later]
         return first is not None and second is not None and first < second
 
     def previous(self, op: int) -> int | None:
@@ -141,20 +78,20 @@ class DeviceOps:
     def next(self, op: int) -> int | None:
         """Find the op after this one on its stream."""
         order = self.on_stream[self.stream[op]]
-        place = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
-        return order[place] if place < len(order) else None
+        after = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        return order[after] if after < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
         """Find the last op of a stream whose launch began before ``time``."""
         times, ops = self._launch_order(stream)
-        place = bisect_left(times, time)
-        return ops[place - 1] if place else None
+        after = bisect_left(times, time)
+        return ops[after - 1] if after else None
 
     def first_launched(self, stream: int, time: float) -> int | None:
         """Find the first op of a stream whose launch began after ``time``."""
         times, ops = self._launch_order(stream)
-        place = bisect_right(times, time)
-        return ops[place] if place < len(ops) else None
+        first = bisect_right(times, time)
+        return ops[first] if first < len(ops) else None
 
     def _launch_order(self, stream: int) -> tuple[list[float], list[int]]:
         if stream not in self._by_launch:
@@ -170,7 +107,7 @@ def add_device_ops(
     launches: Launches,
     enclosing: Enclosing,
     graph: RankGraph,
-    kernels: Rules = KERNELS,
+    kernels: KernelRules = KERNELS,
 ) -> DeviceOps:
     """Add kernels, copies and collectives to the graph, without any edge yet."""
     ops = DeviceOps(graph)
@@ -190,9 +127,9 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            found = _records(trace, row, launch, enclosing, parts)
-            calls = [local_call(trace, records, name, where, rules[number]) for records in found]
-            graph.collectives[op], *others = joined(calls)
+            said = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in said]
+            graph.collectives[op], *others = joint_calls(calls)
             graph.ops[op].what = graph.collectives[op].what
             if others:
                 graph.together[op] = others
@@ -247,3 +184,65 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
         ops.returned.append(-math.inf)
         ops.on_stream[stream].insert(0, op)
         ops.before.add(op)
+
+
+def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
+    """Find the launches that carry out calls made before them."""
+    parts: dict[int, list[list[CommRecord]]] = {}
+    before: dict[int, float] = defaultdict(lambda: -math.inf)
+    for row in dict.fromkeys(launches.host.tolist()):
+        thread, start = int(trace.host.thread[row]), float(trace.host.start[row])
+        own = enclosing.records(row)
+        if own and not any(kind_of(record.collective) for record in own):
+            spans = enclosing.calls_between(thread, before[thread], start)
+            calls = [(span, enclosing.records_of(span)) for span in spans]
+            held = [call for call in calls if any(kind_of(part.collective) for part in call[1])]
+            if held:
+                enclosing.carry([span for span, _ in held], row)
+                parts[row] = [records for _, records in held]
+        before[thread] = start
+    return parts
+
+
+def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
+    """Say what one kernel does for several calls: messages stay apart, collectives are one.
+
+    Collectives of one kind on one group move the sum of their sizes. Of several kinds or groups
+    nobody knows how they share the kernel: its kind is unknown, and it costs what was measured.
+    """
+    first = calls[0]
+    if len(calls) == 1:
+        return [first]
+    if all(call.kind == "send_receive" and call.peer is not None for call in calls):
+        return list(calls)
+    if len({(call.kind, call.key, call.ranks, call.group_size) for call in calls}) > 1:
+        return [replace(first, kind=UNKNOWN, size=math.nan, sequence=None, peer=None)]
+    if first.kind == "send_receive":
+        return [replace(first, kind=UNKNOWN, size=math.nan)]
+    dtypes = {call.dtype for call in calls}
+    dtype = first.dtype if len(dtypes) == 1 else ""
+    return [replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
+
+
+def split_messages(graph: RankGraph) -> None:
+    """Give each message of a kernel an op of its own beside the kernel's.
+
+    They wait for the same and are waited for by the same, but not for one another: a send to the
+    next stage and a receive from the one before start together, as they do in the kernel.
+    """
+    twins: dict[int, list[int]] = {}
+    for op, calls in graph.together.items():
+        model = graph.ops[op]
+        for call in calls:
+            times = (model.start, model.end, model.ready)
+            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times))
+            graph.collectives[twin] = call
+            twins.setdefault(op, []).append(twin)
+    graph.edges += [
+        (from_op, to_op, lag)
+        for source, target, lag in graph.edges
+        if source in twins or target in twins
+        for from_op in (source, *twins.get(source, ()))
+        for to_op in (target, *twins.get(target, ()))
+        if (from_op, to_op) != (source, target)
+    ]

@@ -16,7 +16,7 @@ from traces.core.events import RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
-from traces.profiler.host_waits import Handover, Wait
+from traces.profiler.host_waits import Handover, HostWait
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window
 
@@ -34,13 +34,13 @@ class Cut:
     end: float
     name: str
     launch: int | None = None
-    wait: Wait | None = None
+    wait: HostWait | None = None
     wakes: Handover | None = None
     hands_over: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Lanes:
+class HostLanes:
     """What building the lanes found: ``launch_op`` is, per launch row, the op that ends at it."""
 
     launch_op: dict[int, int] = field(default_factory=dict)
@@ -55,25 +55,25 @@ def add_host_ops(
     enclosing: Enclosing,
     cuts: dict[int, list[Cut]],
     main: int,
-) -> Lanes:
+) -> HostLanes:
     """Add the threads' ops to the graph, with their order and what they wait for.
 
     A thread that neither launches nor waits, wakes nobody and is woken by nobody, has no part in
     the step and is left out. One whose first sign of life nobody explains begins when the main
     thread has got as far.
     """
-    lanes = Lanes()
-    graph.left_out = [trace.threads[one] for one in cuts if one != main and not cuts[one]]
-    for thread in sorted(one for one in cuts if one != main and cuts[one]):
+    lanes = HostLanes()
+    graph.left_out = [trace.threads[known] for known in cuts if known != main and not cuts[known]]
+    for thread in sorted(known for known in cuts if known != main and cuts[known]):
         _begin_with_main(trace, window, thread, main, cuts)
-    for thread in sorted(one for one in cuts if one == main or cuts[one]):
+    for thread in sorted(known for known in cuts if known == main or cuts[known]):
         rows = window.host[trace.host.thread[window.host] == thread]
         begin = float(trace.host.start[rows].min(initial=window.end))
         end = float(trace.host.end[rows].max(initial=window.start))
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        _Lane(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
+        _LaneBuilder(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:
@@ -94,11 +94,11 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
-class _Lane:
+class _LaneBuilder:
     """Builds one thread's chain of ops from left to right."""
 
     def __init__(
-        self, graph: RankGraph, lanes: Lanes, enclosing: Enclosing, thread: int, label: str
+        self, graph: RankGraph, lanes: HostLanes, enclosing: Enclosing, thread: int, label: str
     ) -> None:
         self._graph, self._lanes, self._enclosing = graph, lanes, enclosing
         self._thread, self._label = thread, label
@@ -145,7 +145,7 @@ class _Lane:
 
     def _wake_up(self) -> LocalOp:
         begin = self._graph.start
-        return LocalOp(What.HOST, self._label, "wake up", self._cursor, self._cursor, ready=begin)
+        return LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
 
     def _host(self, until: float, name: str) -> int:
         inside = self._enclosing.operator(self._thread, until)
@@ -173,18 +173,18 @@ def queue_cuts(
     trace: RankTrace, works: Iterable[HostCollective], cuts: dict[int, list[Cut]]
 ) -> None:
     """Cut each thread where it queues a host collective."""
-    _cut_at_start(trace, [one.call for one in works if one.call is not None], cuts)
+    _cut_at_start(trace, [work.call for work in works if work.call is not None], cuts)
 
 
 def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
     host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
     columns = (called, host.thread[called], host.name[called], host.start[called])
-    for row, thread, number, start in zip(*(one.tolist() for one in columns), strict=True):
+    for row, thread, number, start in zip(*(column.tolist() for column in columns), strict=True):
         cut = Cut(start, start, trace.names[number], launch=row)
         cuts.setdefault(thread, []).append(cut)
 
 
-def wait_cuts(trace: RankTrace, waits: Iterable[Wait], cuts: dict[int, list[Cut]]) -> None:
+def wait_cuts(trace: RankTrace, waits: Iterable[HostWait], cuts: dict[int, list[Cut]]) -> None:
     """Cut each thread where it waits for the device."""
     for wait in waits:
         cut = Cut(wait.start, wait.end, wait.name, wait=wait)
@@ -194,13 +194,15 @@ def wait_cuts(trace: RankTrace, waits: Iterable[Wait], cuts: dict[int, list[Cut]
 def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> None:
     """Cut both threads of each handover."""
     seen: set[tuple[int, float]] = set()
-    for one in handovers:
-        cuts.setdefault(one.thread, []).append(Cut(one.asleep, one.awake, "", wakes=one))
-        key = (one.source_thread, one.source_time)
+    for handover in handovers:
+        cuts.setdefault(handover.thread, []).append(
+            Cut(handover.asleep, handover.awake, "", wakes=handover)
+        )
+        key = (handover.source_thread, handover.source_time)
         if key not in seen:
             seen.add(key)
-            cut = Cut(one.source_time, one.source_time, "", hands_over=True)
-            cuts.setdefault(one.source_thread, []).append(cut)
+            cut = Cut(handover.source_time, handover.source_time, "", hands_over=True)
+            cuts.setdefault(handover.source_thread, []).append(cut)
 
 
 def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:

@@ -17,7 +17,7 @@ from simulator.workload import What
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import local_call
-from traces.profiler.host_waits import Silence, Wait, silences
+from traces.profiler.host_waits import HostWait, Silence, silences
 from traces.profiler.window import Window
 
 _WORK = re.compile(r"^(gloo|mpi|ucc):")
@@ -81,7 +81,7 @@ def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> Ho
     start, end = float(host.start[row]), float(host.end[row])
     lane = trace.threads[host.thread[row]]
     op = graph.add(LocalOp(What.COLLECTIVE, lane, name, start, end))
-    records = [trace.comms[host.comm[one]] for one in (row, issued) if one is not None]
+    records = [trace.comms[host.comm[said_by]] for said_by in (row, issued) if said_by is not None]
     where = f"{trace.file}: {name!r} at {start:.6f} s"
     graph.collectives[op] = call = local_call(trace, records, name, where)
     graph.ops[op].what = call.what
@@ -94,31 +94,31 @@ def add_queue_edges(
     """Work starts after its call, and after its worker's work before."""
     before: dict[int, int] = {}
     delays = [
-        graph.ops[one.op].start - float(trace.host.start[one.call])
-        for one in works
-        if one.call is not None
+        graph.ops[work.op].start - float(trace.host.start[work.call])
+        for work in works
+        if work.call is not None
     ]
     least = max(0.0, min(delays, default=0.0))
-    for one in works:
-        start = graph.ops[one.op].start
-        worker = int(trace.host.thread[one.row])
+    for work in works:
+        start = graph.ops[work.op].start
+        worker = int(trace.host.thread[work.row])
         previous = before.get(worker)
         free = graph.ops[previous].end if previous is not None else -np.inf
-        if one.call is not None:
-            delay = max(0.0, start - float(trace.host.start[one.call]))
+        if work.call is not None:
+            delay = max(0.0, start - float(trace.host.start[work.call]))
             queued = start - delay
             lag = delay if queued + min(least, delay) >= free else min(least, delay)
-            graph.wait_for(one.op, [lane_op[one.call]], lag=lag)
+            graph.wait_for(work.op, [lane_op[work.call]], lag=lag)
         else:
-            graph.ops[one.op].ready = start
+            graph.ops[work.op].ready = start
         if previous is not None:
-            graph.wait_for(one.op, [previous])
-        before[worker] = one.op
+            graph.wait_for(work.op, [previous])
+        before[worker] = work.op
 
 
 def collective_waits(
     trace: RankTrace, window: Window, graph: RankGraph, works: list[HostCollective]
-) -> Iterator[Wait]:
+) -> Iterator[HostWait]:
     """Find the silences in which a caller waited for the collectives it had queued.
 
     The end of a collective whose caller resumed before its event was closed is moved to then.
@@ -126,19 +126,19 @@ def collective_waits(
     by_caller: dict[int, list[HostCollective]] = {}
     if not works:
         return
-    for one in works:
-        if one.call is not None:
-            by_caller.setdefault(int(trace.host.thread[one.call]), []).append(one)
-    for silence in sorted(silences(trace, window), key=lambda one: one.start):
+    for work in works:
+        if work.call is not None:
+            by_caller.setdefault(int(trace.host.thread[work.call]), []).append(work)
+    for silence in sorted(silences(trace, window), key=lambda quiet: quiet.start):
         mine = by_caller.get(silence.thread, [])
-        found = _ended_in(trace, graph, mine, silence, window)
-        if found is None:
+        awaited = _ended_in(trace, graph, mine, silence, window)
+        if awaited is None:
             continue
-        mine.remove(found)
-        op = graph.ops[found.op]
+        mine.remove(awaited)
+        op = graph.ops[awaited.op]
         until = min(silence.end, window.end)
         op.end = min(op.end, until)
-        yield Wait(silence.thread, silence.start, until, f"wait for {op.name}", (found.op,))
+        yield HostWait(silence.thread, silence.start, until, f"wait for {op.name}", (awaited.op,))
 
 
 def _ended_in(
@@ -151,9 +151,9 @@ def _ended_in(
     """Find the collective whose end is nearest to the end of a silence, if it ended within it."""
     until = min(silence.end, window.end)
     ended = [
-        one
-        for one in works
-        if float(trace.host.start[one.call or 0]) < until
-        and max(silence.start, until - _WOKEN) < graph.ops[one.op].end <= until + _CLOSED_LATE
+        work
+        for work in works
+        if float(trace.host.start[work.call or 0]) < until
+        and max(silence.start, until - _WOKEN) < graph.ops[work.op].end <= until + _CLOSED_LATE
     ]
-    return min(ended, key=lambda one: abs(graph.ops[one.op].end - until), default=None)
+    return min(ended, key=lambda work: abs(graph.ops[work.op].end - until), default=None)

@@ -1,12 +1,10 @@
-"""Host calls that wait for the device, and what they waited for.
+"""When a host thread waits: for the device, in a call or by polling, or for another thread.
 
-Loops that ask the device until it says yes: waiting, although no call of it waits.
-
-Threads that wait for one another: who woke whom, from when they fell silent and awoke.
-
-Profilers do not record that the main thread sleeps in ``backward()`` while autograd's thread
-works, nor that it waits for gloo's worker. But a thread that was silent for long and speaks just
-when another falls silent was woken by it; so was one that speaks just when a collective ends.
+A synchronising call waits for what CUPTI recorded, or else for what ended as it returned. A loop
+that asks the device until it says yes waits too, although no call of it does. And profilers do not
+record that the main thread sleeps in ``backward()`` while autograd's thread works, nor that it
+waits for gloo's worker: but a thread that was silent for long and speaks just when another falls
+silent was woken by it; so was one that speaks just when a collective ends.
 """
 
 import re
@@ -24,19 +22,9 @@ from traces.profiler.launches import Launches
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
 from traces.profiler.window import Window
 
-_WAITS = re.compile(r"Synchronize")
-_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
-_ONE_STREAM = re.compile(r"StreamSynchronize")
-_EVENT = re.compile(r"EventSynchronize")
-_BLOCKING_COPY = re.compile(
-    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
-)
-_PAGEABLE = "Pageable"
-_TO_HOST = "Memcpy DtoH"
-
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class HostWait:
     """A host call that returned when device ops had ended (s)."""
 
     thread: int
@@ -46,9 +34,12 @@ class Wait:
     sources: tuple[int, ...]
 
 
+_WAITS = re.compile(r"Synchronize")
+
+
 def device_waits(
     trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
-) -> Iterator[Wait]:
+) -> Iterator[HostWait]:
     """Find the synchronising calls of a step, and the copies their caller waited for."""
     recorded = _recorded(trace, ops)
     copies = _copies(launches, ops)
@@ -59,7 +50,9 @@ def device_waits(
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
     rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], may_wait)]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
-    for row, thread, number, start, end in zip(*(one.tolist() for one in columns), strict=True):
+    for row, thread, number, start, end in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         name = trace.names[number]
         if row in launched:
             last[thread] = ops.op_of[launched[row]]
@@ -73,7 +66,7 @@ def device_waits(
             sources = _synchronized(ops, name, (start, end), known)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
-            yield Wait(thread, start, end, name, tuple(sorted(sources)))
+            yield HostWait(thread, start, end, name, tuple(sorted(sources)))
 
 
 def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
@@ -84,15 +77,29 @@ def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
     }
 
 
+_BLOCKING_COPY = re.compile(
+    r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
+)
+_PAGEABLE = "Pageable"
+
+
 def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int]:
     """Return the copy if its caller waited for it: pageable memory, or a blocking call."""
     may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
     return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
 
 
+_TO_HOST = "Memcpy DtoH"
+
+
 def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
     """Return what a thread launched last if it is a copy to the host: ``item()`` waits for it."""
     return launched if launched is not None and _TO_HOST in ops.graph.ops[launched].name else None
+
+
+_ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
+_ONE_STREAM = re.compile(r"StreamSynchronize")
+_EVENT = re.compile(r"EventSynchronize")
 
 
 def _synchronized(
@@ -116,7 +123,7 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
     launched before it was recorded.
     """
     called_at = calls_by_correlation(trace)
-    found = {}
+    waited_for = {}
     for sync in trace.syncs:
         label = sync.source_stream or sync.stream
         if "Wait" in sync.kind or label is None or label not in trace.streams:
@@ -127,8 +134,8 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
         until = min(called, called_at.get(sync.record_correlation, called))
         op = ops.last_launched(trace.streams.index(label), until)
         if op is not None:
-            found[sync.correlation] = op
-    return found
+            waited_for[sync.correlation] = op
+    return waited_for
 
 
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
@@ -141,7 +148,6 @@ def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     return [max(done, key=lambda op: (ops.end(op), op))] if done else []
 
 
-_ASKS = re.compile(r"(Event|Stream)Query")
 _ENOUGH = 4
 """Questions at least: an allocator asks once for each block that another stream has used."""
 _LONG = 100e-6
@@ -158,7 +164,7 @@ class _Loop:
     ends: Sequence[float]
 
 
-def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[Wait]:
+def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[HostWait]:
     """Find the loops of queries that ended as an op of the device did.
 
     The answer was no before the last question: the op ended between the last two answers.
@@ -171,7 +177,10 @@ def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[
         done = [op for op in last if op is not None and asked <= ops.ends[op] <= answered]
         if done:
             source = max(done, key=lambda op: (ops.ends[op], op))
-            yield Wait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
+            yield HostWait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
+
+
+_ASKS = re.compile(r"(Event|Stream)Query")
 
 
 def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
@@ -189,21 +198,6 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
             run = mine[first:last]
             name = trace.names[host.name[run[0]]]
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
-
-
-_SILENT = 100e-6
-"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
-_TOGETHER = 0.2
-"""Threads that wait for each other work at the same time for at most this share of the lesser.
-
-Backward and its caller overlap by microseconds at each handover; independent threads by the
-share of time in which the other is busy.
-"""
-_WAKE_UP = 1e-3
-"""A thread is awake at most this long after the one that woke it fell silent (s).
-
-Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,47 +225,68 @@ class Silence:
     thread: int
 
 
+_WAKE_UP = 1e-3
+"""A thread is awake at most this long after the one that woke it fell silent (s).
+
+Waking a thread takes 5-50 us; Python's interpreter lock adds up to its switch interval's fifth.
+"""
+
+
 def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]:
     """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
-    quiet = sorted(silences(trace, window), key=lambda one: (one.start, one.thread))
-    begins = [one.start for one in quiet]
+    quiet = sorted(silences(trace, window), key=lambda silence: (silence.start, silence.thread))
+    begins = [silence.start for silence in quiet]
     active = _active(quiet, window)
     turns = {
-        (one, other): _take_turns(active[one], active[other]) for one in active for other in active
+        (thread, other): _take_turns(active[thread], active[other])
+        for thread in active
+        for other in active
     }
     for slept in quiet:
         if slept.thread == main and slept.start == -np.inf:
             continue
-        place = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
-        while place >= 0 and begins[place] >= max(slept.end - _WAKE_UP, slept.start):
-            other = quiet[place]
+        candidate = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
+        while candidate >= 0 and begins[candidate] >= max(slept.end - _WAKE_UP, slept.start):
+            other = quiet[candidate]
             woke = other.start > slept.start and other.end > slept.end
             if woke and other.thread != slept.thread and turns[slept.thread, other.thread]:
                 yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
                 break
-            place -= 1
+            candidate -= 1
 
 
 def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
     """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
-    found: dict[int, Floats] = {}
-    for thread in {one.thread for one in quiet}:
-        mine = [(one.start, one.end) for one in quiet if one.thread == thread]
+    stretches: dict[int, Floats] = {}
+    for thread in {silence.thread for silence in quiet}:
+        mine = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
         edges = np.clip([window.start, *np.ravel(mine), window.end], window.start, window.end)
-        found[thread] = edges.reshape(-1, 2)
-    return found
+        stretches[thread] = edges.reshape(-1, 2)
+    return stretches
 
 
-def _take_turns(one: Floats, other: Floats) -> bool:
+_TOGETHER = 0.2
+"""Threads that wait for each other work at the same time for at most this share of the lesser.
+
+Backward and its caller overlap by microseconds at each handover; independent threads by the
+share of time in which the other is busy.
+"""
+
+
+def _take_turns(first: Floats, second: Floats) -> bool:
     """Whether two threads hardly ever work at the same time, as those do that wait for each other.
 
     Threads that go about their own business fall silent and awake at the same time by chance.
     """
-    gone = np.zeros(other.size)
-    gone[1::2] = np.diff(other)[:, 0]
-    both = float(np.diff(np.interp(one, other.ravel(), np.cumsum(gone))).sum())
-    least = min(float(np.diff(part).sum()) for part in (one, other))
+    gone = np.zeros(second.size)
+    gone[1::2] = np.diff(second)[:, 0]
+    both = float(np.diff(np.interp(first, second.ravel(), np.cumsum(gone))).sum())
+    least = min(float(np.diff(part).sum()) for part in (first, second))
     return both <= _TOGETHER * least
+
+
+_SILENT = 100e-6
+"""Silence shorter than this (s) is an operator at work, not a thread asleep."""
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
@@ -287,7 +302,7 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
         calls = mine[host.kind[mine] == HostKind.RUNTIME]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
-        for place in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
-            if (edges[place], edges[place + 1]) in inside_call:
+        for gap in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
+            if (edges[gap], edges[gap + 1]) in inside_call:
                 continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
-            yield Silence(float(edges[place]), float(edges[place + 1]), thread)
+            yield Silence(float(edges[gap]), float(edges[gap + 1]), thread)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.core.events import HostKind, RankTrace
+from traces.core.events import HostKind, RankTrace, launch_rows
 from traces.profiler.window import Window
 
 
@@ -36,7 +36,9 @@ def pair(trace: RankTrace, window: Window) -> Launches:
         )
         if correlation in row_of
     ]
-    pairs.sort(key=lambda one: (trace.host.start[one[0]], trace.device.start[one[1]]))
+    pairs.sort(
+        key=lambda launched: (trace.host.start[launched[0]], trace.device.start[launched[1]])
+    )
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
 
@@ -79,14 +81,3 @@ def _launch_times(trace: RankTrace) -> NDArray[np.float64]:
     if not len(trace.host):
         return np.full(len(trace.device), -np.inf)
     return np.where(row >= 0, trace.host.start[row], -np.inf)
-
-
-def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
-    """Find the host row that launched each device row of the trace; -1 where it is not in it."""
-    host = np.flatnonzero((trace.host.kind == HostKind.RUNTIME) & (trace.host.correlation >= 0))
-    if not len(host):
-        return np.full(len(trace.device), -1, dtype=np.int64)
-    host = host[np.argsort(trace.host.correlation[host], kind="stable")]
-    known = trace.host.correlation[host]
-    place = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
-    return np.where(known[place] == trace.device.correlation, host[place], -1)

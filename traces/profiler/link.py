@@ -9,24 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP
+from traces.core.comm_kernels import KERNELS, load_kernel_rules
 from traces.core.events import Job
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import RankGraph
-from traces.matching.assemble import Clock, align, assemble
+from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
-from traces.profiler.comm_kernels import KERNELS, load_rules
 from traces.profiler.rank import rank_graph
-from traces.profiler.window import Window, choose_step, cut, rank_phases
+from traces.profiler.window import Window, choose_step, rank_phases, step_window
 
 
-def linked(
+def link_job(
     path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
 ) -> Loaded:
     """Make a workload of one step of a job that has been read.
 
-    ``step`` is a ``ProfilerStep`` number, ``median`` or ``all``.
+    Parameters
+    ----------
+    path
+        What ``Loaded.trace`` says the job is of.
+    job
+        What its ranks recorded.
+    step
+        The number of a ``ProfilerStep``, ``median`` or ``all``.
+    options
+        Rules for kernels, and whether missing ranks get copies.
+
+    Returns
+    -------
+    Loaded
+        The step, on one clock.
 
     Raises
     ------
@@ -34,9 +48,9 @@ def linked(
         If the job has no such step, or its ranks cannot be matched; says what to do.
     """
     chosen = choose_step(job.ranks, step)
-    windows = [cut(rank, chosen) for rank in job.ranks]
+    windows = [step_window(rank, chosen) for rank in job.ranks]
     options = options or Options()
-    kernels = KERNELS if options.kernels is None else load_rules(options.kernels)
+    kernels = KERNELS if options.kernels is None else load_kernel_rules(options.kernels)
     graphs = [
         rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
     ]
@@ -70,10 +84,10 @@ def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
     busy = covered = 0.0
     for rank, window in zip(job.ranks, windows, strict=True):
         device, rows = rank.device, window.device
-        told = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
-        time = device.end[told] - device.start[told]
+        known = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+        time = device.end[known] - device.start[known]
         busy += float(time.sum())
-        covered += float((time * np.minimum(1.0, device.blocks[told])).sum())
+        covered += float((time * np.minimum(1.0, device.blocks[known])).sum())
     return covered / busy if busy else float("nan")
 
 
@@ -86,11 +100,11 @@ def _coverage(
     windows: Sequence[Window],
     graphs: Sequence[RankGraph],
     matching: Matching,
-    clock: Clock,
+    clock: JobClock,
 ) -> Coverage:
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
-    steps = sorted({one.number for rank in job.ranks for one in rank.steps})
+    steps = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     return Coverage(
         step=windows[0].step,
         steps=tuple(steps),
@@ -106,7 +120,7 @@ def _coverage(
             g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
         },
         unused=dict(unused),
-        skipped=tuple((str(one.file), one.reason) for one in job.skipped),
+        skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
         notes=(*job.notes, *_notes(graphs, matching, job)),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )

@@ -1,9 +1,9 @@
 """One rank's trace to its part of the graph."""
 
+from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import RankTrace
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
-from traces.profiler.comm_kernels import KERNELS, Rules
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import add_device_ops, split_messages
 from traces.profiler.host import (
@@ -24,7 +24,7 @@ from traces.profiler.window import Window
 
 
 @uncollected()
-def rank_graph(trace: RankTrace, window: Window, kernels: Rules = KERNELS) -> RankGraph:
+def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
     """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
     graph = RankGraph(rank=trace.rank, start=window.start)
     launches = pair(trace, window)

@@ -3,19 +3,18 @@
 With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
 that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
 trace. What the calls around it and the measured times say decides. Where one wait's times say
-nothing (its op was held up by something else), those of like waits do: see ``wait_votes``.
+nothing (its op was held up by something else), those of like waits do: :class:`Votes`.
 
-Graphs of kernels that one host call launches (CUDA and HIP graphs): what their replay waits for.
-
-All nodes of a graph follow what was launched to its stream before, and are done before what is
-launched to it afterwards. The profiler writes the nodes on the streams they ran on, and not the
-stream that the graph was launched to: it is taken to be the one on which most of them ran. Inside
-the graph the order on a stream and the measured times tell the rest, as for other kernels.
+A graph of kernels that one host call launches (CUDA and HIP graphs) waits as a whole: all its nodes
+follow what was launched to its stream before, and are done before what is launched to it
+afterwards. The profiler writes the nodes on the streams they ran on, and not the stream that the
+graph was launched to: it is taken to be the one on which most of them ran. Inside the graph the
+order on a stream and the measured times tell the rest, as for other kernels.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from simulator.workload import What
@@ -24,12 +23,11 @@ from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import DeviceOps
 from traces.profiler.launches import Launches, typical_latency
-from traces.profiler.runtime_calls import Call, Site, Votes, stream_calls
+from traces.profiler.runtime_calls import RuntimeCall, stream_calls
 from traces.profiler.window import Window
 
 STAMPS = 2e-6
 """How far apart profilers stamp two events of one device that happened together (s)."""
-
 Pair = tuple[int, int]
 Waits = dict[int, set[int]]
 """For each op, the ops that it waits for."""
@@ -104,8 +102,75 @@ def _without_ids(
     yield from _Scan(ops, latency, votes).run(calls)
 
 
+Site = tuple[int | None, int]
+"""What waits have in common: the stream of the collective they follow, the stream that waits."""
+Source = tuple[str, int, int]
+"""A kind of collective, the stream of the compute launched before, the stream of the collective."""
+
+
+@dataclass(slots=True)
+class Votes:
+    """What was seen at each site: collected along all waits of a step, then ``closed`` and asked.
+
+    A program runs the same code for each layer, so like waits are for alike: for the collective
+    launched last to some stream (to be waited for at once), or for the oldest there that nobody
+    waited for (prefetched). A start that comes before a stream's newest ended refutes the first.
+
+    ``explained`` counts, per stream and whether it was the newest there, starts that came just as a
+    collective ended; ``behind`` the collectives that began just as the one launched before them
+    ended, ``not_behind`` those that began earlier; ``after`` and ``not_after``
+    count the same for compute.
+    """
+
+    closed: bool = False
+    explained: Counter[tuple[Site, int, bool]] = field(default_factory=Counter)
+    refuted: Counter[tuple[Site, int]] = field(default_factory=Counter)
+    behind: Counter[Site] = field(default_factory=Counter)
+    not_behind: Counter[Site] = field(default_factory=Counter)
+
+    after: Counter[Source] = field(default_factory=Counter)
+    not_after: Counter[Source] = field(default_factory=Counter)
+
+    def stream(self, site: Site, streams: Iterable[int]) -> int | None:
+        """Choose among streams: most starts explained, newest never refuted, the one followed.
+
+        A wait that follows no collective is for none of them in particular, unless times say so.
+        """
+
+        def rank(stream: int) -> tuple[int, bool, bool, int]:
+            refuted = self.refuted[site, stream] > 0
+            return -self._fitting(site, stream), refuted, stream != site[0], stream
+
+        known = [
+            candidate
+            for candidate in streams
+            if site[0] is not None or self._fitting(site, candidate)
+        ]
+        return min(known, key=rank, default=None)
+
+    def takes_newest(self, site: Site, stream: int) -> bool:
+        """Whether such a wait is for the newest collective of a stream, not for the oldest."""
+        return site[0] is not None and not self.refuted[site, stream]
+
+    def is_behind(self, site: Site) -> bool:
+        """Whether a collective waits for the one launched before, not for compute."""
+        return self.closed and self.behind[site] > 0 and not self.not_behind[site]
+
+    def is_after(self, source: Source) -> bool:
+        """Whether a collective waits for compute: one launched from a side stream never began so.
+
+        One that did now and then was launched while another thread launched compute.
+        """
+        return self.after[source] > 0 or not self.not_after[source]
+
+    def _fitting(self, site: Site, stream: int) -> int:
+        """Count the starts explained that are not of another kind than the waits unexplained."""
+        newest = 0 if self.refuted[site, stream] else self.explained[site, stream, True]
+        return newest + self.explained[site, stream, False]
+
+
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _StreamWait:
     """A ``StreamWaitEvent``: when (s), and in which communication call.
 
     ``sequence`` is the number of the collective that it is for, if told;
@@ -130,7 +195,7 @@ class _Scan:
         self._latency = latency
         self._votes = votes
         self._last_compute: int | None = None
-        self._waiting: dict[int, list[_Wait]] = {}
+        self._waiting: dict[int, list[_StreamWait]] = {}
         self._behind: dict[int, list[int]] = {}
         self._launched_in: set[int] = set()
         self._pending: list[int] = []
@@ -140,7 +205,7 @@ class _Scan:
         self._just_recorded: set[int] = set()
         self._records = False
 
-    def run(self, calls: list[Call]) -> Iterator[Pair]:
+    def run(self, calls: list[RuntimeCall]) -> Iterator[Pair]:
         """Walk along all calls and yield ``(source, op)`` for the waits that ops have to obey."""
         for call in calls:
             if call.launched:
@@ -152,22 +217,24 @@ class _Scan:
             elif "DeviceSynchronize" in call.name:
                 self._pending.clear()
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: RuntimeCall) -> None:
         """Note an event recorded on some stream; the library's own are for its own use."""
         self._records = True
         if call.around is None:
             self._just_recorded.add(call.thread)
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: RuntimeCall) -> None:
         """Note a wait; NCCL's own, after its launch, concern its internal streams only."""
         recorded = call.thread in self._just_recorded and call.sequence is None
         self._just_recorded.discard(call.thread)
         if call.around not in self._launched_in:
             follows = self._follows.get(call.thread)
-            one = _Wait(call.start, call.around, call.sequence, recorded, follows, self._newest)
-            self._waiting.setdefault(call.thread, []).append(one)
+            wait = _StreamWait(
+                call.start, call.around, call.sequence, recorded, follows, self._newest
+            )
+            self._waiting.setdefault(call.thread, []).append(wait)
 
-    def _launch(self, call: Call) -> Iterator[Pair]:
+    def _launch(self, call: RuntimeCall) -> Iterator[Pair]:
         op, thread = call.launched[0], call.thread
         self._just_recorded.discard(thread)
         waiting = self._waiting.pop(thread, [])
@@ -183,7 +250,7 @@ class _Scan:
         self._last_compute = call.launched[-1]
         self._stream_of[thread] = self._ops.stream[op]
 
-    def _compute(self, op: int, thread: int, waiting: list[_Wait]) -> Iterator[Pair]:
+    def _compute(self, op: int, thread: int, waiting: list[_StreamWait]) -> Iterator[Pair]:
         """Spend the waits before a kernel, and those of the collectives launched behind them."""
         self._vote(op, waiting)
         for source, wait in self._joins(op, waiting):
@@ -192,7 +259,7 @@ class _Scan:
                 if wait.called < (self._ops.launched[collective] or 0.0):
                     yield source, collective
 
-    def _collective(self, call: Call, waiting: list[_Wait]) -> Iterator[Pair]:
+    def _collective(self, call: RuntimeCall, waiting: list[_StreamWait]) -> Iterator[Pair]:
         """Spend a collective's own wait on compute, or on the collective launched before it.
 
         In the second case the current stream is none of compute's but one that was made to wait
@@ -229,7 +296,7 @@ class _Scan:
             self._votes.after[source] += self._explains(compute, op)
         return self._votes.is_after(source)
 
-    def _vote(self, op: int, waiting: list[_Wait]) -> None:
+    def _vote(self, op: int, waiting: list[_StreamWait]) -> None:
         """Count what a start says of its wait; of several, it says only which was the last."""
         if self._votes.closed or len(waiting) != 1:
             return
@@ -242,14 +309,14 @@ class _Scan:
             stream = self._ops.stream[ended]
             newest = wait.newest.get(stream) == ended
             self._votes.explained[site, stream, newest] += 1
-        for stream, one in wait.newest.items():
-            self._votes.refuted[site, stream] += _contradicted(self._ops, one, op)
+        for stream, newest_there in wait.newest.items():
+            self._votes.refuted[site, stream] += _contradicted(self._ops, newest_there, op)
 
-    def _site(self, op: int, wait: _Wait) -> Site:
+    def _site(self, op: int, wait: _StreamWait) -> Site:
         stream = self._ops.stream
         return None if wait.follows is None else stream[wait.follows], stream[op]
 
-    def _left_by_others(self, op: int) -> Iterator[_Wait]:
+    def _left_by_others(self, op: int) -> Iterator[_StreamWait]:
         """Take over the waits of a thread that launched to this stream and has stopped launching.
 
         The stream waits, not the thread: backward's first kernel waits for forward's last wait.
@@ -258,7 +325,7 @@ class _Scan:
             if waiting and self._stream_of.get(thread) == self._ops.stream[op]:
                 yield from self._waiting.pop(thread)
 
-    def _issue(self, call: Call) -> None:
+    def _issue(self, call: RuntimeCall) -> None:
         if call.around is not None:
             self._launched_in.add(call.around)
         ops = self._ops.graph.ops
@@ -269,7 +336,7 @@ class _Scan:
         self._behind.setdefault(call.thread, []).extend(collectives)
         self._follows[call.thread] = collectives[-1]
 
-    def _joins(self, op: int, waiting: list[_Wait]) -> Iterator[tuple[int, _Wait]]:
+    def _joins(self, op: int, waiting: list[_StreamWait]) -> Iterator[tuple[int, _StreamWait]]:
         """Spend each wait on the op it was most likely for.
 
         The collective that the wait names; the other stream, if an event was recorded just before;
@@ -292,13 +359,17 @@ class _Scan:
     def _done(self, collective: int) -> int:
         """Strike a collective and those before it on its stream; returns how many others."""
         stream = self._ops.stream
-        place = self._pending.index(collective)
-        older = {one for one in self._pending[:place] if stream[one] == stream[collective]}
-        self._pending = [one for one in self._pending if one not in older and one != collective]
+        position = self._pending.index(collective)
+        older = {
+            pending for pending in self._pending[:position] if stream[pending] == stream[collective]
+        }
+        self._pending = [
+            pending for pending in self._pending if pending not in older and pending != collective
+        ]
         return len(older)
 
-    def _source(self, op: int, wait: _Wait, *, first: bool) -> int | None:
-        named = [one for one in self._pending if self._sequence(one) == wait.sequence]
+    def _source(self, op: int, wait: _StreamWait, *, first: bool) -> int | None:
+        named = [pending for pending in self._pending if self._sequence(pending) == wait.sequence]
         if wait.sequence is not None and named:
             return self._oldest(op, named)
         other = self._last_compute
@@ -316,12 +387,14 @@ class _Scan:
     def _sequence(self, op: int) -> int | None:
         return self._ops.graph.collectives[op].sequence
 
-    def _like_others(self, op: int, wait: _Wait) -> int | None:
+    def _like_others(self, op: int, wait: _StreamWait) -> int | None:
         """Take what like waits are for, unless the op's own times contradict it."""
         site, stream = self._site(op, wait), self._ops.stream
-        chosen = self._votes.stream(site, {stream[one] for one in self._pending} - {stream[op]})
+        chosen = self._votes.stream(
+            site, {stream[pending] for pending in self._pending} - {stream[op]}
+        )
         if chosen is not None:
-            there = [one for one in self._pending if stream[one] == chosen]
+            there = [pending for pending in self._pending if stream[pending] == chosen]
             newest = wait.newest.get(chosen)
             if newest in there and self._votes.takes_newest(site, chosen):
                 there = [newest]
@@ -332,21 +405,23 @@ class _Scan:
 
     def _oldest(self, op: int, pending: list[int]) -> int | None:
         """Take the oldest that did not end too late, if there is one; else the oldest."""
-        fits = (one for one in pending if not _contradicted(self._ops, one, op))
+        fits = (
+            collective for collective in pending if not _contradicted(self._ops, collective, op)
+        )
         return next(fits, next(iter(pending), None))
 
     def _explaining(self, op: int) -> int | None:
         """Find the collective that ended just before the op started, and after its launch."""
-        ended = [one for one in self._pending if self._explains(one, op)]
+        ended = [pending for pending in self._pending if self._explains(pending, op)]
         return max(ended, key=self._ops.end, default=None)
 
-    def _explains(self, one: int, op: int) -> bool:
+    def _explains(self, source: int, op: int) -> bool:
         """Whether an op, launched and with its stream free before, started as another ended."""
         ops = self._ops
         begun, due = ops.start(op), self._due(op)
-        if _contradicted(ops, one, op) or begun - ops.end(one) > EXPLAINED:
+        if _contradicted(ops, source, op) or begun - ops.end(source) > EXPLAINED:
             return False
-        return ops.end(one) > due and begun > due + STAMPS
+        return ops.end(source) > due and begun > due + STAMPS
 
     def _due(self, op: int) -> float:
         """When an op would have started without any wait (s)."""

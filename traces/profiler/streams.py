@@ -31,11 +31,11 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         last = _last(allowed)
         reason = _reason(ops, op, allowed, last)
         if reason == "unexplained":
-            found = _last_to_end(
+            inferred = _last_to_end(
                 ops, op, (end_times, ends), max(allowed.values(), default=math.inf)
             )
-            if found is not None:
-                allowed[found] = ops.ends[found]
+            if inferred is not None:
+                allowed[inferred] = ops.ends[inferred]
                 last = _last(allowed)
                 reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
         if reason == "unexplained":
@@ -58,10 +58,14 @@ def _stream_order(ops: DeviceOps) -> Waits:
         for op in order:
             limit, launched = ops.starts[op] + CONTRADICTED, ops.launched[op]
             allowed = math.inf if launched is None else launched
-            before = [one for one in unfollowed if ends[one[0]] <= limit and one[1] <= allowed]
-            waits[op] = {one for one, _ in before}
+            before = [
+                earlier
+                for earlier in unfollowed
+                if ends[earlier[0]] <= limit and earlier[1] <= allowed
+            ]
+            waits[op] = {earlier for earlier, _ in before}
             if len(before) < len(unfollowed):
-                unfollowed = [one for one in unfollowed if one not in before]
+                unfollowed = [earlier for earlier in unfollowed if earlier not in before]
             else:
                 unfollowed = []
             latest = max([called for _, called in before], default=-math.inf)
@@ -143,12 +147,12 @@ def _last_to_end(
     nearer to the cause of the delay than the host that launched long ago.
     """
     times, by_end = ends
-    place = bisect_right(times, ops.start(op)) - 1
-    while place >= 0 and times[place] > allowed:
-        candidate = by_end[place][1]
+    latest = bisect_right(times, ops.start(op)) - 1
+    while latest >= 0 and times[latest] > allowed:
+        candidate = by_end[latest][1]
         if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
             return candidate
-        place -= 1
+        latest -= 1
     return None
 
 

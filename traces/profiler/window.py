@@ -1,7 +1,4 @@
-"""Which part of a rank's trace is the step.
-
-Ranges of the host that mark prefill and decode, by their names.
-"""
+"""Which part of a rank's trace is the step, and which ranges of it are prefill and decode."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -44,7 +41,7 @@ def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
     TraceError
         If ranks hold different steps and none was named, or the named one is missing.
     """
-    numbers = [frozenset(one.number for one in rank.steps) for rank in ranks]
+    numbers = [frozenset(profiled.number for profiled in rank.steps) for rank in ranks]
     common = frozenset.intersection(*numbers)
     every = frozenset.union(*numbers)
     if not every:
@@ -90,7 +87,7 @@ def _of(rank: RankTrace, number: int) -> ProfilerStep:
     return next(step for step in rank.steps if step.number == number)
 
 
-def cut(rank: RankTrace, step: str) -> Window:
+def step_window(rank: RankTrace, step: str) -> Window:
     """Select a rank's events of a step (a number, or ``all``)."""
     start, end = _bounds(rank, step)
     host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))
@@ -124,7 +121,7 @@ def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.
 def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
     if rank.steps:
         chosen = rank.steps if step == ALL else (_of(rank, int(step)),)
-        return min(one.start for one in chosen), max(one.end for one in chosen)
+        return min(profiled.start for profiled in chosen), max(profiled.end for profiled in chosen)
     starts = [column.start.min() for column in (rank.host, rank.device) if len(column)]
     ends = [column.end.max() for column in (rank.host, rank.device) if len(column)]
     if not starts:
@@ -146,8 +143,8 @@ def phase_of(name: str) -> str | None:
     >>> phase_of("decode_step 3"), phase_of("Prefill"), phase_of("decoder layer")
     ('decode', 'prefill', None)
     """
-    found = [phase for phase, word in _WORDS.items() if word.search(name)]
-    return found[0] if len(found) == 1 else None
+    marked = [phase for phase, word in _WORDS.items() if word.search(name)]
+    return marked[0] if len(marked) == 1 else None
 
 
 def rank_phases(trace: RankTrace, window: Window, shift: float) -> Iterator[Phase]:

@@ -15,7 +15,7 @@ import msgspec
 
 from simulator.errors import shown
 from traces.core.events import CommRecord, ProcessGroup
-from traces.pytorch_et.schema import Node, Value
+from traces.pytorch_et.schema import EtArgument, EtNode
 from traces.pytorch_et.tensors import tensors_in
 
 PARAM_COMMS = "record_param_comms"
@@ -56,7 +56,7 @@ def is_init(name: str) -> bool:
     return _INIT in name
 
 
-def communication(row: int, node: Node) -> EtComm | None:
+def communication(row: int, node: EtNode) -> EtComm | None:
     """Read a ``record_param_comms``; None for any other node."""
     if node.name != PARAM_COMMS:
         return None
@@ -67,12 +67,12 @@ def communication(row: int, node: Node) -> EtComm | None:
     return EtComm(row, record)
 
 
-def process_groups(node: Node) -> list[tuple[ProcessGroup, str]]:
+def process_groups(node: EtNode) -> list[tuple[ProcessGroup, str]]:
     """Read the groups that a node lists, each with the pointer that calls may name it by.
 
     A group without ranks is of all of them.
     """
-    found = []
+    groups = []
     for value, _, _ in node.input_values()[:1]:
         if not isinstance(value, str):
             raise ValueError(f"process groups: {shown(value)} is no text")  # noqa: TRY004 - of the file
@@ -83,21 +83,21 @@ def process_groups(node: Node) -> list[tuple[ProcessGroup, str]]:
                 raise ValueError(f"process groups: {size} is no number of ranks")
             every = ranks or tuple(range(size)) or None
             group = ProcessGroup(str(config.pg_name), config.pg_desc, size, every)
-            found.append((group, "" if config.backend_id is None else str(config.backend_id)))
-    return found
+            groups.append((group, "" if config.backend_id is None else str(config.backend_id)))
+    return groups
 
 
-def _by_position(inputs: Sequence[Value], outputs: Sequence[Value]) -> CommRecord:
-    tensors = [one for one in inputs if "Tensor" in one[2]]
-    rest = [one for one in inputs if "Tensor" not in one[2]]
+def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) -> CommRecord:
+    tensors = [argument for argument in inputs if "Tensor" in argument[2]]
+    rest = [argument for argument in inputs if "Tensor" not in argument[2]]
     if len(rest) < _ARGUMENTS:
         return CommRecord(collective="", in_elements=_elements(tensors), dtype=_dtype(tensors))
     values = [value for value, _, _ in rest]
     sequence = values[0][0] if isinstance(values[0], list) and values[0] else values[0]
     key, label = _group(values[1])
-    told = isinstance(values[3], str)
+    named = isinstance(values[3], str)
     return CommRecord(
-        collective=values[3] if told else "",
+        collective=values[3] if named else "",
         in_elements=_elements(tensors),
         out_elements=_elements(outputs),
         dtype=_dtype([*tensors, *outputs]),
@@ -110,7 +110,7 @@ def _by_position(inputs: Sequence[Value], outputs: Sequence[Value]) -> CommRecor
     )
 
 
-def _by_name(node: Node, known: CommRecord) -> CommRecord:
+def _by_name(node: EtNode, known: CommRecord) -> CommRecord:
     """Take what the attributes say before what stands at a position."""
     size = _whole(node.attribute("pg_size"))
     sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
@@ -128,9 +128,11 @@ def _by_name(node: Node, known: CommRecord) -> CommRecord:
     )
 
 
-def _spaced(node: Node, size: int | None) -> tuple[int, ...] | None:
+def _spaced(node: EtNode, size: int | None) -> tuple[int, ...] | None:
     """Tell a group's ranks where they are evenly spaced: first rank and stride."""
-    first, stride = (_whole(node.attribute(f"global_rank_{one}")) for one in ("start", "stride"))
+    first, stride = (
+        _whole(node.attribute(f"global_rank_{field}")) for field in ("start", "stride")
+    )
     if first is None or stride is None or size is None or not 0 < size <= _MOST_RANKS:
         return None
     return tuple(range(first, first + stride * size, stride)) if stride > 0 and first >= 0 else None
@@ -144,15 +146,15 @@ def _group(value: Any) -> tuple[str, str]:
     return ("", "") if value in (0, "0", "") else (str(value), "")
 
 
-def _elements(values: Sequence[Value]) -> int | None:
+def _elements(values: Sequence[EtArgument]) -> int | None:
     """Count the elements of all tensors in values; None where there is none."""
-    found = [tensor for value, _, _ in values for tensor in tensors_in(value)]
-    return sum(tensor[3] for tensor in found) if found else None
+    tensors = [tensor for value, _, _ in values for tensor in tensors_in(value)]
+    return sum(tensor[3] for tensor in tensors) if tensors else None
 
 
-def _dtype(values: Sequence[Value]) -> str:
-    found = {name for _, _, kind in values for name in _DTYPE.findall(kind)}
-    return found.pop() if len(found) == 1 else ""
+def _dtype(values: Sequence[EtArgument]) -> str:
+    dtypes = {name for _, _, kind in values for name in _DTYPE.findall(kind)}
+    return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def _whole(value: Any) -> int | None:

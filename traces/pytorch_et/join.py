@@ -1,4 +1,4 @@
-"""An Execution Trace and the profiler's trace of the same rank, joined.
+"""Execution Traces and the profiler's traces of the same ranks, joined.
 
 Both record the same operators in the same order, the one what they are given, the other when they
 ran and what they launched. The profiler's ``External id`` counts operators as the Execution
@@ -8,20 +8,28 @@ such operator around its launch.
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from simulator.errors import TraceError
-from traces.core.events import CommRecord, HostKind, Longs, RankTrace
-from traces.profiler.comms import is_collective, join
-from traces.profiler.launches import launch_rows
-from traces.pytorch_et.reader import ExecutionTrace
-
-_DISTANCES = 64
-"""Most distances between the two counts that are tried; each time one skips something is one."""
-_LEAST = 0.5
-"""Fewer nodes with an event than this share: not the same rank, or not the same run."""
+from traces.core.comm_kernels import communicates
+from traces.core.events import (
+    EXECUTION_TRACE,
+    CommRecord,
+    HostKind,
+    Job,
+    Longs,
+    RankTrace,
+    launch_rows,
+    merged_record,
+)
+from traces.core.files import HEAD, unpack
+from traces.core.rank_names import rank_in_name, unknown_rank
+from traces.core.sniff import is_execution_trace
+from traces.pytorch_et.reader import ExecutionTrace, parse_execution_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +47,14 @@ class CommLinks:
 
 
 @dataclass(frozen=True, eq=False)
-class Linked:
-    """How the traces of a rank go together.
+class JoinedRank:
+    """How the Execution Trace and the profiler's trace of a rank go together.
 
     ``host_node`` and ``device_node`` are, by host and device event, the row of its node, -1 where
     it has none; ``unlinked_kernels`` counts those by name.
     """
 
-    trace: ExecutionTrace
+    execution: ExecutionTrace
     rank: RankTrace
     host_node: Longs
     device_node: Longs
@@ -58,7 +66,92 @@ class Linked:
     comms: CommLinks
 
 
-def link(trace: ExecutionTrace, rank: RankTrace) -> Linked:
+def has_execution_traces(job: Job) -> bool:
+    """Whether Execution Traces lie beside the files that were read, and were not used."""
+    return any(skip.reason == EXECUTION_TRACE for skip in job.skipped)
+
+
+def with_execution_traces(job: Job) -> Job:
+    """Let Execution Traces beside the profiler's files add to their ranks what they know.
+
+    A file's rank is the number in its name, or the only one there is. A file that is damaged, of
+    another run or of a rank that is not there does no harm: it stays skipped, with the reason.
+    Groups are taken only where every rank has a file.
+    """
+    files = [skip.file for skip in job.skipped if skip.reason == EXECUTION_TRACE]
+    if not files:
+        return job
+    joined, refused = _joined(job.ranks, files)
+    complete = len(joined) == len(job.ranks)
+    more = {one.rank.file: enriched(one, groups=complete) for one in joined}
+    skipped = tuple(
+        replace(skip, reason=refused.get(skip.file, skip.reason))
+        for skip in job.skipped
+        if skip.file in refused or skip.file not in files
+    )
+    return replace(
+        job,
+        ranks=tuple(more.get(rank.file, rank) for rank in job.ranks),
+        skipped=skipped,
+        notes=(*job.notes, _note(joined)) if joined else job.notes,
+    )
+
+
+def _joined(
+    ranks: Sequence[RankTrace], files: Sequence[Path]
+) -> tuple[list[JoinedRank], dict[Path, str]]:
+    """Join files with their ranks; return also why which file was not used."""
+    by_number = {rank.rank: rank for rank in ranks}
+    refused: dict[Path, str] = {}
+    joined: list[JoinedRank] = []
+    for file in files:
+        try:
+            data = unpack(file)
+            if is_execution_trace(data[:HEAD]):
+                number = _rank(file, by_number, {one.rank.rank for one in joined})
+                joined.append(join_traces(parse_execution_trace(file, data), by_number[number]))
+        except TraceError as error:
+            refused[file] = str(error).removeprefix(f"{file}: ")
+    used = {one.execution.file for one in joined}
+    refused |= dict.fromkeys(set(files) - used - refused.keys(), EXECUTION_TRACE)
+    return joined, refused
+
+
+def _rank(file: Path, ranks: Mapping[int, RankTrace], done: set[int]) -> int:
+    number = next(iter(ranks)) if len(ranks) == 1 else rank_in_name(file)
+    if number is None:
+        raise unknown_rank(file)
+    if number not in ranks:
+        raise TraceError(
+            f"{file}: an execution trace of rank {number}, which has no profiler trace"
+        )
+    if number in done:
+        raise TraceError(f"{file}: a second execution trace of rank {number}")
+    return number
+
+
+def _note(joined: Sequence[JoinedRank]) -> str:
+    """Say how well they fit, in numbers that add up."""
+    kernels = sum(one.kernels for one in joined)
+    linked = sum(one.kernels_linked for one in joined)
+    comms = [one.comms for one in joined]
+    host_only = sum(sum(links.host_only.values()) for links in comms)
+    lost = sum(sum(links.unlinked.values()) for links in comms)
+    names = sorted({name for one in joined for name in one.unlinked_kernels})
+    note = (
+        f"{len(joined)} execution traces used: {linked} of {kernels} kernels linked to their "
+        f"operator; of {sum(links.records for links in comms)} communication records "
+        f"{sum(links.with_kernel for links in comms)} have a kernel, {host_only} are the host's "
+        f"alone, {lost} are not in the profiler's trace"
+    )
+    return note + (f"; not linked: {', '.join(name[:40] for name in names[:5])}" if names else "")
+
+
+_LEAST = 0.5
+"""Fewer nodes with an event than this share: not the same rank, or not the same run."""
+
+
+def join_traces(execution: ExecutionTrace, rank: RankTrace) -> JoinedRank:
     """Link the nodes of an Execution Trace with a rank's events.
 
     Raises
@@ -66,19 +159,19 @@ def link(trace: ExecutionTrace, rank: RankTrace) -> Linked:
     TraceError
         If less than half of the nodes have an event: the two are not of one rank and run.
     """
-    host_node = _host_nodes(trace, rank)
-    nodes = int((trace.record > 0).sum())
+    host_node = _host_nodes(execution, rank)
+    nodes = int((execution.record > 0).sum())
     linked = int((host_node >= 0).sum())
     if linked < _LEAST * nodes or not linked:
         raise TraceError(
-            f"{trace.file}: {linked} of {nodes} operators are also in {rank.file}: "
+            f"{execution.file}: {linked} of {nodes} operators are also in {rank.file}: "
             "they are not of one rank and one run"
         )
     device_node = _device_nodes(rank, host_node)
     kernels = ~rank.device.copy
     lost = kernels & (device_node < 0)
-    return Linked(
-        trace=trace,
+    return JoinedRank(
+        execution=execution,
         rank=rank,
         host_node=host_node,
         device_node=device_node,
@@ -87,46 +180,46 @@ def link(trace: ExecutionTrace, rank: RankTrace) -> Linked:
         kernels=int(kernels.sum()),
         kernels_linked=int((kernels & ~lost).sum()),
         unlinked_kernels=dict(Counter(rank.names[name] for name in rank.device.name[lost])),
-        comms=_comm_links(trace, rank, host_node, device_node),
+        comms=_comm_links(execution, rank, host_node, device_node),
     )
 
 
-def enriched(linked: Linked, *, groups: bool = True) -> RankTrace:
+def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
     """Return the rank with what the Execution Trace adds: groups, sizes, dtypes.
 
     Nothing that the profiler recorded is changed. Without ``groups`` they are left as they are:
     ranks of which only some name a group would not be matched.
     """
-    trace, rank = linked.trace, linked.rank
-    record_of = {one.row: one.record for one in trace.comms}
+    execution, rank = joined.execution, joined.rank
+    record_of = {comm.row: comm.record for comm in execution.comms}
     comms = list(rank.comms)
     comm = rank.host.comm.copy()
-    for row in np.flatnonzero(linked.host_node >= 0).tolist():
-        told = record_of.get(int(linked.host_node[row]))
-        if told is None:
+    for row in np.flatnonzero(joined.host_node >= 0).tolist():
+        record = record_of.get(int(joined.host_node[row]))
+        if record is None:
             continue
-        told = _with_ranks(told, trace) if groups else _without_group(told)
+        record = _with_ranks(record, execution) if groups else _without_group(record)
         if comm[row] >= 0:
-            told = _filled(comms[comm[row]], told)
-        if comm[row] < 0 or told != comms[comm[row]]:
+            record = _filled(comms[comm[row]], record)
+        if comm[row] < 0 or record != comms[comm[row]]:
             comm[row] = len(comms)
-            comms.append(told)
-    known = {**trace.groups, **rank.groups} if groups else rank.groups
+            comms.append(record)
+    known = {**execution.groups, **rank.groups} if groups else rank.groups
     host = replace(rank.host, comm=comm)
     return replace(rank, host=host, comms=tuple(comms), groups=known)
 
 
-def _filled(known: CommRecord, told: CommRecord) -> CommRecord:
+def _filled(known: CommRecord, record: CommRecord) -> CommRecord:
     """Fill in what the profiler's record leaves open; elements only of the same dtype."""
-    if known.dtype and told.dtype and known.dtype != told.dtype:
-        told = replace(told, in_elements=None, out_elements=None)
-    if not known.group_ranks and told.group_ranks:
+    if known.dtype and record.dtype and known.dtype != record.dtype:
+        record = replace(record, in_elements=None, out_elements=None)
+    if not known.group_ranks and record.group_ranks:
         known = replace(known, group_key="")  # a pointer, where the Execution Trace has a name
-    return join([known, told])
+    return merged_record([known, record])
 
 
-def _with_ranks(record: CommRecord, trace: ExecutionTrace) -> CommRecord:
-    group = trace.groups.get(record.group_key)
+def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:
+    group = execution.groups.get(record.group_key)
     if group is None or record.group_ranks is not None:
         return record
     label = record.group_label or group.label
@@ -137,41 +230,45 @@ def _without_group(record: CommRecord) -> CommRecord:
     return replace(record, group_key="", group_label="", group_ranks=None, group_size=None)
 
 
-def _host_nodes(trace: ExecutionTrace, rank: RankTrace) -> Longs:
+def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
     """Find the node of each host event: same name, and ids apart as most are."""
     host = rank.host
     rows = np.flatnonzero((host.kind != HostKind.RUNTIME) & (host.external >= 0))
-    found = np.full(len(host), -1, dtype=np.int64)
-    nodes = np.flatnonzero(trace.record > 0)
-    index = {name: number for number, name in enumerate(trace.names)}
+    node_of = np.full(len(host), -1, dtype=np.int64)
+    nodes = np.flatnonzero(execution.record > 0)
+    index = {name: number for number, name in enumerate(execution.names)}
     names = np.array([index.get(name, -1) for name in rank.names] or [-1], dtype=np.int64)
     order = np.argsort(host.external[rows], kind="stable")
     rows = rows[order]
     ids = host.external[rows]
     free = np.ones(len(nodes), dtype=np.bool_)
-    for distance in _distances(trace, nodes, ids, names[host.name[rows]]):
+    for distance in _distances(execution, nodes, ids, names[host.name[rows]]):
         if not free.any() or not len(rows):
             break
-        wanted = trace.record[nodes] + distance
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        row = rows[place]
-        fits = free & (ids[place] == wanted) & (names[host.name[row]] == trace.name[nodes])
-        fits &= found[row] < 0
-        found[row[fits]] = nodes[fits]
+        wanted = execution.record[nodes] + distance
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        row = rows[at]
+        fits = free & (ids[at] == wanted) & (names[host.name[row]] == execution.name[nodes])
+        fits &= node_of[row] < 0
+        node_of[row[fits]] = nodes[fits]
         free &= ~fits
-    return found
+    return node_of
 
 
-def _distances(trace: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs) -> list[int]:
+_DISTANCES = 64
+"""Most distances between the two counts that are tried; each time one skips something is one."""
+
+
+def _distances(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs) -> list[int]:
     """List how far apart the two counts are, the most frequent first.
 
     Read from the n-th node of a name and the n-th event of that name.
     """
     votes: Counter[int] = Counter()
-    order = np.argsort(trace.record[nodes], kind="stable")
+    order = np.argsort(execution.record[nodes], kind="stable")
     nodes = nodes[order]
-    for name in np.intersect1d(trace.name[nodes], names).tolist():
-        mine = trace.record[nodes[trace.name[nodes] == name]]
+    for name in np.intersect1d(execution.name[nodes], names).tolist():
+        mine = execution.record[nodes[execution.name[nodes] == name]]
         theirs = ids[names == name]
         both = min(len(mine), len(theirs))
         # From either end: what only one recorded is at one of them as a rule.
@@ -189,18 +286,18 @@ def _device_nodes(rank: RankTrace, host_node: Longs) -> Longs:
     host, device = rank.host, rank.device
     launch = launch_rows(rank)
     around = _innermost(rank, host_node)
-    found = np.where(launch >= 0, around[launch], -1)
+    node_of = np.where(launch >= 0, around[launch], -1)
     known = np.flatnonzero(host_node >= 0)
     by_id = dict(zip(host.external[known].tolist(), host_node[known].tolist(), strict=True))
     for row in np.flatnonzero((launch < 0) & (device.external >= 0)).tolist():
-        found[row] = by_id.get(int(device.external[row]), -1)
-    return found
+        node_of[row] = by_id.get(int(device.external[row]), -1)
+    return node_of
 
 
 def _innermost(rank: RankTrace, host_node: Longs) -> Longs:
     """Find, for each host event, the node of the innermost linked event around its start."""
     host = rank.host
-    found = np.full(len(host), -1, dtype=np.int64)
+    node_of = np.full(len(host), -1, dtype=np.int64)
     open_events: dict[int, list[tuple[float, int]]] = {}
     columns = (host.thread.tolist(), host.start.tolist(), host.end.tolist(), host_node.tolist())
     for row, (thread, start, end, node) in enumerate(zip(*columns, strict=True)):
@@ -209,30 +306,30 @@ def _innermost(rank: RankTrace, host_node: Longs) -> Longs:
             stack.pop()
         if node >= 0:
             stack.append((end, node))
-        found[row] = stack[-1][1] if stack else -1
-    return found
+        node_of[row] = stack[-1][1] if stack else -1
+    return node_of
 
 
 def _comm_links(
-    trace: ExecutionTrace, rank: RankTrace, host_node: Longs, device_node: Longs
+    execution: ExecutionTrace, rank: RankTrace, host_node: Longs, device_node: Longs
 ) -> CommLinks:
-    names = [i for i, name in enumerate(rank.names) if is_collective(name)]
+    names = [i for i, name in enumerate(rank.names) if communicates(name)]
     launched = np.unique(device_node[np.isin(rank.device.name, names)])
     carrying: set[int] = set()
     for node in launched.tolist():
         above = node
         while above >= 0 and above not in carrying:
             carrying.add(above)
-            above = int(trace.parent[above])
+            above = int(execution.parent[above])
     linked = set(host_node.tolist())
     with_kernel, host_only, unlinked = 0, Counter[str](), Counter[str]()
-    for one in trace.comms:
-        word = one.record.collective or "(no word)"
-        if one.row not in linked:
+    for comm in execution.comms:
+        word = comm.record.collective or "(no word)"
+        if comm.row not in linked:
             unlinked[word] += 1
-        elif one.row in carrying:
+        elif comm.row in carrying:
             with_kernel += 1
         else:
-            alone = one.record.group_size == 1
+            alone = comm.record.group_size == 1
             host_only[f"{word} of a rank with itself" if alone else word] += 1
-    return CommLinks(len(trace.comms), with_kernel, dict(host_only), dict(unlinked))
+    return CommLinks(len(execution.comms), with_kernel, dict(host_only), dict(unlinked))

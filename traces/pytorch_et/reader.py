@@ -1,11 +1,9 @@
-"""The reader of PyTorch Execution Traces: what the host's program is, without times.
+"""PyTorch Execution Traces: what the host's program is, without times, and a summary of it.
 
 ``torch.profiler.ExecutionTraceObserver`` writes one JSON per rank: a node per operator, with what
 it was called by, the tensors it read and wrote, and of a communication call its group and sizes.
 Schemas 1.0.1 (fields on the node) to 1.1.1-chakra.0.0.4 (fields in ``attrs``) are read; plain, gzip
 or in a ``.tgz``. Nodes are numbered in the order in which they began.
-
-What an Execution Trace holds, as a value that can be printed.
 """
 
 import math
@@ -20,18 +18,14 @@ import numpy as np
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
-from traces.core.columns import Table
+from traces.core.columns import ValueIndex
 from traces.core.events import Ints, Longs, ProcessGroup
 from traces.core.files import unpack
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_tar
 from traces.pytorch_et.comm import EtComm, communication, is_init, process_groups
-from traces.pytorch_et.schema import Header, Node, decode
+from traces.pytorch_et.schema import EtDocument, EtNode, decode_document
 from traces.pytorch_et.tensors import TensorRows, Tensors, data_edges
-
-_LIMIT = 1 << 31
-"""Bytes of one trace in an archive; larger ones are written as they are."""
-_FIELDS = ("fw_parent", "rf_id", "tid", "scope")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,24 +59,7 @@ class ExecutionTrace:
         return len(self.id)
 
 
-def load(path: Path, step: str) -> Loaded:
-    """Refuse to replay what has no times, and say what is there.
-
-    Raises
-    ------
-    TraceError
-        Always.
-    """
-    found = read_all(path)
-    nodes, records = sum(len(one) for one in found), sum(len(one.comms) for one in found)
-    raise TraceError(
-        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
-        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
-        "run and put it beside"
-    )
-
-
-def read(path: Path) -> ExecutionTrace:
+def read_execution_trace(path: Path) -> ExecutionTrace:
     """Read one rank's trace.
 
     Raises
@@ -90,13 +67,13 @@ def read(path: Path) -> ExecutionTrace:
     TraceError
         If the file cannot be read, is damaged, is none, or holds several.
     """
-    found = read_all(path)
-    if len(found) != 1:
-        raise TraceError(f"{path}: holds {len(found)} execution traces: unpack it")
-    return found[0]
+    traces = read_execution_traces(path)
+    if len(traces) != 1:
+        raise TraceError(f"{path}: holds {len(traces)} execution traces: unpack it")
+    return traces[0]
 
 
-def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
+def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
     """Read the traces of a file: several where it is an archive (``.tgz``)."""
     if path.is_dir():
         raise TraceError(
@@ -105,43 +82,67 @@ def read_all(path: Path) -> tuple[ExecutionTrace, ...]:
         )
     data = unpack(path)
     if not is_tar(data):
-        return (parse(path, data),)
-    return tuple(parse(path / name, piece) for name, piece in _members(path, data))
+        return (parse_execution_trace(path, data),)
+    return tuple(parse_execution_trace(path / name, piece) for name, piece in _members(path, data))
+
+
+def refuse_to_replay(path: Path, step: str) -> Loaded:
+    """Refuse to replay what has no times, and say what is there.
+
+    Raises
+    ------
+    TraceError
+        Always.
+    """
+    traces = read_execution_traces(path)
+    nodes, records = sum(len(trace) for trace in traces), sum(len(trace.comms) for trace in traces)
+    raise TraceError(
+        f"{path}: an execution trace ({nodes} nodes, {records} communication records) has no "
+        f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
+        "run and put it beside"
+    )
+
+
+_LIMIT = 1 << 31
+"""Bytes of one trace in an archive; larger ones are written as they are."""
 
 
 def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
     """Read an archive's JSON files, not what macOS puts beside them (``._name``)."""
-    found = []
+    members = []
     try:
         with tarfile.open(fileobj=BytesIO(data), mode="r:") as archive:
             for member in archive:
                 named = Path(member.name).name
                 if member.isfile() and named.endswith(".json") and not named.startswith("._"):
                     piece = archive.extractfile(member)
-                    found.append((member.name, piece.read(_LIMIT) if piece else b""))
+                    members.append((member.name, piece.read(_LIMIT) if piece else b""))
     except (tarfile.TarError, ValueError, EOFError, OSError) as error:
         raise TraceError(f"{path}: the archive is damaged: {error}") from error
-    if not found:
+    if not members:
         raise TraceError(f"{path}: no JSON file in this archive")
-    return found
+    return members
 
 
-def parse(path: Path, data: bytes) -> ExecutionTrace:
-    """Do what :func:`read` does, with a file that is in memory and unpacked."""
-    header = decode(path, data)
+def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:
+    """Do what :func:`read_execution_trace` does, with a file that is in memory and unpacked."""
+    header = decode_document(path, data)
     nodes = sorted(header.nodes, key=lambda node: node.id)
-    reading = _Reading(path)
+    reading = _NodeReading(path)
     for row, node in enumerate(nodes):
         reading.add(row, node)
     return reading.finish(header, nodes)
 
 
-class _Reading:
+_FIELDS = ("fw_parent", "rf_id", "tid", "scope")
+
+
+class _NodeReading:
     """What the nodes of one file fill; made, filled and thrown away."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._names: Table[str] = Table()
+        self._names: ValueIndex[str] = ValueIndex()
         self._name: list[int] = []
         self._told: list[list[int]] = []
         self._inputs, self._outputs = TensorRows(), TensorRows()
@@ -150,7 +151,7 @@ class _Reading:
         self._keys: dict[str, str] = {}
         self._unused: Counter[str] = Counter()
 
-    def add(self, row: int, node: Node) -> None:
+    def add(self, row: int, node: EtNode) -> None:
         """Take in one node, or raise a :class:`TraceError` that names it."""
         try:
             self._name.append(self._names(node.name))
@@ -159,24 +160,24 @@ class _Reading:
             self._outputs.add(row, node.output_values())
             if is_init(node.name):
                 self._init(node)
-            found = communication(row, node)
-            if found is not None:
-                self._comms.append(found)
+            comm = communication(row, node)
+            if comm is not None:
+                self._comms.append(comm)
         except (ValueError, OverflowError, RecursionError) as error:
             raise TraceError(f"{self._path}: node {node.id} {node.name[:60]!r}: {error}") from error
 
-    def _init(self, node: Node) -> None:
+    def _init(self, node: EtNode) -> None:
         for group, pointer in process_groups(node):
             self._groups[group.key] = group
             if pointer:
                 self._keys[pointer] = group.key
 
-    def finish(self, header: Header, nodes: list[Node]) -> ExecutionTrace:
+    def finish(self, header: EtDocument, nodes: list[EtNode]) -> ExecutionTrace:
         """Make the columns."""
         try:
             ids = np.array([node.id for node in nodes], dtype=np.int64)
             parents = np.array([node.calls_from for node in nodes], dtype=np.int64)
-            told = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
+            fields = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
         except OverflowError as error:
             raise TraceError(f"{self._path}: a node's id or field is no 64-bit number") from error
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
@@ -188,15 +189,15 @@ class _Reading:
             process=header.pid,
             id=ids,
             parent=self._rows(ids, parents, "nodes whose caller is missing"),
-            forward_parent=self._rows(ids, told[0], "nodes whose forward is missing"),
-            record=told[1],
-            thread=told[2],
-            scope=told[3].astype(np.int32),
+            forward_parent=self._rows(ids, fields[0], "nodes whose forward is missing"),
+            record=fields[1],
+            thread=fields[2],
+            scope=fields[3].astype(np.int32),
             name=np.array(self._name, dtype=np.int32),
             names=tuple(self._names.index),
             inputs=self._inputs.columns(),
             outputs=self._outputs.columns(),
-            comms=tuple(one.with_key(self._keys) for one in self._comms),
+            comms=tuple(comm.with_key(self._keys) for comm in self._comms),
             groups=self._groups,
             unused=dict(self._unused),
         )
@@ -205,12 +206,12 @@ class _Reading:
         """Map ids to rows; what is missing, or began after the node itself, is counted."""
         if not len(ids):
             return ids
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        found = (ids[place] == wanted) & (wanted < ids)
-        broken = ~found & (wanted != 0) & (wanted != ids)
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        known = (ids[at] == wanted) & (wanted < ids)
+        broken = ~known & (wanted != 0) & (wanted != ids)
         if broken.any():
             self._unused[lost] += int(broken.sum())
-        return np.where(found, place, -1)
+        return np.where(known, at, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +243,10 @@ class EtSummary:
     @property
     def records(self) -> int:
         """Communication records in all."""
-        return sum(one.count for one in self.calls)
+        return sum(call.count for call in self.calls)
 
 
-def summary(trace: ExecutionTrace) -> EtSummary:
+def execution_summary(trace: ExecutionTrace) -> EtSummary:
     """Count what a trace holds."""
     names = Counter(trace.names[name] for name in trace.name[trace.record > 0].tolist())
     calls = Counter(_call(trace, index) for index in range(len(trace.comms)))
@@ -269,9 +270,9 @@ def _call(trace: ExecutionTrace, index: int) -> tuple[str, str, int | None, floa
     """Key of a call; a size of -1 is unknown, because NaN equals nothing."""
     record = trace.comms[index].record
     elements = max(record.in_elements or 0, record.out_elements or 0)
-    told = record.in_elements is not None or record.out_elements is not None
+    sized = record.in_elements is not None or record.out_elements is not None
     try:
-        size = float(elements * bytes_per_element(record.dtype)) if told else -1.0
+        size = float(elements * bytes_per_element(record.dtype)) if sized else -1.0
     except WorkloadError:
         size = -1.0
     group = record.group_label or record.group_key

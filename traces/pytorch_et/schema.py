@@ -15,18 +15,18 @@ from simulator.errors import TraceError, shown
 from traces.core.sniff import is_execution_trace
 
 _NO_VALUES = Raw(b"[]")
-Value = tuple[Any, Any, str]
+EtArgument = tuple[Any, Any, str]
 """An argument: its value, its shape and its type as text, ``Tensor(c10::Half)``."""
 
 
-class Attribute(Struct):
+class EtAttribute(Struct):
     """One of a node's ``attrs``."""
 
     name: str
     value: Any = None
 
 
-class Node(Struct):
+class EtNode(Struct):
     """A node as it is in the file."""
 
     id: int
@@ -44,7 +44,7 @@ class Node(Struct):
     input_types: list[str] = []
     output_shapes: list[Any] = []
     output_types: list[str] = []
-    attrs: list[Attribute] = []
+    attrs: list[EtAttribute] = []
 
     @property
     def calls_from(self) -> int:
@@ -53,7 +53,7 @@ class Node(Struct):
 
     def attribute(self, name: str) -> Any:
         """Return a value of ``attrs``, None where there is none."""
-        return next((one.value for one in self.attrs if one.name == name), None)
+        return next((attribute.value for attribute in self.attrs if attribute.name == name), None)
 
     def field(self, name: str) -> int:
         """Return a whole number from the node or its attributes; 0 where it is missing."""
@@ -65,24 +65,24 @@ class Node(Struct):
             raise ValueError(f"field {name!r}: {shown(value)} is not an integer")
         return value
 
-    def input_values(self) -> list[Value]:
+    def input_values(self) -> list[EtArgument]:
         """Return the arguments."""
         return _values(self.inputs, self.input_shapes, self.input_types, "inputs")
 
-    def output_values(self) -> list[Value]:
+    def output_values(self) -> list[EtArgument]:
         """Return what it returned."""
         return _values(self.outputs, self.output_shapes, self.output_types, "outputs")
 
 
-class Header(Struct):
+class EtDocument(Struct):
     """The file."""
 
     schema: str
     pid: int
-    nodes: list[Node]
+    nodes: list[EtNode]
 
 
-class _Values(Struct):
+class _ArgumentLists(Struct):
     """Inputs or outputs of the newer schemas."""
 
     values: list[Any] = []
@@ -90,12 +90,12 @@ class _Values(Struct):
     types: list[str] = []
 
 
-_DECODER = msgspec.json.Decoder(Header)
-_NEW = msgspec.json.Decoder(_Values)
+_DECODER = msgspec.json.Decoder(EtDocument)
+_NEW = msgspec.json.Decoder(_ArgumentLists)
 _OLD = msgspec.json.Decoder(list[Any])
 
 
-def decode(path: Path, data: bytes) -> Header:
+def decode_document(path: Path, data: bytes) -> EtDocument:
     """Read a file's JSON.
 
     Raises
@@ -114,7 +114,7 @@ def decode(path: Path, data: bytes) -> Header:
         raise TraceError(f"{path}: the JSON ({len(data)} bytes) is broken: {error}") from error
 
 
-def _values(raw: Raw, shapes: list[Any], types: list[str], which: str) -> list[Value]:
+def _values(raw: Raw, shapes: list[Any], types: list[str], which: str) -> list[EtArgument]:
     if bytes(raw).lstrip()[:1] == b"{":
         read = _NEW.decode(raw)
         values, shapes, types = read.values, read.shapes, read.types

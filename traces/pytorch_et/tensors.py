@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.errors import shown
 from traces.core.events import Longs
-from traces.pytorch_et.schema import Value
+from traces.pytorch_et.schema import EtArgument
 
 _FIELDS = 5
 
@@ -42,7 +42,7 @@ class TensorRows:
     def __init__(self) -> None:
         self._flat = array("q")
 
-    def add(self, row: int, values: list[Value]) -> None:
+    def add(self, row: int, values: list[EtArgument]) -> None:
         """Take in the tensors among a node's values."""
         for value, _, kind in values:
             if "Tensor" in kind:
@@ -85,12 +85,12 @@ def data_edges(inputs: Tensors, outputs: Tensors, parent: Longs) -> tuple[Longs,
     pairs: dict[tuple[int, int], None] = {}
     for node, storage in zip(inputs.node.tolist(), inputs.storage.tolist(), strict=True):
         known = writers.get(storage, []) if storage else []
-        place = places.get(storage, 0)
-        while place < len(known) and known[place] < node:
-            place += 1
-        places[storage] = place
+        written = places.get(storage, 0)
+        while written < len(known) and known[written] < node:
+            written += 1
+        places[storage] = written
         source = next(
-            (known[i] for i in range(place - 1, -1, -1) if known[i] not in above(node)), -1
+            (known[i] for i in range(written - 1, -1, -1) if known[i] not in above(node)), -1
         )
         if source >= 0:
             pairs[source, node] = None
@@ -107,9 +107,9 @@ class _Ancestors:
 
     def __call__(self, node: int) -> frozenset[int]:
         if self._last[0] != node:
-            found, above = set(), self._parent[node]
+            callers, above = set(), self._parent[node]
             while above >= 0:
-                found.add(above)
+                callers.add(above)
                 above = self._parent[above]
-            self._last = node, frozenset(found)
+            self._last = node, frozenset(callers)
         return self._last[1]

@@ -1,14 +1,12 @@
-"""Devices that are threads of the host: JAX on CPUs, one process with several devices.
+"""Planes of a profile to a recording: its devices, and their numbers in the job.
 
-A device has no line: its ops are on whatever threads of a pool ran them, told apart by
-``device_ordinal``, and executions of a program by ``run_id``.
+A GPU has a plane (``/device:GPU:0``) with a line per stream: an event is a kernel or a copy, with
+the HLO op it carries out and the number of its launch. Lines that a tool derived from the streams
+(``XLA Ops``, ``Framework Ops``) say the same again.
 
-Planes of GPUs: a plane per device (``/device:GPU:0``), with a line per stream.
-
-An event is a kernel or a copy, with the HLO op it carries out and the number of its launch. Lines
-that a tool derived from the streams (``XLA Ops``, ``Framework Ops``) say the same again.
-
-Planes of a profile to a recording: its devices, and their numbers in the job.
+Devices of JAX on CPUs are threads of the host, several in one process. Such a device has no line:
+its ops are on whatever threads of a pool ran them, told apart by ``device_ordinal``, and executions
+of a program by ``run_id``. TPUs have a module of their own, :mod:`traces.xla.tpu`.
 """
 
 import re
@@ -18,30 +16,97 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traces.core.loaded import EXPLAINED
-from traces.xla.events import NO_STEP, Device, Recording, XlaOp
+from traces.xla.device_graph import Operands
+from traces.xla.events import NO_STEP, XlaDevice, XlaOp, XlaRecording
 from traces.xla.hlo import HloModule
-from traces.xla.host_events import HOST, HostEvents, host_events
-from traces.xla.planes import Event, Plane, Programs, kind_of, leaves
-from traces.xla.rank_graph import Operands
+from traces.xla.host_events import HOST, XlaHostEvents, host_events
+from traces.xla.planes import Plane, PlaneEvent, Programs, event_kind, leaves
 from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
 
 GPU = re.compile(r"/device:GPU:(\d+)$")
+
+
+def recording(
+    file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
+) -> XlaRecording:
+    """Make devices of planes; CPU devices count only where there is no accelerator."""
+    unused: Counter[str] = Counter()
+    host, programs = host_events(planes, unused), Programs(modules)
+    devices = tpu_devices(planes, host, programs, unused)
+    chips = bool(devices)
+    devices += gpu_devices(planes, host, programs, unused)
+    if not devices:
+        devices = cpu_devices(host, programs)
+    elif host.ops:
+        unused["ops of the host"] += sum(len(line.events) for line in host.ops)
+    for plane in planes:
+        if not any(pattern.match(plane.name) for pattern in (TPU, GPU, HOST)):
+            events = sum(len(line.events) for line in plane.lines)
+            if events:
+                unused[f"events of {plane.name}"] += events
+    result = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
+    result.one_clock = not chips
+    _renumber(result, global_numbers(planes))
+    return result
+
+
+def number_ranks(recordings: Sequence[XlaRecording]) -> None:
+    """Give the devices of several files ranks: each file's after those before, if they collide."""
+    seen: set[int] = set()
+    for each in recordings:
+        own = {device.rank for device in each.devices}
+        if own & seen:
+            first = max(seen) + 1
+            for device in each.devices:
+                device.rank += first
+            each.notes.append(
+                f"{each.file.name}: its devices are ranks {first} and up, by file name"
+            )
+        seen |= {device.rank for device in each.devices}
+
+
+def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
+    """Take the numbers of the whole job, where the profile has but a part of it."""
+    own = {device.rank for device in result.devices}
+    if not own <= set(numbers) or _largest_group(result.devices) < len(own):
+        return
+    for device in result.devices:
+        device.rank = numbers[device.rank]
+    if {device.rank for device in result.devices} != own:
+        ranks = ", ".join(str(device.rank) for device in result.devices)
+        result.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
+
+
+def _largest_group(devices: Sequence[XlaDevice]) -> int:
+    """Find the highest number in any replica group."""
+    highest = -1
+    for device in devices:
+        hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}
+        for hlo in hlos.values():
+            for group in (*(hlo.groups or ()), *hlo.pairs):
+                highest = max([highest, *group])
+    return highest
+
+
+def _accelerator(planes: Sequence[Plane]) -> str:
+    named = (plane.stats.get("device_type_string") for plane in planes)
+    return next((str(name) for name in named if name), "")
+
+
 _STREAM = re.compile(r"Stream #")
-_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|allgather|collective", re.IGNORECASE)
-_COPY = re.compile(r"mem(cpy|set)", re.IGNORECASE)
 
 
 def gpu_devices(
-    planes: Sequence[Plane], host: HostEvents, programs: Programs, unused: Counter[str]
-) -> list[Device]:
+    planes: Sequence[Plane], host: XlaHostEvents, programs: Programs, unused: Counter[str]
+) -> list[XlaDevice]:
     """Make a device of each GPU's plane; lanes are streams."""
-    devices: list[Device] = []
+    devices: list[XlaDevice] = []
     for plane in planes:
-        found = GPU.match(plane.name)
-        if found is None:
+        gpu = GPU.match(plane.name)
+        if gpu is None:
             continue
-        device = Device(int(found[1]), plane.name, [])
+        device = XlaDevice(int(gpu[1]), plane.name, [])
         for line in plane.lines:
             if _STREAM.match(line.name) is None:
                 unused[f"{line.name} of GPUs"] += len(line.events)
@@ -55,7 +120,11 @@ def gpu_devices(
     return devices
 
 
-def _gpu_op(event: Event, lane: str, host: HostEvents, programs: Programs) -> XlaOp:
+_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|allgather|collective", re.IGNORECASE)
+_COPY = re.compile(r"mem(cpy|set)", re.IGNORECASE)
+
+
+def _gpu_op(event: PlaneEvent, lane: str, host: XlaHostEvents, programs: Programs) -> XlaOp:
     module = programs.module(event)
     hlo = programs.op(event, module) if "hlo_op" in event.stats else None
     correlation = event.number("correlation_id")
@@ -72,12 +141,12 @@ def _gpu_op(event: Event, lane: str, host: HostEvents, programs: Programs) -> Xl
         launch=None if correlation is None else host.correlated.get(correlation),
     )
     if _COLLECTIVE.search(event.name):
-        op.kind = kind_of(event, hlo)
+        op.kind = event_kind(event, hlo)
     op.transfer = bool(op.kind) or (hlo is not None and hlo.phase != "")
     return op
 
 
-def _number_gpu_runs(device: Device, host: HostEvents) -> None:
+def _number_gpu_runs(device: XlaDevice, host: XlaHostEvents) -> None:
     """Tell runs apart: another program, or another step, is another run."""
     run, last = -1, None
     for op in device.ops:
@@ -92,18 +161,18 @@ def _number_gpu_runs(device: Device, host: HostEvents) -> None:
     device.steps = {n: start for n, (start, _) in host.steps.items() if n in stepped}
 
 
-def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
+def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
     """Make a device of each ordinal; lanes are threads, numbered as the device used them."""
-    devices: dict[int, Device] = {}
+    devices: dict[int, XlaDevice] = {}
     late: dict[int, float] = {}
     for line in host.ops:
-        by_device: dict[int, list[Event]] = defaultdict(list)
+        by_device: dict[int, list[PlaneEvent]] = defaultdict(list)
         for event in line.events:
             ordinal = event.number("device_ordinal")
             if ordinal is not None and ordinal >= 0:
                 by_device[ordinal].append(event)
         for ordinal, events in by_device.items():
-            device = devices.setdefault(ordinal, Device(ordinal, f"CPU device {ordinal}", []))
+            device = devices.setdefault(ordinal, XlaDevice(ordinal, f"CPU device {ordinal}", []))
             for event in leaves(events):
                 op = _cpu_op(event, line.name, programs)
                 device.ops.append(op)
@@ -124,7 +193,7 @@ def cpu_devices(host: HostEvents, programs: Programs) -> list[Device]:
     return list(devices.values())
 
 
-def _cpu_op(event: Event, thread: str, programs: Programs) -> XlaOp:
+def _cpu_op(event: PlaneEvent, thread: str, programs: Programs) -> XlaOp:
     module = programs.module(event)
     hlo = programs.op(event, module)
     return XlaOp(
@@ -136,11 +205,13 @@ def _cpu_op(event: Event, thread: str, programs: Programs) -> XlaOp:
         program=str(event.stats.get("hlo_module", "")),
         hlo=hlo,
         module=module,
-        kind="" if event.stats.get("own") else kind_of(event, hlo),
+        kind="" if event.stats.get("own") else event_kind(event, hlo),
     )
 
 
-def _remember_end(late: dict[int, float], op: XlaOp, event: Event, host: HostEvents) -> None:
+def _remember_end(
+    late: dict[int, float], op: XlaOp, event: PlaneEvent, host: XlaHostEvents
+) -> None:
     """Note when an op was told to be done, where that is after its own event."""
     ends = host.ended.get(event.flow("_p") or 0, [])
     ended = ends[bisect_left(ends, event.start) :][:1]
@@ -163,13 +234,13 @@ def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
         latest[op.run, op.name] = op
 
 
-def _name_lanes(device: Device) -> None:
+def _name_lanes(device: XlaDevice) -> None:
     names: dict[str, str] = {}
     for op in device.ops:
         op.lane = names.setdefault(op.lane, f"thread {len(names)}")
 
 
-def _add_launches(device: Device, host: HostEvents) -> None:
+def _add_launches(device: XlaDevice, host: XlaHostEvents) -> None:
     """Give the first op of each run the call that began it on this device."""
     calls = {
         event.flow("_c"): (event.start, event.end)
@@ -183,7 +254,7 @@ def _add_launches(device: Device, host: HostEvents) -> None:
             op.launch = calls.get(op.run)
 
 
-def _number_cpu_runs(device: Device, runs: dict[tuple[str, int], int]) -> None:
+def _number_cpu_runs(device: XlaDevice, runs: dict[tuple[str, int], int]) -> None:
     """Count the runs from 0: identifiers are large and say nothing."""
     begun = dict(device.begun)
     device.begun = {}
@@ -194,71 +265,6 @@ def _number_cpu_runs(device: Device, runs: dict[tuple[str, int], int]) -> None:
         op.run = number
 
 
-def _step(host: HostEvents, time: float) -> int:
+def _step(host: XlaHostEvents, time: float) -> int:
     spans = host.steps.items()
     return next((number for number, (start, end) in spans if start <= time < end), NO_STEP)
-
-
-def recording(
-    file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
-) -> Recording:
-    """Make devices of planes; CPU devices count only where there is no accelerator."""
-    unused: Counter[str] = Counter()
-    host, programs = host_events(planes, unused), Programs(modules)
-    devices = tpu_devices(planes, host, programs, unused)
-    chips = bool(devices)
-    devices += gpu_devices(planes, host, programs, unused)
-    if not devices:
-        devices = cpu_devices(host, programs)
-    elif host.ops:
-        unused["ops of the host"] += sum(len(line.events) for line in host.ops)
-    for plane in planes:
-        if not any(pattern.match(plane.name) for pattern in (TPU, GPU, HOST)):
-            events = sum(len(line.events) for line in plane.lines)
-            if events:
-                unused[f"events of {plane.name}"] += events
-    found = Recording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
-    found.one_clock = not chips
-    _renumber(found, global_numbers(planes))
-    return found
-
-
-def number_ranks(recordings: Sequence[Recording]) -> None:
-    """Give the devices of several files ranks: each file's after those before, if they collide."""
-    seen: set[int] = set()
-    for one in recordings:
-        own = {device.rank for device in one.devices}
-        if own & seen:
-            first = max(seen) + 1
-            for device in one.devices:
-                device.rank += first
-            one.notes.append(f"{one.file.name}: its devices are ranks {first} and up, by file name")
-        seen |= {device.rank for device in one.devices}
-
-
-def _renumber(found: Recording, numbers: Mapping[int, int]) -> None:
-    """Take the numbers of the whole job, where the profile has but a part of it."""
-    own = {device.rank for device in found.devices}
-    if not own <= set(numbers) or _largest_group(found.devices) < len(own):
-        return
-    for device in found.devices:
-        device.rank = numbers[device.rank]
-    if {device.rank for device in found.devices} != own:
-        ranks = ", ".join(str(device.rank) for device in found.devices)
-        found.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
-
-
-def _largest_group(devices: Sequence[Device]) -> int:
-    """Find the highest number in any replica group."""
-    highest = -1
-    for device in devices:
-        hlos = {id(op.hlo): op.hlo for op in device.ops if op.kind and op.hlo is not None}
-        for hlo in hlos.values():
-            for group in (*(hlo.groups or ()), *hlo.pairs):
-                highest = max([highest, *group])
-    return highest
-
-
-def _accelerator(planes: Sequence[Plane]) -> str:
-    named = (plane.stats.get("device_type_string") for plane in planes)
-    return next((str(name) for name in named if name), "")

@@ -1,7 +1,7 @@
 """What an XLA profile says, typed, before anything is concluded from it.
 
-Readers of the formats fill these (xplane, trace JSON, nsys-jax); :mod:`traces.xla.rank_graph` makes
-a rank's graph of them. Times are seconds since ``Recording.epoch``.
+Readers of the formats fill these (xplane, trace JSON, nsys-jax); :mod:`traces.xla.device_graph`
+makes a rank's graph of them. Times are seconds since ``XlaRecording.epoch``.
 """
 
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class XlaOp:
 
 
 @dataclass(slots=True)
-class Device:
+class XlaDevice:
     """A rank: its ops, leaves only, sorted by start.
 
     ``steps`` maps annotated steps to when the host began them; ``begun`` (s) is when the host
@@ -62,14 +62,14 @@ class Device:
 
 
 @dataclass(slots=True)
-class Recording:
+class XlaRecording:
     """What one file holds. ``epoch`` (ns) is when its times begin; ``unused`` counts events.
 
     ``one_clock``: all its devices are stamped by the clock of one host.
     """
 
     file: Path
-    devices: list[Device]
+    devices: list[XlaDevice]
     epoch: int = 0
     accelerator: str = ""
     ranks: int = 0

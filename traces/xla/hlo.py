@@ -47,7 +47,7 @@ _MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HloArray:
     """One array of a shape: its type, and its bytes (NaN for a type nobody has listed)."""
 
     dtype: str
@@ -68,8 +68,8 @@ class HloOp:
     name: str
     opcode: str
     phase: str = ""
-    inputs: tuple[Part, ...] | None = None
-    output: tuple[tuple[Part, ...], ...] = ()
+    inputs: tuple[HloArray, ...] | None = None
+    output: tuple[tuple[HloArray, ...], ...] = ()
     groups: Groups | None = ()
     pairs: Groups = ()
     channel: bool = False
@@ -141,7 +141,7 @@ def call_size(op: HloOp, members: int | None) -> float:
     return _larger(sent, received)
 
 
-def group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
+def replica_group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
     """Ranks that take part in a rank's instance of the op: () all, None where HLO does not tell.
 
     With ``use_global_device_ids`` the numbers count all devices of the program, without a channel
@@ -246,9 +246,9 @@ def _result(op: HloOp) -> float:
     return sum(part.size for top in parts for part in top) if parts else math.nan
 
 
-def _larger(one: float, other: float) -> float:
+def _larger(first: float, second: float) -> float:
     """Take the larger of two sizes; the known one if the other is not."""
-    return float(np.fmax(one, other))
+    return float(np.fmax(first, second))
 
 
 def _device(devices: tuple[int, ...], number: int) -> int:

@@ -7,18 +7,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
-from traces.core.files import message_class
 from traces.xla.hlo import (
     COLLECTIVES,
     TYPE_BITS,
     Groups,
+    HloArray,
     HloModule,
     HloOp,
-    Part,
     iota_groups,
     mesh_groups,
     split_phase,
 )
+from traces.xla.messages import message_class
 
 _MESSAGES = {
     "HloProto": [(1, "hlo_module", "HloModule")],
@@ -98,13 +98,19 @@ def parse_module(data: bytes, where: str) -> HloModule:
         raise TraceError(f"{where}: not a serialized HLO module: {error}") from error
     if not module.computations:
         raise TraceError(f"{where}: an HLO module without computations; dump it again")
-    names = {one.id: one for comp in module.computations for one in comp.instructions}
+    names = {
+        instruction.id: instruction
+        for comp in module.computations
+        for instruction in comp.instructions
+    }
     roots = {comp.id: names.get(comp.root) for comp in module.computations}
     order = _order(module, names)
     ops = {
-        one.name: _op(one, names, roots)
-        for one in names.values()
-        if not order or one.name in order or split_phase(one.opcode)[0] in COLLECTIVES
+        instruction.name: _op(instruction, names, roots)
+        for instruction in names.values()
+        if not order
+        or instruction.name in order
+        or split_phase(instruction.opcode)[0] in COLLECTIVES
     }
     assigned = module.device_assignment
     return HloModule(
@@ -116,66 +122,68 @@ def parse_module(data: bytes, where: str) -> HloModule:
     )
 
 
-def _op(one: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp:
+def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp:
     """Read an instruction; the shapes only of those that move data, few of tens of thousands."""
-    opcode, phase = split_phase(one.opcode)
-    source = one
+    opcode, phase = split_phase(instruction.opcode)
+    source = instruction
     if opcode == "async":
-        source = _wrapped(one, names, roots) or one
-        opcode = split_phase(source.opcode)[0] if source is not one else opcode
-    operands = [names[number] for number in one.operand_ids if number in names]
+        source = _wrapped(instruction, names, roots) or instruction
+        opcode = split_phase(source.opcode)[0] if source is not instruction else opcode
+    operands = [names[number] for number in instruction.operand_ids if number in names]
     moves = bool(phase) or opcode in COLLECTIVES
     return HloOp(
-        name=one.name,
+        name=instruction.name,
         opcode=opcode,
         phase=phase,
         inputs=tuple(_parts([operand.shape for operand in operands])) if moves else None,
-        output=_tops(one.shape) if moves else (),
+        output=_tops(instruction.shape) if moves else (),
         groups=_groups(source),
         pairs=tuple((pair.source, pair.target) for pair in source.pairs),
         channel=source.channel_id > 0,
         global_ids=source.global_ids,
         operands=tuple(operand.name for operand in operands),
-        wrapped="" if source is one else source.name,
+        wrapped="" if source is instruction else source.name,
     )
 
 
-def _wrapped(one: Any, names: dict[int, Any], roots: dict[int, Any]) -> Any | None:
+def _wrapped(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> Any | None:
     """Find the op that an ``async-start`` or ``async-done`` runs."""
     for _ in range(_DEEPEST):
-        if one.called_ids:
-            return roots.get(one.called_ids[0])
-        if not one.operand_ids or one.operand_ids[0] not in names:
+        if instruction.called_ids:
+            return roots.get(instruction.called_ids[0])
+        if not instruction.operand_ids or instruction.operand_ids[0] not in names:
             return None
-        one = names[one.operand_ids[0]]
+        instruction = names[instruction.operand_ids[0]]
     return None
 
 
-def _groups(one: Any) -> Groups | None:
+def _groups(instruction: Any) -> Groups | None:
     try:
-        if one.HasField("mesh_axes"):
-            return _mesh(one.mesh_axes)
-        listed = one.device_list
-        iota = one.iota if one.HasField("iota") else listed.iota
+        if instruction.HasField("mesh_axes"):
+            return _mesh(instruction.mesh_axes)
+        listed = instruction.device_list
+        iota = instruction.iota if instruction.HasField("iota") else listed.iota
         if iota.reshape:
             return iota_groups((iota.groups, iota.members), iota.reshape, iota.transpose)
     except ValueError:
         return None
     return tuple(
-        tuple(group.ids) for group in (listed.replica_groups or one.replica_groups) if group.ids
+        tuple(group.ids)
+        for group in (listed.replica_groups or instruction.replica_groups)
+        if group.ids
     )
 
 
-def _mesh(found: Any) -> Groups | None:
+def _mesh(used_axes: Any) -> Groups | None:
     """Write out groups along axes of a mesh; an axis may be used in part."""
-    sizes = [axis.size for axis in found.mesh.axes]
-    devices = list(found.mesh.device_ids)
-    if found.mesh.HasField("iota"):
-        iota = found.mesh.iota
+    sizes = [axis.size for axis in used_axes.mesh.axes]
+    devices = list(used_axes.mesh.device_ids)
+    if used_axes.mesh.HasField("iota"):
+        iota = used_axes.mesh.iota
         count = math.prod(sizes)
         devices = list(iota_groups((1, count), iota.reshape, iota.transpose)[0])
     split: dict[int, tuple[int, int]] = {}
-    for axis in found.axes:
+    for axis in used_axes.axes:
         if axis.HasField("part"):
             if axis.axis in split:
                 raise ValueError("an axis in several parts")
@@ -187,44 +195,44 @@ def _mesh(found: Any) -> Groups | None:
             raise ValueError(f"{own} of an axis of {size}")
         places[number] = len(fine) + 1
         fine += [before, own, size // (before * own)]
-    used = [places.get(axis.axis, -1) for axis in found.axes]
+    used = [places.get(axis.axis, -1) for axis in used_axes.axes]
     return mesh_groups(fine, used, devices)
 
 
-def _tops(shape: Any) -> tuple[tuple[Part, ...], ...]:
+def _tops(shape: Any) -> tuple[tuple[HloArray, ...], ...]:
     parts = list(shape.parts) if shape.parts else [shape]
     return tuple(tuple(_parts([part])) for part in parts)
 
 
-def _parts(shapes: Sequence[Any]) -> Iterator[Part]:
+def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
     pending = [(shape, 0) for shape in reversed(shapes)]
     while pending:
-        one, depth = pending.pop()
-        if one.parts and depth < _DEEPEST:
-            pending += [(part, depth + 1) for part in reversed(one.parts)]
+        part_shape, depth = pending.pop()
+        if part_shape.parts and depth < _DEEPEST:
+            pending += [(part, depth + 1) for part in reversed(part_shape.parts)]
             continue
-        known_type = 0 <= one.element_type < len(_TYPES)
-        name = _TYPES[one.element_type] if known_type else f"type {one.element_type}"
+        known_type = 0 <= part_shape.element_type < len(_TYPES)
+        name = _TYPES[part_shape.element_type] if known_type else f"type {part_shape.element_type}"
         bits = TYPE_BITS.get(name)
         if name not in ("tuple", "invalid"):
-            elements = math.prod(float(max(0, n)) for n in one.dimensions)
+            elements = math.prod(float(max(0, n)) for n in part_shape.dimensions)
             known = bits is not None and elements < math.inf
-            yield Part(name, math.ceil(elements * (bits or 0) / 8) if known else math.nan)
+            yield HloArray(name, math.ceil(elements * (bits or 0) / 8) if known else math.nan)
 
 
 def _order(module: Any, names: dict[int, Any]) -> dict[str, tuple[int, int]]:
     """Find computation and place in it of every op of the schedule."""
     return {
-        names[number].name: (entry.computation, place)
+        names[number].name: (entry.computation, index)
         for entry in module.schedule.sequences
-        for place, number in enumerate(entry.sequence.ids)
+        for index, number in enumerate(entry.sequence.ids)
         if number in names
     }
 
 
 def _devices(assigned: Any) -> tuple[int, ...]:
     """Devices by logical number: replica after replica, each with its partitions."""
-    columns = [tuple(one.ids) for one in assigned.computations]
+    columns = [tuple(computation.ids) for computation in assigned.computations]
     if not columns or len({len(column) for column in columns}) != 1:
         return ()
     return tuple(column[replica] for replica in range(len(columns[0])) for column in columns)

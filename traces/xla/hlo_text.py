@@ -7,7 +7,7 @@
 import math
 import re
 
-from traces.xla.hlo import TYPE_BITS, Groups, HloOp, Part, iota_groups, mesh_groups, split_phase
+from traces.xla.hlo import TYPE_BITS, Groups, HloArray, HloOp, iota_groups, mesh_groups, split_phase
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s+=\s+")
 _TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](?:\{[^{}]*\})?|[(),]|\s+")
@@ -21,20 +21,21 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[\d, ]*\}|[, ])*)\}")
 _BRACES = re.compile(r"\{([\d, ]*)\}")
 
 
-def parse(text: str) -> HloOp | None:
+def parse_instruction(text: str) -> HloOp | None:
     """Read an instruction; None if the text is not one.
 
     Examples
     --------
-    >>> op = parse("%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}")
+    >>> text = "%r = f32[8]{0} all-reduce(f32[8]{0} %p), replica_groups={{0,1},{2,3}}"
+    >>> op = parse_instruction(text)
     >>> op.opcode, op.inputs[0].size, op.groups, op.operands
     ('all-reduce', 32, ((0, 1), (2, 3)), ('p',))
     """
     name = _NAME.match(text)
     if name is None:
         return None
-    output, place = _shape(text, name.end())
-    opcode = _OPCODE.match(text, place)
+    output, at = _shape(text, name.end())
+    opcode = _OPCODE.match(text, at)
     if opcode is None:
         return None
     end = _closing(text, opcode.end())
@@ -55,11 +56,11 @@ def parse(text: str) -> HloOp | None:
     )
 
 
-def _shape(text: str, place: int) -> tuple[tuple[tuple[Part, ...], ...], int]:
+def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:
     """Read a shape: the arrays of each top-level element of a tuple, and where it ends."""
-    depth, tops = 0, list[list[Part]]()
-    while (match := _TOKEN.match(text, place)) is not None:
-        token, place = match[0], match.end()
+    depth, tops = 0, list[list[HloArray]]()
+    while (match := _TOKEN.match(text, at)) is not None:
+        token, at = match[0], match.end()
         if token == "(":
             depth += 1
         if token in ("(", ",") and depth == 1:
@@ -72,24 +73,26 @@ def _shape(text: str, place: int) -> tuple[tuple[tuple[Part, ...], ...], int]:
             tops[-1].extend(_part(match))
         if depth <= 0 and (match[1] or token == ")"):
             break
-    return tuple(tuple(top) for top in tops), place
+    return tuple(tuple(top) for top in tops), at
 
 
-def _part(match: re.Match[str]) -> list[Part]:
+def _part(match: re.Match[str]) -> list[HloArray]:
     if not match[1]:
         return []
     bits = TYPE_BITS.get(match[1])
-    numbers = [one.strip().removeprefix("<=") for one in match[2].split(",") if one.strip()]
+    numbers = [
+        number.strip().removeprefix("<=") for number in match[2].split(",") if number.strip()
+    ]
     if bits is None or not all(number.isdigit() for number in numbers):
-        return [Part(match[1], math.nan)]
+        return [HloArray(match[1], math.nan)]
     elements = math.prod(float(number) for number in numbers)
-    return [Part(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
+    return [HloArray(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
 
 
-def _closing(text: str, place: int) -> int:
+def _closing(text: str, at: int) -> int:
     """Where the parenthesis that was opened before ``place`` is closed."""
     depth = 1
-    for match in re.compile(r"[()]").finditer(text, place):
+    for match in re.compile(r"[()]").finditer(text, at):
         depth += 1 if match[0] == "(" else -1
         if not depth:
             return match.start()
@@ -108,7 +111,7 @@ def _groups(attributes: str) -> Groups | None:
         if mesh := _MESH.search(attributes):
             axes = _AXIS.findall(mesh[1])
             names = [name for name, _ in axes]
-            used = [names.index(one.strip(" '")) for one in mesh[2].split(",")]
+            used = [names.index(axis.strip(" '")) for axis in mesh[2].split(",")]
             return mesh_groups([int(size) for _, size in axes], used)
     except ValueError:
         return None
@@ -116,8 +119,8 @@ def _groups(attributes: str) -> Groups | None:
 
 
 def _pairs(attributes: str) -> Groups:
-    found = _PAIRS.search(attributes)
-    return tuple(pair for pair in _braced(found[1]) if len(pair) == 2) if found else ()
+    listed = _PAIRS.search(attributes)
+    return tuple(pair for pair in _braced(listed[1]) if len(pair) == 2) if listed else ()
 
 
 def _braced(text: str) -> list[tuple[int, ...]]:
@@ -125,4 +128,4 @@ def _braced(text: str) -> list[tuple[int, ...]]:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(",") if one.strip())
+    return tuple(int(number) for number in text.split(",") if number.strip())

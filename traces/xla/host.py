@@ -16,7 +16,7 @@ from traces.core.loaded import EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.device import DeviceOps
 from traces.xla.events import Span, XlaOp
-from traces.xla.steps import Part
+from traces.xla.steps import StepOps
 
 _QUEUE_FULL = 900
 """So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
@@ -25,7 +25,7 @@ _LANE = "host"
 
 
 @dataclass(slots=True, eq=False)
-class _Host:
+class _HostLane:
     """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end."""
 
     graph: RankGraph
@@ -43,12 +43,12 @@ class _Host:
         return op
 
     def ended_by(self, time: float) -> tuple[float, int] | None:
-        place = bisect_right(self.ended, (time, 1 << 62))
-        return self.ended[place - 1] if place else None
+        after = bisect_right(self.ended, (time, 1 << 62))
+        return self.ended[after - 1] if after else None
 
 
 def add_host(
-    ops: DeviceOps, part: Part, made: dict[int, list[int]]
+    ops: DeviceOps, part: StepOps, made: dict[int, list[int]]
 ) -> tuple[dict[int, int], float, int]:
     """Lay the host's lane; returns the host op whose end is each op's launch, and the latency.
 
@@ -64,47 +64,47 @@ def add_host(
     for row, source in enumerate(part.ops):
         if source.launch is None:
             follow[source.run] += made.get(row, [])
-    host = _Host(ops.graph, part.start)
+    host = _HostLane(ops.graph, part.start)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
     for number, ((start, end), op, row) in enumerate(rows):
         source = part.ops[row]
-        found = host.ended_by(start)
-        if found is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
+        ended = host.ended_by(start)
+        if ended is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
             delays.append(ops.start(op) - start)
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
         new_run, run = source.run != run, source.run
         lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
         ops.returned[op] = end
-        for one in [*made[row], *follow.pop(source.run, [])]:
-            insort(host.ended, (ops.end(one), one))
+        for made_op in [*made[row], *follow.pop(source.run, [])]:
+            insort(host.ended, (ops.end(made_op), made_op))
         insort(host.begun, ops.start(op))
     guessed = _gaps(ops, part, made)
     known = [delay for delay in delays if delay >= 0]
     return lane_op | guessed, median(known) if known else EXPLAINED, len(guessed)
 
 
-def _launch(host: _Host, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
+def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:
     """Add the host's time up to a launch; a ``fresh`` run may have waited for the device."""
     start, end = span
-    if full and (found := host.ended_by(end)) is not None:
+    if full and (freed := host.ended_by(end)) is not None:
         if start > host.at:
             host.add("host", host.at, start, [])
-        return host.add(source.name, max(start, found[0]), end, [found[1]])
+        return host.add(source.name, max(start, freed[0]), end, [freed[1]])
     begun, sources = host.at, list[int]()
     if fresh and host.ended and host.ended[-1][0] <= start:
         begun, sources = max(host.at, host.ended[-1][0]), [host.ended[-1][1]]
     return host.add(source.program or "host", begun, max(start, begun), sources)
 
 
-def _gaps(ops: DeviceOps, part: Part, made: dict[int, list[int]]) -> dict[int, int]:
+def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int, int]:
     """Give a program whose launch is not in the profile a host op as long as the gap before it.
 
     It counts as not explained: that the gap was the host's is all that is known.
     """
-    found: dict[int, int] = {}
+    guessed: dict[int, int] = {}
     graph, last, run, ended = ops.graph, None, None, -math.inf
     for row, op in enumerate(part.ops):
         if row not in made:
@@ -114,11 +114,11 @@ def _gaps(ops: DeviceOps, part: Part, made: dict[int, list[int]]) -> dict[int, i
         if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
             begun = graph.ops[last].end
             idle = LocalOp(What.HOST, _LANE, f"gap before {op.program}", begun, ops.start(first))
-            found[first] = graph.add(idle)
-            graph.wait_for(found[first], [last])
+            guessed[first] = graph.add(idle)
+            graph.wait_for(guessed[first], [last])
             ops.launched[first] = ops.start(first)
         run = op.run
-        for one in made[row]:
-            if ops.end(one) >= ended:
-                last, ended = one, ops.end(one)
-    return found
+        for made_op in made[row]:
+            if ops.end(made_op) >= ended:
+                last, ended = made_op, ops.end(made_op)
+    return guessed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traces.xla.events import Span
-from traces.xla.planes import Event, Line, Plane
+from traces.xla.planes import Plane, PlaneEvent, PlaneLine
 
 HOST = re.compile(r"/host:CPU|/host:.*:CPU|/host:python")
 _END = "end: "
@@ -15,7 +15,7 @@ _EXECUTE = re.compile(r"^\[\d+\] .*Execute")
 
 
 @dataclass(slots=True)
-class HostEvents:
+class XlaHostEvents:
     """Events of the host, sorted out.
 
     ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event it
@@ -26,39 +26,39 @@ class HostEvents:
     """
 
     steps: dict[int, Span] = field(default_factory=dict)
-    produced: dict[int, Event] = field(default_factory=dict)
+    produced: dict[int, PlaneEvent] = field(default_factory=dict)
     correlated: dict[int, Span] = field(default_factory=dict)
-    executed: list[Event] = field(default_factory=list)
+    executed: list[PlaneEvent] = field(default_factory=list)
     ended: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    ops: list[Line] = field(default_factory=list)
+    ops: list[PlaneLine] = field(default_factory=list)
 
-    def launch_of(self, module: Event) -> Span | None:
+    def launch_of(self, module: PlaneEvent) -> Span | None:
         """Find the host's call that launched a program: the flow that ends in it."""
         flow = module.flow("_c")
         event = self.produced.get(flow) if flow is not None else None
         return None if event is None else (event.start, event.end)
 
 
-def host_events(planes: Sequence[Plane], unused: Counter[str]) -> HostEvents:
+def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
     """Sort out the events of all threads of the host."""
-    found = HostEvents()
+    events = XlaHostEvents()
     annotations: dict[str, dict[int, Span]] = defaultdict(dict)
     for plane in planes:
         if HOST.match(plane.name) is None:
             continue
         for line in plane.lines:
-            ops = [event for event in line.events if _sort(found, annotations, event, unused)]
+            ops = [event for event in line.events if _sort(events, annotations, event, unused)]
             if ops:
-                found.ops.append(Line(line.name, ops))
+                events.ops.append(PlaneLine(line.name, ops))
     if annotations:
-        found.steps = max(annotations.values(), key=len)
-    return found
+        events.steps = max(annotations.values(), key=len)
+    return events
 
 
 def _sort(
-    found: HostEvents,
+    sorted_out: XlaHostEvents,
     annotations: dict[str, dict[int, Span]],
-    event: Event,
+    event: PlaneEvent,
     unused: Counter[str],
 ) -> bool:
     """Put an event where it belongs; returns whether it is an op of a CPU device."""
@@ -74,16 +74,16 @@ def _sort(
     used = False
     flow = event.flow("_p")
     if flow is not None and "run_id" in stats:
-        found.produced[flow], used = event, True
+        sorted_out.produced[flow], used = event, True
     flow = event.flow("_c")
     if flow is not None and event.name.startswith(_END):
-        insort(found.ended[flow], event.end)
+        insort(sorted_out.ended[flow], event.end)
         used = True
     correlation = event.number("correlation_id")
     if correlation is not None:
-        found.correlated[correlation], used = (event.start, event.end), True
+        sorted_out.correlated[correlation], used = (event.start, event.end), True
     if _EXECUTE.match(event.name):
-        found.executed.append(event)
+        sorted_out.executed.append(event)
         used = True
     if not used:
         unused["events of the host"] += 1

@@ -12,14 +12,17 @@ from traces.core.loaded import Coverage, Loaded
 from traces.core.rank_graph import RankGraph
 from traces.matching.assemble import align, assemble
 from traces.matching.match import Matching, match
-from traces.xla.events import Recording
-from traces.xla.rank_graph import rank_graph
-from traces.xla.steps import Choice, choose
-
-Skipped = Sequence[tuple[str, str]]
+from traces.xla.device_graph import device_graph
+from traces.xla.events import XlaRecording
+from traces.xla.steps import StepChoice, choose_xla_step
 
 
-def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skipped = ()) -> Loaded:
+def link_recordings(
+    path: Path,
+    recordings: Sequence[XlaRecording],
+    step: str,
+    skipped: Sequence[tuple[str, str]] = (),
+) -> Loaded:
     """Make a workload of one step of recordings that have been read.
 
     Raises
@@ -28,12 +31,12 @@ def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skip
         If there is no such step, or the recordings are not of one job.
     """
     _check(path, recordings)
-    choice = choose(recordings, step)
+    choice = choose_xla_step(recordings, step)
     files = {d.rank: recording for recording in recordings for d in recording.devices}
     job_ranks = _job_ranks(recordings, choice)
     parts = sorted(choice.parts, key=lambda part: part.device.rank)
     parts = [part for part in parts if part.ops]
-    graphs = [rank_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
+    graphs = [device_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
     matching = match(graphs, job_ranks)
     aligned = [] if len(recordings) == 1 and recordings[0].one_clock else matching.calls
     clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
@@ -52,14 +55,16 @@ def linked(path: Path, recordings: Sequence[Recording], step: str, skipped: Skip
             g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
         },
         measured_end=ends,
-        accelerator=next((one.accelerator for one in recordings if one.accelerator), ""),
+        accelerator=next(
+            (recording.accelerator for recording in recordings if recording.accelerator), ""
+        ),
     )
 
 
-def _check(path: Path, recordings: Sequence[Recording]) -> None:
+def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
     if not any(recording.devices for recording in recordings):
         raise TraceError(f"{path}: no op of a device in it; profile while the program runs")
-    seen: dict[int, Recording] = {}
+    seen: dict[int, XlaRecording] = {}
     for recording in recordings:
         for device in recording.devices:
             if device.rank in seen:
@@ -70,7 +75,7 @@ def _check(path: Path, recordings: Sequence[Recording]) -> None:
             seen[device.rank] = recording
 
 
-def _job_ranks(recordings: Sequence[Recording], choice: Choice) -> int:
+def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:
     """Ranks of the job: the most that a recording or a list of replica groups tells of."""
     most = max(recording.ranks for recording in recordings)
     for part in choice.parts:
@@ -83,12 +88,12 @@ def _job_ranks(recordings: Sequence[Recording], choice: Choice) -> int:
 
 
 def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
-    recordings: Sequence[Recording],
-    choice: Choice,
+    recordings: Sequence[XlaRecording],
+    choice: StepChoice,
     graphs: Sequence[RankGraph],
     matching: Matching,
     offset: dict[int, float],
-    skipped: Skipped,
+    skipped: Sequence[tuple[str, str]],
     job_ranks: int,
 ) -> Coverage:
     calls = matching.calls
@@ -116,7 +121,7 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
     )
 
 
-def _launched(choice: Choice) -> int:
+def _launched(choice: StepChoice) -> int:
     """Ops whose launch is in the profile: their own, or that of the program run they belong to."""
     count = 0
     for part in choice.parts:
@@ -126,8 +131,8 @@ def _launched(choice: Choice) -> int:
 
 
 def _notes(
-    recordings: Sequence[Recording],
-    choice: Choice,
+    recordings: Sequence[XlaRecording],
+    choice: StepChoice,
     graphs: Sequence[RankGraph],
     matching: Matching,
     job_ranks: int,

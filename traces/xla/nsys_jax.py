@@ -2,9 +2,8 @@
 
 The table of NVTX ranges, projected to the GPU, has for each thunk (an HLO op, launched) when the
 host launched it and when the device ran it; the dump has the compiled programs, and so what each
-op is, whom it communicates with, and where an asynchronous one is waited for.
-
-The archive that ``nsys-jax`` writes for a process: tables as Parquet, programs as HLO.
+op is, whom it communicates with, and where an asynchronous one is waited for. Tables are Parquet,
+programs serialized HLO.
 """
 
 import io
@@ -21,18 +20,63 @@ from typing import TYPE_CHECKING, Any
 from simulator.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
-from traces.xla.events import Device, Recording, XlaOp
+from traces.xla.events import XlaDevice, XlaOp, XlaRecording
+from traces.xla.files import bundle_files
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
-from traces.xla.link import linked
-from traces.xla.planes import bundle_files
+from traces.xla.link import link_recordings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-
 TRACE = "nvtx_gpu_proj_trace/trace.parquet"
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file is a bundle: a zip archive with the table of projected ranges."""
+    try:
+        with Bundle(path) as bundle:
+            return bundle.has(TRACE)
+    except TraceError:
+        return False
+
+
+def load_bundles(path: Path, step: str) -> Loaded:
+    """Read a bundle, or a directory with one per process, and make a workload of one step.
+
+    Raises
+    ------
+    TraceError
+        If a bundle is damaged or lacks what is needed, or has no such step.
+    """
+    files, skipped = bundle_files(path, is_bundle)
+    known: dict[bytes, HloModule] = {}
+    recordings = [_read(file, known) for file in files]
+    number_ranks(recordings)
+    return link_recordings(path, recordings, step, skipped)
+
+
+def _read(file: Path, known: dict[bytes, HloModule]) -> XlaRecording:
+    with Bundle(file) as bundle:
+        ranges = _ranges(bundle)
+        numbers, accelerator = bundle.devices()
+        members = bundle.programs()
+        needed = sorted({key[1] for nvtx_range in ranges if (key := _program(nvtx_range.name))})
+        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
+    unused: Counter[str] = Counter()
+    devices = _devices(ranges, programs, unused)
+    recording = XlaRecording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
+    if len(numbers) == len(devices):
+        for device, number in zip(devices, numbers, strict=True):
+            device.rank = number
+        if len(devices) > 1:
+            recording.notes.append(
+                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
+            )
+    return recording
+
+
 _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
 _LARGEST = 1 << 30
@@ -66,7 +110,7 @@ class Bundle:
 
     def has(self, name: str) -> bool:
         """Whether a member is so called, in whatever folder of the archive."""
-        return any(one == name or one.endswith(f"/{name}") for one in self._members)
+        return any(member == name or member.endswith(f"/{name}") for member in self._members)
 
     def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Read columns of a table; a column it lacks is an error."""
@@ -95,14 +139,14 @@ class Bundle:
             return [], ""
         named = "('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')"
         table = self.table(_DEVICES, [named, "('TARGET_INFO_GPU', 'name')"])
-        found = [re.search(r"global=(\d{1,9})\b", str(text)) for text in table[named]]
+        numbers = [re.search(r"global=(\d{1,9})\b", str(text)) for text in table[named]]
         kinds = [str(kind) for kind in table["('TARGET_INFO_GPU', 'name')"]]
-        return sorted(int(one[1]) for one in found if one), kinds[0] if kinds else ""
+        return sorted(int(number[1]) for number in numbers if number), kinds[0] if kinds else ""
 
     def programs(self) -> dict[int, str]:
         """Members that hold compiled programs, by the program's number."""
-        found = ((_DUMP.search(name), name) for name in self._members)
-        return {int(match[1]): name for match, name in found if match is not None}
+        dumped = ((_DUMP.search(name), name) for name in self._members)
+        return {int(match[1]): name for match, name in dumped if match is not None}
 
     def module(self, member: str, known: dict[bytes, HloModule]) -> HloModule:
         """Read a program; ``known`` has those that other processes' bundles held already."""
@@ -136,13 +180,15 @@ class Bundle:
         limit = min(_LARGEST, _DENSEST * len(data) + _SMALL)
         unpacker = lzma.LZMADecompressor(memlimit=_LARGEST)
         try:
-            found = unpacker.decompress(data, max_length=limit)
+            unpacked = unpacker.decompress(data, max_length=limit)
         except lzma.LZMAError as error:
             raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
         if not unpacker.eof:
-            reason = "is cut short" if len(found) < limit else f"unpacks to more than {limit} bytes"
+            reason = (
+                "is cut short" if len(unpacked) < limit else f"unpacks to more than {limit} bytes"
+            )
             raise TraceError(f"{self.file}: {member} {reason}")
-        return found
+        return unpacked
 
     def _check_size(self, source: "pq.ParquetFile", member: str) -> None:
         """Refuse a table that says it is larger than any: its encodings can repeat a value."""
@@ -160,17 +206,13 @@ def _values(column: "pa.ChunkedArray") -> list[Any]:
 
     if not pa.types.is_dictionary(column.type):
         return list(column.to_pylist())
-    found: list[Any] = []
+    values: list[Any] = []
     for chunk in column.chunks:
         words = chunk.dictionary.to_pylist()
-        found += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-    return found
+        values += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+    return values
 
 
-_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
-_MODULE = re.compile(
-    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
-)
 _COLUMNS = (
     "Name",
     "Projected Start",
@@ -183,7 +225,6 @@ _COLUMNS = (
 )
 _LONGEST = 1e17
 """Stamps (ns) beyond three years are damage."""
-_COPIES = ("copy", "copy-start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,105 +241,75 @@ class _Range:
     parent: int | None
 
 
-def recognise_file(path: Path) -> bool:
-    """Whether a file is a bundle: a zip archive with the table of projected ranges."""
-    try:
-        with Bundle(path) as bundle:
-            return bundle.has(TRACE)
-    except TraceError:
-        return False
-
-
-def load(path: Path, step: str) -> Loaded:
-    """Read a bundle, or a directory with one per process, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If a bundle is damaged or lacks what is needed, or has no such step.
-    """
-    files, skipped = bundle_files(path, recognise_file)
-    known: dict[bytes, HloModule] = {}
-    recordings = [_read(file, known) for file in files]
-    number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
-
-
-def _read(file: Path, known: dict[bytes, HloModule]) -> Recording:
-    with Bundle(file) as bundle:
-        ranges = _ranges(bundle)
-        numbers, accelerator = bundle.devices()
-        members = bundle.programs()
-        needed = sorted({key[1] for one in ranges if (key := _program(one.name))})
-        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
-    unused: Counter[str] = Counter()
-    devices = _devices(ranges, programs, unused)
-    found = Recording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
-    if len(numbers) == len(devices):
-        for device, number in zip(devices, numbers, strict=True):
-            device.rank = number
-        if len(devices) > 1:
-            found.notes.append(
-                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
-            )
-    return found
-
-
 def _ranges(bundle: Bundle) -> list[_Range]:
     table = bundle.table(TRACE, _COLUMNS)
-    found = []
+    ranges = []
     for row in zip(*(table[column] for column in _COLUMNS), strict=True):
         name, *numbers, parent = row
         if not isinstance(name, str) or None in numbers:
             continue
-        if not all(isinstance(one, (int, float)) and 0 <= one < _LONGEST for one in numbers):
+        if not all(
+            isinstance(number, (int, float)) and 0 <= number < _LONGEST for number in numbers
+        ):
             where = f"{bundle.file}: {TRACE}: range {name[:60]!r}"
             raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
         start, duration, called, calling, thread, number = numbers
         own = int(parent) if isinstance(parent, (int, float)) and abs(parent) < _LONGEST else None
-        found.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
-    return found
+        ranges.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
+    return ranges
+
+
+_MODULE = re.compile(
+    r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+),program_id=(\d{1,9})#$", re.DOTALL
+)
 
 
 def _program(name: str) -> tuple[str, int] | None:
     """Name and number of the program a range executes; those of the autotuner have no number."""
-    found = _MODULE.match(name)
-    return (found[1], int(found[2])) if found is not None else None
+    parsed = _MODULE.match(name)
+    return (parsed[1], int(parsed[2])) if parsed is not None else None
+
+
+_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]+)#$", re.DOTALL)
 
 
 def _devices(
     ranges: list[_Range], programs: dict[int, HloModule], unused: Counter[str]
-) -> list[Device]:
+) -> list[XlaDevice]:
     """Make a device of each thread that launches: JAX has one for each GPU of a process."""
-    by_number = {one.number: one for one in ranges}
+    by_number = {nvtx_range.number: nvtx_range for nvtx_range in ranges}
     thunks: list[tuple[_Range, _Range]] = []
     parents: set[int] = set()
-    for one in ranges:
-        run = _run_of(one, by_number, parents) if _THUNK.match(one.name) else None
+    for nvtx_range in ranges:
+        run = _run_of(nvtx_range, by_number, parents) if _THUNK.match(nvtx_range.name) else None
         if run is not None:
-            thunks.append((one, run))
-        elif _program(one.name) is None:
+            thunks.append((nvtx_range, run))
+        elif _program(nvtx_range.name) is None:
             unused["ranges that launch no op of a program"] += 1
-    devices: dict[int, Device] = {}
+    devices: dict[int, XlaDevice] = {}
     runs: dict[int, int] = {}
-    wrapped = {number: {op.wrapped for op in one.ops.values()} for number, one in programs.items()}
-    for one, run in sorted(thunks, key=lambda pair: pair[0].called):
-        if one.number in parents:
+    wrapped = {
+        number: {op.wrapped for op in module.ops.values()} for number, module in programs.items()
+    }
+    for thunk, run in sorted(thunks, key=lambda pair: pair[0].called):
+        if thunk.number in parents:
             continue
-        device = devices.setdefault(one.thread, Device(len(devices), f"thread {one.thread}", []))
+        device = devices.setdefault(
+            thunk.thread, XlaDevice(len(devices), f"thread {thunk.thread}", [])
+        )
         number = runs.setdefault(run.number, len(runs))
         device.begun.setdefault(number, run.called * 1e-9)
-        device.ops.append(_op(one, run, number, programs, wrapped))
-    found = [devices[thread] for thread in sorted(devices)]
-    for rank, device in enumerate(found):
+        device.ops.append(_op(thunk, run, number, programs, wrapped))
+    in_order = [devices[thread] for thread in sorted(devices)]
+    for rank, device in enumerate(in_order):
         device.rank = rank
         device.ops.sort(key=lambda op: (op.start, op.end))
-    return found
+    return in_order
 
 
-def _run_of(one: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:
+def _run_of(thunk: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:
     """Find the execution of a program that a thunk is part of; marks thunks that contain it."""
-    above = one.parent
+    above = thunk.parent
     for _ in range(len(by_number)):
         outer = by_number.get(above) if above is not None else None
         if outer is None or _program(outer.name):
@@ -309,25 +320,28 @@ def _run_of(one: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Ra
     return None
 
 
+_COPIES = ("copy", "copy-start")
+
+
 def _op(
-    one: _Range,
+    thunk: _Range,
     run: _Range,
     number: int,
     programs: dict[int, HloModule],
     wrapped: dict[int, set[str]],
 ) -> XlaOp:
-    match, program = _THUNK.match(one.name), _program(run.name)
-    name = match[1] if match is not None else one.name
+    match, program = _THUNK.match(thunk.name), _program(run.name)
+    name = match[1] if match is not None else thunk.name
     title, key = program or ("", -1)
     module = programs.get(key)
     hlo = module.ops.get(name) if module is not None else None
     beside = hlo is not None and (hlo.phase == "start" or name in wrapped[key])
-    start = one.start * 1e-9
+    start = thunk.start * 1e-9
     return XlaOp(
         name=name,
         lane="communication" if beside else "compute",
         start=start,
-        end=start + one.duration * 1e-9,
+        end=start + thunk.duration * 1e-9,
         run=number,
         program=title,
         hlo=hlo,
@@ -335,5 +349,5 @@ def _op(
         kind=hlo.kind if hlo is not None else kind_by_name(name),
         copy=hlo is not None and hlo.opcode in _COPIES,
         transfer=beside,
-        launch=(one.called * 1e-9, (one.called + one.calling) * 1e-9),
+        launch=(thunk.called * 1e-9, (thunk.called + thunk.calling) * 1e-9),
     )

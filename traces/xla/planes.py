@@ -1,18 +1,12 @@
-"""The common shape of XLA profiles: planes of lines of events, whichever file they come from.
-
-Files of a profile: one, or those of a directory, read within bounds.
-"""
+"""The common shape of XLA profiles: planes of lines of events, whichever file they come from."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from simulator.errors import TraceError
-from traces.core.files import unpack
 from traces.xla.hlo import HloModule, HloOp, base_name, kind_by_name
-from traces.xla.hlo_text import parse
+from traces.xla.hlo_text import parse_instruction
 
 Stats = Mapping[str, Any]
 
@@ -33,7 +27,7 @@ _ROUNDING = 1e-10
 
 
 @dataclass(slots=True)
-class Event:
+class PlaneEvent:
     """An event of a line (s). ``text`` is the HLO instruction where the profile has it."""
 
     name: str
@@ -55,7 +49,7 @@ class Event:
 
         Examples
         --------
-        >>> Event("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
+        >>> PlaneEvent("run", 0, 1, stats={"_p": -1}).flow("_p") == 2**64 - 1
         True
         """
         number = self.number(stat)
@@ -63,11 +57,11 @@ class Event:
 
 
 @dataclass(slots=True)
-class Line:
+class PlaneLine:
     """A thread of a host, or one kind of events of a device."""
 
     name: str
-    events: list[Event]
+    events: list[PlaneEvent]
 
 
 @dataclass(slots=True)
@@ -75,7 +69,7 @@ class Plane:
     """A device, or a host with all its threads."""
 
     name: str
-    lines: list[Line]
+    lines: list[PlaneLine]
     stats: Stats = field(default_factory=dict)
 
 
@@ -86,7 +80,7 @@ class Programs:
         self._modules = modules
         self._texts: dict[str, HloOp | None] = {}
 
-    def module(self, event: Event) -> HloModule | None:
+    def module(self, event: PlaneEvent) -> HloModule | None:
         """Find the program an event belongs to, by its number if it has one, else by name."""
         name, number = event.stats.get("hlo_module"), event.stats.get("program_id")
         for key in (f"{name}({number})", f"({number})", str(name)):
@@ -94,17 +88,17 @@ class Programs:
                 return self._modules[key]
         return None
 
-    def op(self, event: Event, module: HloModule | None) -> HloOp | None:
+    def op(self, event: PlaneEvent, module: HloModule | None) -> HloOp | None:
         """Find the instruction an event executes."""
         if event.text:
             if event.text not in self._texts:
-                self._texts[event.text] = parse(event.text)
+                self._texts[event.text] = parse_instruction(event.text)
             return self._texts[event.text]
         name = event.stats.get("hlo_op") or event.name
         return module.ops.get(name) if module is not None else None
 
 
-def kind_of(event: Event, hlo: HloOp | None) -> str:
+def event_kind(event: PlaneEvent, hlo: HloOp | None) -> str:
     """Kind of call an event is, "" for none: by its HLO, else by its category or name."""
     if hlo is not None and hlo.kind:
         return hlo.kind
@@ -114,14 +108,14 @@ def kind_of(event: Event, hlo: HloOp | None) -> str:
     return kind_by_name(base_name(str(event.stats.get("hlo_op") or event.name)))
 
 
-def leaves(events: Iterable[Event]) -> Iterator[Event]:
+def leaves(events: Iterable[PlaneEvent]) -> Iterator[PlaneEvent]:
     """Charge every moment of a line to the innermost event, so that nothing counts twice.
 
     A loop or a call spans the ops of its body; of it only the stretches between them are left.
 
     Examples
     --------
-    >>> inner, outer = Event("dot", 1.0, 2.0), Event("while", 0.0, 3.0)
+    >>> inner, outer = PlaneEvent("dot", 1.0, 2.0), PlaneEvent("while", 0.0, 3.0)
     >>> [(one.name, one.start, one.end) for one in leaves([inner, outer])]
     [('while', 0.0, 1.0), ('dot', 1.0, 2.0), ('while', 2.0, 3.0)]
     """
@@ -137,10 +131,10 @@ class _Nest:
     """Events that are open at a moment, each within the one before; ``done`` are the leaves."""
 
     def __init__(self) -> None:
-        self.done: list[Event] = []
+        self.done: list[PlaneEvent] = []
         self._open: list[list[Any]] = []
 
-    def open(self, event: Event) -> None:
+    def open(self, event: PlaneEvent) -> None:
         """Begin an event within the innermost open one, which has been charged up to here."""
         if self._open:
             self._charge(event.start)
@@ -167,82 +161,9 @@ class _Nest:
             self.done.append(_stretch(event, at, until))
 
 
-def _stretch(event: Event, start: float, end: float) -> Event:
+def _stretch(event: PlaneEvent, start: float, end: float) -> PlaneEvent:
     """Part of an op that contains others: its own time, which is never a call."""
     stats = {k: v for k, v in event.stats.items() if k not in ("hlo_category", "hlo_op")}
-    return Event(event.name.split(" = ")[0].lstrip("%"), start, end, "", {**stats, "own": True})
-
-
-Skipped = list[tuple[str, str]]
-
-
-def profile_files(
-    path: Path, suffix: str, recognise: Callable[[bytes], bool]
-) -> tuple[list[Path], Skipped]:
-    """Find the files to read: ``path``, or what in it is of the format, and why not the others.
-
-    JAX writes into ``plugins/profile/<time>`` below the directory it is given; that is looked into
-    where it holds one recording.
-
-    Raises
-    ------
-    TraceError
-        If there is none, or several recordings.
-    """
-    if not path.is_dir():
-        return [path], []
-    below = sorted(path.glob("plugins/profile/*/"))
-    if len(below) > 1:
-        raise TraceError(f"{path}: {len(below)} recordings in plugins/profile; name one of them")
-    files, skipped = list[Path](), Skipped()
-    for file in sorted((below[0] if below else path).iterdir()):
-        reason = _reason(file, suffix, recognise)
-        if reason:
-            skipped.append((str(file), reason))
-        else:
-            files.append(file)
-    if not files:
-        raise TraceError(f"{path}: no {suffix} file in it")
-    return files, skipped
-
-
-def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Path], Skipped]:
-    """Find the bundles to read: ``path``, or those in it, and why not the other files.
-
-    Raises
-    ------
-    TraceError
-        If there is none.
-    """
-    if not path.is_dir():
-        return [path], []
-    inside = sorted(path.iterdir())
-    files = [file for file in inside if file.is_file() and recognise(file)]
-    if not files:
-        raise TraceError(f"{path}: no bundle of nsys-jax in it")
-    return files, [(str(file), "not a bundle") for file in inside if file not in files]
-
-
-def unpacked(path: Path) -> bytes:
-    """Read a file, gzip or not.
-
-    Raises
-    ------
-    TraceError
-        If it is empty, cannot be read, or unpacks to more than any profile does.
-    """
-    data = unpack(path)
-    if not data:
-        raise TraceError(f"{path}: the file is empty; record the profile again")
-    return data
-
-
-def _reason(file: Path, suffix: str, recognise: Callable[[bytes], bool]) -> str:
-    """Why a file is not read; "" for one that is."""
-    if not file.is_file():
-        return "not a file; sub-directories are not searched"
-    named = file.name.removesuffix(".gz").endswith(suffix)
-    try:
-        return "" if named or recognise(unpack(file)[: 1 << 16]) else f"not a {suffix} file"
-    except TraceError as error:
-        return str(error).removeprefix(f"{file}: ")
+    return PlaneEvent(
+        event.name.split(" = ")[0].lstrip("%"), start, end, "", {**stats, "own": True}
+    )

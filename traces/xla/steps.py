@@ -16,34 +16,34 @@ import numpy as np
 
 from simulator.errors import TraceError
 from traces.core.loaded import ALL, MEDIAN
-from traces.xla.events import NO_STEP, Device, Recording, XlaOp
+from traces.xla.events import NO_STEP, XlaDevice, XlaOp, XlaRecording
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepOps:
     """A device's ops of the step, which began on it at ``start`` (s).
 
     ``busy``: the device still had to do something for the step before, and began this one then.
     """
 
-    device: Device
+    device: XlaDevice
     ops: list[XlaOp]
     start: float
     busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StepChoice:
     """The step that was chosen, what there was to choose from, and each device's part of it."""
 
     step: str
     steps: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[StepOps, ...]
     notes: tuple[str, ...] = ()
     left_out: int = 0
 
 
-def choose(recordings: Sequence[Recording], step: str) -> Choice:
+def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice:
     """Select the ops of a step: a number, ``median`` or ``all``.
 
     The median is taken over the steps' longest duration on any device, without the first step if
@@ -77,10 +77,10 @@ def choose(recordings: Sequence[Recording], step: str) -> Choice:
         raise TraceError(f"{where}: no op of a device in step {step}; choose another")
     inside = sum(len(part.ops) for part in parts)
     left_out = sum(len(device.ops) for device in devices) - inside
-    return Choice(step, tuple(numbers), parts, tuple(notes), left_out)
+    return StepChoice(step, tuple(numbers), parts, tuple(notes), left_out)
 
 
-def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
+def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
     """Count the main program's runs from 1; returns whether such a run stands for the whole."""
     time: dict[str, float] = defaultdict(float)
     talks: set[str] = set()
@@ -91,7 +91,7 @@ def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
                 talks.add(op.program)
     if not any(time):
         return False
-    main = max((one for one in time if one), key=lambda one: time[one])
+    main = max((program for program in time if program), key=lambda program: time[program])
     for device in devices:
         _number(device, main)
     _line_up(devices, main, notes)
@@ -103,7 +103,7 @@ def _number_runs(devices: Sequence[Device], notes: list[str]) -> bool:
     return not talks or main in talks
 
 
-def _number(device: Device, main: str) -> None:
+def _number(device: XlaDevice, main: str) -> None:
     number, run, last = 0, None, 0.0
     for op in device.ops:
         if op.program == main and op.run != run:
@@ -116,7 +116,7 @@ def _number(device: Device, main: str) -> None:
             op.step = NO_STEP
 
 
-def _line_up(devices: Sequence[Device], main: str, notes: list[str]) -> None:
+def _line_up(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
     """Let runs that began together have one number, where devices recorded more or fewer."""
     begun = [_run_starts(device) for device in devices]
     fewest = min(begun, key=len)
@@ -136,7 +136,7 @@ def _line_up(devices: Sequence[Device], main: str, notes: list[str]) -> None:
             op.step = op.step - skip if inside else NO_STEP
 
 
-def _run_starts(device: Device) -> list[float]:
+def _run_starts(device: XlaDevice) -> list[float]:
     """When each numbered run began (s)."""
     starts: dict[int, float] = {}
     for op in device.ops:
@@ -145,17 +145,17 @@ def _run_starts(device: Device) -> list[float]:
     return [starts[number] for number in sorted(starts)]
 
 
-def _common(devices: Sequence[Device], where: str) -> list[int]:
+def _common(devices: Sequence[XlaDevice], where: str) -> list[int]:
     """Find the steps that all devices have."""
     own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
     common = sorted(set.intersection(*own)) if own else []
     if not common and any(own):
-        counts = ", ".join(str(len(one)) for one in own[:8])
+        counts = ", ".join(str(len(steps)) for steps in own[:8])
         raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
     return common
 
 
-def _median(devices: Sequence[Device], numbers: list[int]) -> str:
+def _median(devices: Sequence[XlaDevice], numbers: list[int]) -> str:
     if len(numbers) > 2:
         numbers = numbers[1:]
     longest = dict.fromkeys(numbers, 0.0)
@@ -171,14 +171,14 @@ def _median(devices: Sequence[Device], numbers: list[int]) -> str:
     return str(by_time[len(by_time) // 2])
 
 
-def _part(device: Device, ops: list[XlaOp]) -> Part:
+def _part(device: XlaDevice, ops: list[XlaOp]) -> StepOps:
     """Take a device's step to begin when the host began it and the step before had ended."""
     if not ops:
-        return Part(device, ops, 0.0)
+        return StepOps(device, ops, 0.0)
     first = ops[0].start
     called = [op.launch[0] for op in ops if op.launch is not None]
     called += [device.begun[run] for run in {op.run for op in ops} if run in device.begun]
     called += [device.steps[step] for step in {op.step for op in ops} if step in device.steps]
     begun = min([first, *called])
     busy = min(first, max((op.end for op in device.ops if op.start < first), default=-math.inf))
-    return Part(device, ops, max(begun, busy), busy > begun)
+    return StepOps(device, ops, max(begun, busy), busy > begun)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from traces.core.files import message_class
-from traces.xla.events import NO_STEP, Device, Span, XlaOp
+from traces.xla.events import NO_STEP, Span, XlaDevice, XlaOp
 from traces.xla.hlo import base_name
-from traces.xla.host_events import HostEvents
-from traces.xla.planes import Event, Line, Plane, Programs, kind_of, leaves
+from traces.xla.host_events import XlaHostEvents
+from traces.xla.messages import message_class
+from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Programs, event_kind, leaves
 
 PLANE = re.compile(r"/device:TPU:(\d+)(?: (SparseCore \d+))?$")
 _OPS = ("XLA Ops", "Sparse Core Ops")
@@ -39,16 +39,16 @@ _CORE = {
 
 
 def tpu_devices(
-    planes: Sequence[Plane], host: HostEvents, programs: Programs, unused: Counter[str]
-) -> list[Device]:
+    planes: Sequence[Plane], host: XlaHostEvents, programs: Programs, unused: Counter[str]
+) -> list[XlaDevice]:
     """Make a device of each chip's planes, numbered as the host counts them."""
-    devices: dict[int, Device] = {}
+    devices: dict[int, XlaDevice] = {}
     for plane in planes:
-        found = PLANE.match(plane.name)
-        if found is None:
+        chip = PLANE.match(plane.name)
+        if chip is None:
             continue
-        ordinal, core = int(found[1]), found[2] or ""
-        device = devices.setdefault(ordinal, Device(ordinal, plane.name, []))
+        ordinal, core = int(chip[1]), chip[2] or ""
+        device = devices.setdefault(ordinal, XlaDevice(ordinal, plane.name, []))
         device.ops += _ops(plane, core, host, programs, unused)
     for device in devices.values():
         device.ops.sort(key=lambda op: (op.start, op.end))
@@ -62,14 +62,14 @@ def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
     chips, cores = dict[int, int](), dict[int, int]()
     details = message_class(_CORE, "CoreDetails")
     for plane in planes:
-        found = PLANE.match(plane.name)
-        if found is None or found[2] or not isinstance(plane.stats.get("core_details"), bytes):
+        chip = PLANE.match(plane.name)
+        if chip is None or chip[2] or not isinstance(plane.stats.get("core_details"), bytes):
             continue
         try:
             core = details.FromString(plane.stats["core_details"])
         except DecodeError:
             return {}
-        chips[int(found[1])], cores[int(found[1])] = core.global_chip, core.global_core
+        chips[int(chip[1])], cores[int(chip[1])] = core.global_chip, core.global_core
     for numbers in (chips, cores):
         if len(set(numbers.values())) == len(numbers):
             return numbers
@@ -77,11 +77,13 @@ def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
 
 
 def _ops(
-    plane: Plane, core: str, host: HostEvents, programs: Programs, unused: Counter[str]
+    plane: Plane, core: str, host: XlaHostEvents, programs: Programs, unused: Counter[str]
 ) -> list[XlaOp]:
-    lines: dict[str, Line] = {}
+    lines: dict[str, PlaneLine] = {}
     for line in plane.lines:
-        role = next((one[0] for one in (_OPS, _MODULES, _STEPS) if line.name in one), line.name)
+        role = next(
+            (names[0] for names in (_OPS, _MODULES, _STEPS) if line.name in names), line.name
+        )
         lines[role] = line
         if role not in (_OPS[0], _MODULES[0], _STEPS[0], "XLA TraceMe") and line.events:
             unused[f"{line.name} of TPUs"] += len(line.events)
@@ -105,7 +107,7 @@ def _ops(
             step=runs.step(run, at),
         )
         if not event.stats.get("own"):
-            op.kind = kind_of(event, op.hlo)
+            op.kind = event_kind(event, op.hlo)
         if run not in shifts:
             shifts[run] = event.start - at
             op.launch = runs.launch(run)
@@ -128,26 +130,26 @@ def _carry_launches_over(made: list[XlaOp], shifts: dict[int, float]) -> None:
             op.launch = (latest, max(latest, end))
 
 
-def _events(lines: dict[str, Line], role: str) -> list[Event]:
+def _events(lines: dict[str, PlaneLine], role: str) -> list[PlaneEvent]:
     return lines[role].events if role in lines else []
 
 
-def _stamped(event: Event) -> bool:
+def _stamped(event: PlaneEvent) -> bool:
     """Whether the chip's own clock stamped an event, and soundly."""
     offset, lasted = event.number("device_offset_ps"), event.number("device_duration_ps")
     return offset is not None and 0 <= offset < _LATEST and 0 <= (lasted or 0) < _LATEST
 
 
-def _on_chip(event: Event) -> Event:
+def _on_chip(event: PlaneEvent) -> PlaneEvent:
     """Put an event on the chip's clock; remembers when the host's clock says it began."""
     start = (event.number("device_offset_ps") or 0) * 1e-12
     lasted = event.number("device_duration_ps")
     span = lasted * 1e-12 if lasted is not None else event.end - event.start
     stats = {**event.stats, "host_start": event.start}
-    return Event(event.name, start, start + span, event.text, stats)
+    return PlaneEvent(event.name, start, start + span, event.text, stats)
 
 
-def _name(event: Event) -> str:
+def _name(event: PlaneEvent) -> str:
     if event.text and " = " in event.text:
         return event.text.split(" = ", 1)[0].strip().removeprefix("ROOT ").lstrip("%")
     return event.name.lstrip("%")
@@ -156,7 +158,9 @@ def _name(event: Event) -> str:
 class _Runs:
     """Executions of programs on a chip, by when the host's clock says they began."""
 
-    def __init__(self, modules: list[Event], steps: list[Event], host: HostEvents) -> None:
+    def __init__(
+        self, modules: list[PlaneEvent], steps: list[PlaneEvent], host: XlaHostEvents
+    ) -> None:
         self._modules, self._host = modules, host
         self._starts = [module.start for module in modules]
         self._steps = {}
@@ -191,7 +195,7 @@ def _within(steps: dict[int, Span], time: float) -> int:
 
 def _with_barriers(
     made: list[XlaOp],
-    traced: list[Event],
+    traced: list[PlaneEvent],
     runs: _Runs,
     shifts: dict[int, float],
     unused: Counter[str],

@@ -16,15 +16,16 @@ from simulator.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
 from traces.xla.devices import number_ranks, recording
-from traces.xla.events import Recording
-from traces.xla.link import linked
-from traces.xla.planes import USED_STATS, Event, Line, Plane, profile_files, unpacked
+from traces.xla.events import XlaRecording
+from traces.xla.files import profile_files, unpacked
+from traces.xla.link import link_recordings
+from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine
 
 _LONGEST = 1e14
 """Stamps (us) beyond three years are damage."""
 
 
-class _Row(msgspec.Struct):
+class _JsonEvent(msgspec.Struct):
     """An event, or the name of a process or thread (``ph`` is ``M``)."""
 
     ph: str = ""
@@ -36,12 +37,12 @@ class _Row(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
-class _Document(msgspec.Struct):
-    rows: list[_Row] | None = msgspec.field(default=None, name="traceEvents")
+class _TraceJson(msgspec.Struct):
+    rows: list[_JsonEvent] | None = msgspec.field(default=None, name="traceEvents")
     columns: list[Any] | None = msgspec.field(default=None, name="cols")
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_trace_json(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step.
 
     Raises
@@ -52,13 +53,13 @@ def load(path: Path, step: str) -> Loaded:
     files, skipped = profile_files(path, ".trace.json", is_xla_json)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
+    return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path) -> Recording:
+def _read(file: Path) -> XlaRecording:
     data = unpacked(file)
     try:
-        document = msgspec.json.decode(data, type=_Document)
+        document = msgspec.json.decode(data, type=_TraceJson)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise TraceError(f"{file}: the JSON ({len(data)} bytes) is broken: {error}") from error
     if document.columns is not None and document.rows is None:
@@ -66,19 +67,19 @@ def _read(file: Path) -> Recording:
             f"{file}: a table of HLO statistics, not a trace: it sums each op over all its runs, "
             "so that neither order nor overlap is known; give the .xplane.pb it was made of"
         )
-    found = recording(file, _planes(document.rows or [], file), {}, 0)
-    if any(op.kind and op.hlo is None for device in found.devices for op in device.ops):
-        found.notes.append(
+    result = recording(file, _planes(document.rows or [], file), {}, 0)
+    if any(op.kind and op.hlo is None for device in result.devices for op in device.ops):
+        result.notes.append(
             f"{file.name}: the JSON does not tell what collectives move; the .xplane.pb that JAX "
             "writes beside it does"
         )
-    return found
+    return result
 
 
-def _planes(rows: Sequence[_Row], file: Path) -> list[Plane]:
+def _planes(rows: Sequence[_JsonEvent], file: Path) -> list[Plane]:
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
-    events: dict[int, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    events: dict[int, dict[int, list[PlaneEvent]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.ph == "M" and row.name == "process_name":
             processes[row.pid] = str(row.args.get("name", ""))
@@ -89,13 +90,13 @@ def _planes(rows: Sequence[_Row], file: Path) -> list[Plane]:
     return [
         Plane(
             processes.get(pid, f"process {pid}"),
-            [Line(threads.get((pid, tid), f"{tid}"), own) for tid, own in lines.items()],
+            [PlaneLine(threads.get((pid, tid), f"{tid}"), own) for tid, own in lines.items()],
         )
         for pid, lines in events.items()
     ]
 
 
-def _event(row: _Row, file: Path) -> Event:
+def _event(row: _JsonEvent, file: Path) -> PlaneEvent:
     if not (abs(row.ts) < _LONGEST and 0 <= row.dur < _LONGEST):
         raise TraceError(
             f"{file}: event {row.name[:60]!r}: ts {row.ts}, dur {row.dur}: the file is damaged"
@@ -103,4 +104,4 @@ def _event(row: _Row, file: Path) -> Event:
     stats = {name: value for name, value in row.args.items() if name in USED_STATS}
     text = str(row.args.get("long_name", ""))
     start = row.ts * 1e-6
-    return Event(row.name, start, start + row.dur * 1e-6, text if " = " in text else "", stats)
+    return PlaneEvent(row.name, start, start + row.dur * 1e-6, text if " = " in text else "", stats)

@@ -10,15 +10,16 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
-from traces.core.files import message_class
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xplane
 from traces.xla.devices import number_ranks, recording
-from traces.xla.events import Recording
+from traces.xla.events import XlaRecording
+from traces.xla.files import profile_files, unpacked
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
-from traces.xla.link import linked
-from traces.xla.planes import USED_STATS, Event, Line, Plane, Stats, profile_files, unpacked
+from traces.xla.link import link_recordings
+from traces.xla.messages import message_class
+from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, Stats
 
 _MESSAGES = {
     "XSpace": [(1, "planes", "XPlane*")],
@@ -64,7 +65,7 @@ _LONGEST = 1e8
 _PROTO = "Hlo Proto"
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_xplane(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step.
 
     Raises
@@ -75,19 +76,19 @@ def load(path: Path, step: str) -> Loaded:
     files, skipped = profile_files(path, ".xplane.pb", is_xplane)
     recordings = [_read(file) for file in files]
     number_ranks(recordings)
-    return linked(path, recordings, step, skipped)
+    return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path) -> Recording:
+def _read(file: Path) -> XlaRecording:
     data = unpacked(file)
     try:
         space = message_class(_MESSAGES, "XSpace").FromString(data)
     except DecodeError as error:
         raise TraceError(f"{file}: not a whole XSpace message: {error}: copy it again") from error
     planes, modules, epoch = [], dict[str, HloModule](), 0
-    for found in space.planes:
-        reader = _PlaneReader(found, file)
-        plane = Plane(_text(found.name), reader.lines(), reader.stats(found.stats))
+    for message in space.planes:
+        reader = _PlaneReader(message, file)
+        plane = Plane(_text(message.name), reader.lines(), reader.stats(message.stats))
         if plane.name == "/host:metadata":
             modules |= reader.modules()
         started = plane.stats.get("profile_start_time")
@@ -105,34 +106,34 @@ class _PlaneReader:
         self._metadata = {entry.key: entry.value for entry in plane.events}
         self._known: dict[int, tuple[str, str, Stats]] = {}
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[PlaneLine]:
         return [
-            Line(_text(line.display_name or line.name), list(self._events(line)))
+            PlaneLine(_text(line.display_name or line.name), list(self._events(line)))
             for line in self._plane.lines
         ]
 
     def stats(self, stats: Iterable[Any]) -> dict[str, Any]:
-        found = {}
+        used = {}
         for stat in stats:
             name = self._stat_names.get(stat.metadata, "")
             if name in USED_STATS:
-                found[name] = self._value(stat)
-        return found
+                used[name] = self._value(stat)
+        return used
 
     def modules(self) -> dict[str, HloModule]:
         """Read the programs, by name and number: ``jit_step(20)``."""
-        found: dict[str, HloModule] = {}
+        by_name: dict[str, HloModule] = {}
         for metadata in self._metadata.values():
             for stat in metadata.stats:
                 if self._stat_names.get(stat.metadata) == _PROTO and stat.data:
                     name = _text(metadata.name)
                     module = parse_module(stat.data, f"{self._file}: {_PROTO} of {name}")
-                    found[name] = module
-                    found.setdefault(module.name, module)
-                    found["(" + name.rpartition("(")[2]] = module
-        return found
+                    by_name[name] = module
+                    by_name.setdefault(module.name, module)
+                    by_name["(" + name.rpartition("(")[2]] = module
+        return by_name
 
-    def _events(self, line: Any) -> Iterable[Event]:
+    def _events(self, line: Any) -> Iterable[PlaneEvent]:
         base = line.timestamp_ns * 1e-9
         for event in line.events:
             name, text, shared = self._described(event.metadata)
@@ -144,7 +145,7 @@ class _PlaneReader:
                     f"{event.offset_ps}, duration_ps {event.duration_ps}: the file is damaged"
                 )
             own = self.stats(event.stats)
-            yield Event(name, start, end, text, {**shared, **own} if own else shared)
+            yield PlaneEvent(name, start, end, text, {**shared, **own} if own else shared)
 
     def _described(self, number: int) -> tuple[str, str, Stats]:
         """Name, HLO text and statistics that all events of one kind share."""
@@ -153,7 +154,7 @@ class _PlaneReader:
             if metadata is None:
                 raise TraceError(
                     f"{self._file}: an event of {_text(self._plane.name)!r} names metadata "
-                    f"{number}, which the plane has not: the file is damaged"
+                    f"{number}, which does not exist in the plane: the file is damaged"
                 )
             name, shown = _text(metadata.name), _text(metadata.display_name)
             text = name if " = " in name else ""

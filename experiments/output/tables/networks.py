@@ -1,44 +1,66 @@
-"""Tables of clusters, collectives and topologies."""
+"""Tables of networks: clusters, collectives, topologies, and how far off they are."""
+
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
-from experiments.output.tables.parts import new_table, print_facts, print_foot, say_size, say_time
-from experiments.questions.clusters import ClustersReport
-from experiments.questions.collective import CollectiveReport
-from experiments.questions.topology import TopologyReport
+from experiments.output.tables.layout import (
+    Rows,
+    print_facts,
+    print_rows,
+    print_text,
+    print_title,
+)
+from experiments.output.tables.parts import (
+    percent,
+    print_foot,
+    print_head,
+    say_nodes,
+    say_size,
+    say_time,
+)
 from simulator.quantities import format_quantity
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def print_clusters(console: Console, report: ClustersReport) -> None:
+    from experiments.questions.calibrate import CalibrationReport, Parameter
+    from experiments.questions.clusters import ClustersReport
+    from experiments.questions.collective import CollectiveReport
+    from experiments.questions.topology import TopologyReport
+    from experiments.questions.validate import StepError, ValidationReport
+
+
+def print_clusters(console: Console, report: "ClustersReport") -> None:
     """Print the catalogue, or one cluster with its sources."""
     if report.quantities:
         cluster = report.clusters[0]
-        console.print(Text(cluster.cluster, style="bold"))
-        console.print(cluster.description)
-        console.print(Text(cluster.network, style="dim"))
+        print_title(console, cluster.cluster)
+        print_text(console, cluster.description)
+        print_foot(console, cluster.network)
         console.print()
-        rows = new_table("quantity", ">value", "|source")
+        rows = Rows(("quantity", ">value", "|source"))
         for quantity in report.quantities:
-            rows.add_row(quantity.quantity, str(quantity), quantity.source)
-        console.print(rows)
+            rows.add(quantity.quantity, str(quantity), quantity.source)
+        print_rows(console, rows)
         return
-    rows = new_table("cluster", "accelerator", ">ranks\nper node", ">nodes", "|network")
+    rows = Rows(("cluster", "accelerator", ">ranks\nper node", ">nodes", "|network"))
     for cluster in report.clusters:
         counts = str(cluster.ranks_per_node), str(cluster.nodes)
-        rows.add_row(cluster.cluster, cluster.accelerator, *counts, cluster.network)
-    console.print(rows)
+        rows.add(cluster.cluster, cluster.accelerator, *counts, cluster.network)
+    print_rows(console, rows)
     print_foot(console, "twofold clusters NAME: every number of one, with its source")
 
 
-def print_collective(console: Console, report: CollectiveReport) -> None:
+def print_collective(console: Console, report: "CollectiveReport") -> None:
     """Print a collective over sizes."""
     first = report.points[0]
-    title = f"{first.kind} of {first.ranks} ranks on {report.where}"
-    console.print(Text(title, style="bold"), Text(f"engine {report.engine}", style="dim"))
-    rows = new_table(">size", ">time", ">algbw", ">busbw", "algorithm", "protocol")
+    title = f"{first.kind} of {first.ranks} ranks on {report.where}, engine {report.engine}"
+    print_title(console, title)
+    rows = Rows((">size", ">time", ">algbw", ">busbw", "algorithm", "protocol"))
     for point in report.points:
-        rows.add_row(
+        rows.add(
             say_size(point.size_bytes),
             say_time(point.time_s),
             f"{point.algbw_GBps:.2f} GB/s",
@@ -46,25 +68,123 @@ def print_collective(console: Console, report: CollectiveReport) -> None:
             point.algorithm,
             point.protocol,
         )
-    console.print(rows)
+    print_rows(console, rows)
     print_foot(console, "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B")
 
 
-def print_topology(console: Console, report: TopologyReport) -> None:
+def print_topology(console: Console, report: "TopologyReport") -> None:
     """Print a topology's counts."""
     summary = report.rows[0]
-    console.print(Text(summary.name, style="bold"))
+    print_title(console, summary.name)
     bisection = "unknown"
     if summary.bisection_bandwidth is not None:
         bisection = format_quantity(summary.bisection_bandwidth, "B/s")
-    print_facts(
+    facts = {
+        "ranks": str(summary.ranks),
+        "nodes": str(summary.nodes),
+        "links": f"{summary.links}, one way each",
+        "each cable": report.cables,
+        "diameter": f"{summary.diameter} links between ranks",
+        "bisection": f"{bisection} ({summary.bisection_from})",
+    }
+    print_facts(console, facts)
+
+
+def print_calibration(console: Console, report: "CalibrationReport") -> None:
+    """Print what was fitted and within what bounds, what was not and why, and how well it fits."""
+    print_head(console, "Calibration", report.base)
+    rows = Rows(("kind", "parameter", ">cluster", ">trace", ">95 % bounds", "|note"), keys=2)
+    for row in report.parameters:
+        now, value, bounds = (_say(row, number) for number in (row.now, row.value, None))
+        if row.value is not None and row.low is not None and row.high is not None:
+            bounds = f"{_say(row, row.now * row.low)} to {_say(row, row.now * row.high)}"
+        rows.add(row.kind, row.parameter, now, value, bounds, row.note)
+    print_rows(console, rows)
+    console.print()
+    fits = Rows(("kind", ">calls", ">sizes", ">error\nof cluster", ">error\ncalibrated", ">worst"))
+    for one in report.residuals:
+        off = (percent(value) for value in (one.before_pct, one.median_pct, one.worst_pct))
+        fits.add(one.kind, f"{one.calls:,}", f"{one.sizes:,}", *off)
+    print_rows(console, fits)
+    print_foot(
         console,
-        {
-            "ranks": str(summary.ranks),
-            "nodes": str(summary.nodes),
-            "links": f"{summary.links}, one way each",
-            "each cable": report.cables,
-            "diameter": f"{summary.diameter} links between ranks",
-            "bisection": f"{bisection} ({summary.bisection_from})",
-        },
+        "bandwidth: of payload; software: what a call spends on it in the mean; errors: medians "
+        "over calls, waiting and contention taken away",
     )
+
+
+def _say(row: "Parameter", number: float | None) -> str:
+    if number is None:
+        return "as it is" if row.value is None else ""
+    return format_quantity(number, "B/s" if row.parameter.endswith("bandwidth") else "s")
+
+
+def print_validation(console: Console, report: "ValidationReport") -> None:
+    """Print the error of every step, trace by trace, and the medians."""
+    nodes = say_nodes(report.settings.nodes)
+    for (trace, cluster), steps in groupby(report.steps, lambda one: (one.trace, one.cluster)):
+        print_title(console, f"{trace} on {cluster}{nodes}")
+        _print_steps(console, list(steps))
+        console.print()
+    medians = [report.median(name) for name in ("model_pct", "trace_pct", "left_out_pct")]
+    names = ("error", "with its transfers", "calibrated on others")
+    told = [
+        f"{name} {percent(one)}"
+        for name, one in zip(names, medians, strict=True)
+        if one is not None
+    ]
+    if told:
+        print_text(console, f"medians without sign: {', '.join(told)}")
+    print_foot(
+        console,
+        "error: simulated against measured, with the cluster's figures; with its transfers: at "
+        "what the step's own collectives took; calibrated on others: on the trace's other steps; "
+        "calls off by: median distance of their starts or ends, whichever is more",
+    )
+
+
+def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
+    from experiments.questions.validate import EVERY
+
+    rows = Rows(
+        (
+            ">step",
+            ">measured",
+            ">simulated",
+            ">error",
+            ">with its\ntransfers",
+            ">calibrated\non others",
+            ">calls\noff by",
+            ">matched",
+            ">starts\nexplained",
+        )
+    )
+    for step in steps:
+        if not step.note:
+            rows.add(
+                step.step,
+                _time(step.measured_s) or "not measured",
+                _time(step.simulated_s),
+                *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
+                _time(_worse(step)),
+                f"{step.collectives_matched:,}/{step.collectives:,}",
+                percent(100 * step.starts_explained),
+            )
+    print_rows(console, rows)
+    for step in steps:
+        if step.note:
+            which = "" if step.step == EVERY else f"step {step.step} "
+            print_text(console, f"{which}cannot be replayed: {step.note}")
+
+
+def _worse(step: "StepError") -> float | None:
+    known = [one for one in (step.call_start_s, step.call_end_s) if one is not None]
+    return max(known, default=None)
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else say_time(seconds)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else percent(value, signed=True)

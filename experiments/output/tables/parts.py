@@ -1,49 +1,68 @@
-"""What tables are made of: head, facts, columns, bars, and how a number is said."""
+"""What answers have in common: how they begin, shares of a time, and how a number is said."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from experiments.baseline import Baseline
+from experiments.baseline import Baseline, Settings
+from experiments.output.tables.layout import (
+    FACT_NAME,
+    Bar,
+    Rows,
+    print_facts,
+    print_rows,
+    print_text,
+    print_title,
+)
 from simulator.quantities import format_quantity
 from traces.core.loaded import Coverage
 
-_BAR = 24
-"""Characters of the longest bar."""
-_BESIDE = 24
-"""Characters of a time, a share and the space between columns."""
-_LEAST_FULL = 1.0
-"""Utility (%) of a full bar at least, so that a table of nearly nothing looks like nothing."""
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
-_FACT_NAME = len("simulated with") + 2
 
 
 def print_head(console: Console, what: str, base: Baseline) -> None:
     """Print what every answer about a trace on a cluster begins with."""
     settings, loaded = base.settings, base.loaded
-    title = f"{what}: {loaded.trace} on {base.scenario.cluster.name}"
-    console.print(Text(title, style="bold"), soft_wrap=True)
+    print_title(console, f"{what}: {loaded.trace} on {say_where(base)}")
     costs = f"collective costs from the {settings.collective_cost}"
     simulated = say_time(base.replayed_step)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
         "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
+        "settings": "\n".join(_settings(settings)),
         "slow-down": say_slow_down(base),
         "folded": say_folded(base),
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
-        "coverage": wrapped(console, coverage_parts(loaded.coverage)),
+        "coverage": in_lines(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
     }
-    print_facts(console, {name: fact for name, fact in facts.items() if fact})
+    print_facts(console, facts)
     console.print()
+
+
+def say_where(base: Baseline) -> str:
+    """Say on which cluster, and on how many nodes of it if that was asked for."""
+    return base.scenario.cluster.name + say_nodes(base.settings.nodes)
+
+
+def say_nodes(nodes: int | None) -> str:
+    """Say over how many nodes the ranks are spread; "" if they fill them."""
+    return "" if nodes is None else f", {nodes:,} node{'s' * (nodes != 1)}"
+
+
+def _settings(settings: Settings) -> Iterator[str]:
+    """Say which settings are not the default, of those that are said nowhere else."""
+    if settings.algorithms:
+        yield f"algorithms {', '.join(settings.algorithms)}"
+    if settings.kernels is not None:
+        yield f"kernels told by {settings.kernels}"
+    if settings.replicate:
+        yield "ranks not recorded are copies of those that were"
 
 
 def say_slow_down(base: Baseline) -> str:
@@ -74,61 +93,19 @@ def _engine(base: Baseline) -> str:
     return f"engine {asked}" if asked == answered else f"engine {asked}: {answered}"
 
 
-def print_facts(console: Console, facts: Mapping[str, str]) -> None:
-    """Print names and what there is to say of each, in two columns."""
-    rows = Table.grid(padding=(0, 2, 0, 0))
-    rows.add_column(no_wrap=True, min_width=_FACT_NAME - 2)
-    rows.add_column(overflow="fold")
-    for name, value in facts.items():
-        rows.add_row(Text(name, style="dim"), Text(value))
-    console.print(rows)
-
-
 def print_foot(console: Console, text: str) -> None:
     """Print what the columns mean."""
-    console.print(Text(text, style="dim"))
+    print_text(console, text, style="dim")
 
 
 def print_shares(console: Console, title: str, shares: Mapping[str, float]) -> None:
     """Print times (s) and their shares of the sum, the largest first."""
-    console.print()
-    console.print(shares_table(console, title, shares))
-
-
-def shares_table(console: Console, title: str, shares: Mapping[str, float]) -> Table:
-    """Make the table of :func:`print_shares`; bars are shorter where names leave less room."""
-    width = max(4, min(_BAR, console.width - max(map(len, (title, *shares))) - _BESIDE))
     total = sum(shares.values()) or 1.0
-    rows = new_table(title, ">time", ">share", "|")
+    rows = Rows((title, ">time", ">share"), full=100.0)
     for name, seconds in sorted(shares.items(), key=lambda one: -one[1]):
-        share = seconds / total
-        bar = "█" * round(width * share)
-        rows.add_row(name, say_time(seconds), f"{100 * share:.1f} %", Text(bar, style="green"))
-    return rows
-
-
-def print_aligned(console: Console, tables: Sequence[Table]) -> None:
-    """Print tables below each other, their first three columns equally wide."""
-    for columns in zip(*(table.columns[:3] for table in tables), strict=True):
-        texts = [str(text) for column in columns for text in (column.header, *column.cells)]
-        for column in columns:
-            column.min_width = max(map(len, texts))
-    for number, table in enumerate(tables):
-        if number:
-            console.print()
-        console.print(table)
-
-
-def bars(console: Console, gains: Iterable[float], *, taken: int) -> Callable[[float | None], Text]:
-    """Make what draws a gain (%) as a bar, for a table that has ``taken`` columns besides."""
-    full = max(_LEAST_FULL, *(abs(gain) for gain in gains))
-    width = max(4, min(_BAR, console.width - taken))
-
-    def draw(gain: float | None) -> Text:
-        gain = gain or 0.0
-        return Text("█" * round(width * abs(gain) / full), style="green" if gain > 0 else "red")
-
-    return draw
+        share = 100 * seconds / total
+        rows.add(name, say_time(seconds), f"{share:.1f} %", bar=Bar(share))
+    print_rows(console, rows)
 
 
 def coverage_parts(coverage: Coverage) -> list[str]:
@@ -147,31 +124,16 @@ def coverage_parts(coverage: Coverage) -> list[str]:
     return parts
 
 
-def wrapped(console: Console, parts: Sequence[str]) -> str:
-    """Join with dots; a line is broken at a dot only."""
+def in_lines(console: Console, parts: Sequence[str]) -> str:
+    """Join the parts of a fact with dots; a line is broken at a dot only."""
     lines = [""]
     for part in parts:
         longer = f"{lines[-1]} · {part}" if lines[-1] else part
-        if lines[-1] and _FACT_NAME + len(longer) > console.width:
+        if lines[-1] and FACT_NAME + len(longer) > console.width:
             lines.append(part)
         else:
             lines[-1] = longer
     return "\n".join(lines)
-
-
-def new_table(*columns: str) -> Table:
-    """Make a table: ``>`` begins a column of numbers, ``|`` the one that is wrapped if need be."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    lines = max(column.count("\n") for column in columns)
-    for column in columns:
-        justify: Any = "right" if column.startswith(">") else "left"
-        table.add_column(
-            "\n" * (lines - column.count("\n")) + column.lstrip(">|"),
-            justify=justify,
-            no_wrap=not column.startswith("|"),
-            overflow="fold",
-        )
-    return table
 
 
 def say_counts(counts: Mapping[str, int]) -> str:

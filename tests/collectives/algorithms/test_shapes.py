@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import check, names, plan
+from collectives import Machine, check, names, plan
 from collectives.algorithms import direct, logarithmic, ring, torus
 from collectives.bandwidth import bytes_received, bytes_sent, least_bytes
 from collectives.closed_forms import fully_connected
 from collectives.select import BY_GRID, BY_RINGS
+from helpers.calls import call_of
 from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
 from simulator.topology import Link, topology
@@ -48,8 +49,8 @@ def full_mesh(n):
 
 def chosen(kind, network, algorithm=None, *, ranks=None, size=SIZE):
     ranks = range(network.ranks) if ranks is None else ranks
-    domains = np.zeros(network.ranks, dtype=np.int32)
-    return plan(kind, ranks, size, network, domains=domains, algorithm=algorithm)
+    machine = Machine(np.zeros(network.ranks, dtype=np.int32))
+    return plan(call_of(kind, ranks, size), network, machine, algorithm)
 
 
 def time_of(there, network, ranks=None, *, size=SIZE):

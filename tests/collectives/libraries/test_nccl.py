@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import LIBRARIES, Machine, busbw, check
+from collectives import LIBRARIES, Machine, busbw, check, plan
 from collectives.algorithms.tree import (
     chained_all_reduce,
     double_tree_all_reduce,
@@ -16,6 +16,7 @@ from collectives.algorithms.tree import (
 )
 from collectives.libraries import nccl
 from collectives.libraries.nccl_constants import tuning
+from helpers.calls import call_of
 from simulator.costing.link_load import cost, lay
 from simulator.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, scaled, topology
@@ -47,7 +48,7 @@ def machine(local, nodes, **options):
 
 def seconds(kind, size, network, there, *, ranks=None, algorithm=None):
     ranks = range(network.ranks) if ranks is None else ranks
-    plan = nccl.plan(kind, ranks, size, network, machine=there, algorithm=algorithm)
+    plan = nccl.plan(call_of(kind, ranks, size), network, there, algorithm)
     return cost(lay(plan, np.array(ranks, dtype=np.int32), size, network))
 
 
@@ -76,7 +77,7 @@ def test_nothing_is_faster_than_the_wire(kind, shape):
 
 def test_in_network_reduction_moves_a_message_once_up_and_once_down():
     network, there = switches(8, 1), machine(8, 1, in_network=True)
-    plan = nccl.plan("all_reduce", range(8), GIB, network, machine=there)
+    plan = nccl.plan(call_of("all_reduce", range(8), GIB), network, there)
     (load,) = lay(replace(plan, efficiency=1.0), np.arange(8, dtype=np.int32), GIB, network)
     assert (plan.schedule.algorithm, len(load.link)) == ("nvls", 16)
     assert load.weight * load.amount == pytest.approx(np.full(16, GIB))
@@ -87,7 +88,7 @@ def test_the_switch_adds_only_where_the_machine_says_so():
     for generation, in_network in (("hopper", False), ("ampere", True), ("", True)):
         there = machine(8, 1, generation=generation, in_network=in_network)
         for size in SIZES:
-            plan = nccl.plan("all_reduce", range(8), size, network, machine=there)
+            plan = nccl.plan(call_of("all_reduce", range(8), size), network, there)
             assert plan.schedule.algorithm == "ring"
 
 
@@ -140,7 +141,7 @@ def test_the_library_takes_the_fastest_of_ring_and_switch():
 
 def test_protocols_follow_each_other_as_messages_grow():
     network, there = switches(8, 1), machine(8, 1)
-    plans = [nccl.plan("all_gather", range(8), size, network, machine=there) for size in SIZES]
+    plans = [nccl.plan(call_of("all_gather", range(8), size), network, there) for size in SIZES]
     names = list(dict.fromkeys(plan.protocol for plan in plans))
     assert names == ["LL", "LL128", "Simple"]
     assert {plan.protocol: plan.efficiency for plan in plans}["LL128"] == 0.92
@@ -149,7 +150,7 @@ def test_protocols_follow_each_other_as_messages_grow():
 def test_trees_for_small_messages_between_nodes_and_rings_for_large():
     network, there = switches(4, 16, nic=23.1e9), machine(4, 16)
     names = [
-        nccl.plan("all_reduce", range(64), size, network, machine=there).schedule.algorithm
+        nccl.plan(call_of("all_reduce", range(64), size), network, there).schedule.algorithm
         for size in SIZES
     ]
     assert list(dict.fromkeys(names)) == ["double_tree", "rings"]
@@ -196,7 +197,7 @@ def test_refusals_name_what_is_wrong():
         ("sum", None, "kind 'sum'"),
     ):
         with pytest.raises(ScheduleError, match=words):
-            nccl.plan(kind, range(8), MIB, network, machine=there, algorithm=algorithm)
+            nccl.plan(call_of(kind, range(8), MIB), network, there, algorithm)
 
 
 def test_versions_are_data():
@@ -208,11 +209,11 @@ def test_versions_are_data():
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_every_library_plans_every_kind(name):
-    network, there = switches(4, 2), machine(4, 2, overhead=1e-6)
+    network, there = switches(4, 2), machine(4, 2, library=name, overhead=1e-6)
     for kind in (*KINDS, "broadcast", "barrier"):
-        plan = LIBRARIES[name](kind, range(8), MIB, network, machine=there)
-        assert plan.schedule.kind == kind
-        assert plan.overhead > 0
+        chosen = plan(call_of(kind, range(8), MIB), network, there)
+        assert chosen.schedule.kind == kind
+        assert chosen.overhead > 0
 
 
 PUBLISHED = [
@@ -242,7 +243,7 @@ def test_published_times(generation, kind, n, size, measured):
 def test_software_hides_behind_a_block_that_is_on_the_wire():
     network, there = switches(8, 1), machine(8, 1)
     shown = [
-        nccl.plan("all_gather", range(8), size, network, machine=there).step_latency
+        nccl.plan(call_of("all_gather", range(8), size), network, there).step_latency
         for size in (256 * MIB, 16 * GIB)
     ]
     block = 2 * GIB / WIRE["hopper"]
@@ -252,5 +253,5 @@ def test_software_hides_behind_a_block_that_is_on_the_wire():
 
 def test_a_switch_that_adds_also_carries_each_ranks_own_part():
     network, there = switches(8, 1), machine(8, 1, in_network=True)
-    plan = nccl.plan("all_reduce", range(8), GIB, network, machine=there)
+    plan = nccl.plan(call_of("all_reduce", range(8), GIB), network, there)
     assert plan.efficiency == pytest.approx(0.85 * 15 / 16 * 8 / 9)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.libraries.planners import LIBRARIES, one_schedule, times
+from collectives.libraries.planners import one_schedule, plan, times
 from collectives.libraries.rules import known
-from collectives.machine import Machine, calibrated
+from collectives.machine import Machine
+from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
 from simulator.costing.link_load import cost, lay
-from simulator.costing.stacked_networks import stacked, wire
+from simulator.costing.stacked_networks import OneNetwork
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import KINDS
@@ -44,22 +45,21 @@ def job(name, ranks, nodes):
         domains[members] = domain
     machine = Machine(
         domains=domains,
+        library=cluster.library.name if cluster.library else "none",
         generation=cluster.accelerator.generation or "",
         cpu=cluster.host.cpu if cluster.host else "",
         in_network=cluster.scale_up.in_network_reduction,
         overhead=cluster.collective_overhead,
     )
-    library = cluster.library.name if cluster.library else "none"
-    return build(cluster, ranks, nodes), machine, library
+    return build(cluster, ranks, nodes), machine
 
 
-def one_by_one(library, call, several, machine, algorithm=None):
-    kind, ranks, size = call
-    costs = []
-    for network in several:
-        plan = LIBRARIES[library](kind, ranks, size, network, machine=machine, algorithm=algorithm)
-        costs.append(cost(lay(plan, ranks, size, network)))
-    return costs
+def one_by_one(call, several, machine, algorithm=None):
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    return [
+        cost(lay(plan(call, network, machine, algorithm), positions, call.size, network))
+        for network in several
+    ]
 
 
 @st.composite
@@ -80,33 +80,33 @@ def changed(draw, network):
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data):
-    network, machine, library = job(name, ranks, nodes)
+    network, machine = job(name, ranks, nodes)
     several = data.draw(changed(network))
     kind = data.draw(st.sampled_from(KINDS))
     members = data.draw(st.permutations(range(ranks)))
     least = 2 if kind == "send_receive" else 1
     members = members[: 2 if kind == "send_receive" else data.draw(st.integers(least, ranks))]
-    call = kind, np.array(sorted(members), dtype=np.int32), data.draw(st.sampled_from(SIZES))
-    together = times(library)(*call, stacked(several), machine=machine)
-    assert together == pytest.approx(one_by_one(library, call, several, machine), rel=1e-12)
+    call = call_of(kind, sorted(members), data.draw(st.sampled_from(SIZES)))
+    together = times(call, stacked(several), machine)
+    assert together == pytest.approx(one_by_one(call, several, machine), rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), [JOBS[2], JOBS[6], JOBS[8]])
 @settings(max_examples=25)
 @given(data=st.data())
 def test_forced_algorithms_too(name, ranks, nodes, data):
-    network, machine, library = job(name, ranks, nodes)
+    network, machine = job(name, ranks, nodes)
     kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
     algorithm = data.draw(st.sampled_from(known(kind)))
     several = data.draw(changed(network))
-    call = kind, np.arange(ranks, dtype=np.int32), data.draw(st.sampled_from(SIZES))
+    call = call_of(kind, range(ranks), data.draw(st.sampled_from(SIZES)))
     try:
-        expected = one_by_one(library, call, several, machine, algorithm)
+        expected = one_by_one(call, several, machine, algorithm)
     except Exception as error:
         with pytest.raises(type(error)):
-            times(library)(*call, stacked(several), machine=machine, algorithm=algorithm)
+            times(call, stacked(several), machine, algorithm)
         return
-    together = times(library)(*call, stacked(several), machine=machine, algorithm=algorithm)
+    together = times(call, stacked(several), machine, algorithm)
     assert together == pytest.approx(expected, rel=1e-12)
 
 
@@ -118,7 +118,7 @@ by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multip
 @settings(max_examples=25)
 @given(data=st.data())
 def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, ranks, nodes, data):
-    network, machine, library = job(name, ranks, nodes)
+    network, machine = job(name, ranks, nodes)
     several = data.draw(changed(network))
     kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
     known = Calibrated(
@@ -127,57 +127,53 @@ def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, 
         bandwidth=data.draw(by_tier),
     )
     told = replace(machine, calibration={kind: known})
-    members = np.arange(data.draw(st.integers(1, ranks)), dtype=np.int32)
-    size = data.draw(st.sampled_from(SIZES))
-    expected = []
+    members = range(data.draw(st.integers(1, ranks)))
+    call = call_of(kind, members, data.draw(st.sampled_from(SIZES)))
     for one in several:
-        plan = LIBRARIES[library](kind, members, size, one, machine=machine)
-        expected.append(cost(lay(calibrated(plan, known), members, size, one)))
-    together = times(library)(kind, members, size, stacked(several), machine=told)
-    assert together == pytest.approx(expected, rel=1e-9)
+        free, bound = plan(call, one, machine), plan(call, one, told)
+        assert free.schedule.algorithm == bound.schedule.algorithm
+    expected = one_by_one(call, several, told)
+    assert times(call, stacked(several), told) == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_is_known_of_a_graph_serves_any_networks_of_it():
     """One machine, asked of networks with few classes of links, with many, and with few again."""
-    network, machine, library = job("hgx-h100", 16, 2)
+    network, machine = job("hgx-h100", 16, 2)
     uneven = replace(network, bandwidth=network.bandwidth * np.linspace(1, 2, len(network)))
-    call = "all_reduce", np.arange(16, dtype=np.int32), 1e8
+    call = call_of("all_reduce", range(16), 1e8)
     for several in ([network], [network, uneven], [network, scaled(network, SCALE_UP, latency=3)]):
         for _ in range(2):
-            fresh = replace(machine, known={})
-            together = times(library)(*call, stacked(several), machine=machine)
-            assert together == pytest.approx(one_by_one(library, call, several, fresh), rel=1e-12)
+            fresh = replace(machine)
+            together = times(call, stacked(several), machine)
+            assert together == pytest.approx(one_by_one(call, several, fresh), rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e5, 3e6, 1e7, 3e7])
 def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
     """Four nodes of H100: at one size some networks have trees, others rings, some NVLSTree."""
-    network, machine, _ = job("hgx-h100", 32, 4)
+    network, machine = job("hgx-h100", 32, 4)
     several = [
         scaled(scaled(network, SCALE_OUT, bandwidth=by), SCALE_UP, bandwidth=0.3)
         for by in np.geomspace(0.01, 100, 60)
     ]
-    call = "all_reduce", np.arange(32, dtype=np.int32), size
+    call = call_of("all_reduce", range(32), size)
     bare = replace(machine, in_network=False)
     for one in (machine, bare):
-        expected = one_by_one("nccl", call, several, one)
-        assert times("nccl")(*call, stacked(several), machine=one) == pytest.approx(
-            expected, rel=1e-12
-        )
-    chosen = {LIBRARIES["nccl"](*call, one, machine=bare).schedule.algorithm for one in several}
+        expected = one_by_one(call, several, one)
+        assert times(call, stacked(several), one) == pytest.approx(expected, rel=1e-12)
+    chosen = {plan(call, one, bare).schedule.algorithm for one in several}
     assert len(chosen) == 2 or size != 1e7
 
 
 def test_beyond_the_last_tree_a_ring_costs_what_it_costs_or_what_the_tree_did():
     """NCCL's planner on four nodes of H100; the last size of a tree is found by halving."""
-    network, machine, _ = job("hgx-h100", 32, 4)
+    network, machine = job("hgx-h100", 32, 4)
     machine = replace(machine, in_network=False)
     ranks = np.arange(32, dtype=np.int32)
 
     def carried_out(size, algorithm=None):
-        call = "all_reduce", ranks, size
-        plan = LIBRARIES["nccl"](*call, network, machine=machine, algorithm=algorithm)
-        return plan.schedule.algorithm, cost(lay(plan, ranks, size, network))
+        found = plan(call_of("all_reduce", ranks, size), network, machine, algorithm)
+        return found.schedule.algorithm, cost(lay(found, ranks, size, network))
 
     tree, ring = (carried_out(1e6, name)[0] for name in ("tree", "ring"))
     least, most = 1e3, 1e10
@@ -207,9 +203,9 @@ def test_a_schedule_is_laid_on_any_networks_as_on_each(data, pipelined, kind):
     ]
     schedule = SCHEDULES[kind](ranks)
     positions = np.arange(ranks, dtype=np.int32)
-    laid = wire(schedule, positions, stacked(several), pipelined=pipelined)
+    laid = stacked(several).wire(schedule, positions, pipelined=pipelined)
     for number, one in enumerate(several):
-        alone = wire(schedule, positions, one, pipelined=pipelined)
+        alone = OneNetwork(one).wire(schedule, positions, pipelined=pipelined)
         assert laid.per_byte[number] == pytest.approx(alone.per_byte, rel=1e-12)
         assert laid.latency[number] == pytest.approx(alone.latency, rel=1e-12)
         if pipelined:
@@ -247,6 +243,5 @@ def test_stacked_networks_are_the_ones_that_were_put_in(data):
     ],
 )
 def test_what_has_one_schedule_says_so(name, ranks, kind, one):
-    network, machine, library = job(name, ranks, None)
-    positions = np.arange(ranks, dtype=np.int32)
-    assert one_schedule(library, kind, positions, network, machine.domains) == one
+    network, machine = job(name, ranks, None)
+    assert one_schedule(call_of(kind, range(ranks), 1e6), network, machine) == one

@@ -11,8 +11,8 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import SHARED
 from simulator.errors import ClusterError
 from topologies import catalog, load_cluster
-from traces.card.card import Card
-from traces.card.package import load
+from traces.card.card import WorkloadCard
+from traces.card.package import load_package
 
 GPU_SAMPLE = SAMPLE.with_name("gpu-dp2-tp4")
 ARCH = {
@@ -41,17 +41,17 @@ def card(**sections):
             "model_plan_parallelization": {"dp_shard": 2, "tp": 4, **sections.get("plan", {})}
         },
     }
-    return Card.model_validate(data)
+    return WorkloadCard.model_validate(data)
 
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load(GPU_SAMPLE)
+    return load_package(GPU_SAMPLE)
 
 
 def test_a_right_card_is_not_found_fault_with(loaded):
     assert check_card(card(), loaded) == ()
-    assert check_card(Card(), loaded) == ()
+    assert check_card(WorkloadCard(), loaded) == ()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_training_is_told_by_its_kernels(tmp_path, loaded):
 
 
 def test_groups_without_labels_are_products_of_the_sizes(tmp_path):
-    job = load(write_job(tmp_path / "job", 8))
+    job = load_package(write_job(tmp_path / "job", 8))
     plan = {"dp_shard": 3, "tp": 4}
     assert not any("product" in one for one in check_card(card(plan=plan), job))
     halves = {"tp": 2, "dp_shard": 4}
@@ -147,7 +147,9 @@ def test_a_memory_or_a_socket_is_no_chip():
 def test_a_card_of_a_cluster_makes_the_cluster_again(name, loaded):
     cluster = load_cluster(name)
     blank = replace(loaded, accelerator="")
-    made = card_cluster(_filled(Card(), _of_cluster(cluster, blank, None)), source="card.yaml")
+    made = card_cluster(
+        _filled(WorkloadCard(), _of_cluster(cluster, blank, None)), source="card.yaml"
+    )
     assert made.nearest == name
     assert made.cluster.scale_up == cluster.scale_up
     assert made.cluster.scale_out == cluster.scale_out
@@ -219,7 +221,7 @@ TRACES = SHARED / "traces"
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
 def test_a_real_trace_shows_a_bandwidth_in_the_wrong_unit():
     """8 A100 with 81 all-reduces of 64 MiB at 196 GB/s: 600 Gb/s is 75 GB/s."""
-    real = load(TRACES / "megatron-tp8-a100")
+    real = load_package(TRACES / "megatron-tp8-a100")
     plan = {"tp": 8, "dp_shard": 1}
     xpu = {"count_per_node": 8}
     assert check_card(card(xpu=xpu, plan=plan), real) == ()

@@ -1,7 +1,6 @@
 """The slow-down that is put into a trace is read off it, and makes what-ifs right."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,10 @@ from experiments.questions.explain import explain
 from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
 from experiments.questions.utility_bound import most_utility
-from experiments.questions.utility_interval import half_widths
+from experiments.questions.utility_interval import half_widths, spread
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse
-from experiments.scenario.resources import improve
+from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.programs import skew_clocks, with_noise
@@ -28,7 +27,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline
 from simulator.workload import CallRow, What, Workload
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 
 NODES = 2
 GLOO = SAMPLES / "gloo-ddp-4"
@@ -37,7 +36,7 @@ APART = parse("overlap none")
 
 
 def trace_of(timeline: Timeline, folder: Path) -> Path:
-    write([timeline], folder)
+    write_kineto([timeline], folder)
     skew_clocks(folder, 3)
     return folder
 
@@ -165,10 +164,13 @@ def test_intervals_are_those_of_kernels_as_recorded(tmp_path: Path) -> None:
     noisy = replace(real, workload=with_noise(real.workload, 1, 0.2)).run()
     whole = replace(noisy.workload, calls=real.workload.calls)
     folder = trace_of(replace(noisy, workload=whole), tmp_path)
-    change = {"compute": partial(improve, resource="compute", factor=2.0)}
-    off, on = (
-        half_widths(baseline(folder, CLUSTER, Settings(nodes=NODES, slow_down=asked)), change)
+    change = {"compute": better("compute")}
+    spreads = (
+        spread(baseline(folder, CLUSTER, Settings(nodes=NODES, slow_down=asked)))
         for asked in ("", "3")
+    )
+    off, on = (
+        half_widths(found, [study.ask(change) for study in found.studies]) for found in spreads
     )
     assert on == off
     assert on["compute"] > 0

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pytest
@@ -12,18 +14,20 @@ from collectives.libraries.planners import times
 from collectives.libraries.rules import parse
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.call_costs import different_calls
-from experiments.evaluate.design_points import LINKS, RANKS, Study, grid, scales, steps, steps_at
+from experiments.evaluate.design_points import Study, grid, steps_at
 from experiments.output.figures import draw
-from experiments.output.tables.curves import curve_lines
+from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
 from experiments.questions.utility import utility
 from experiments.questions.utility_bound import most_utility
-from experiments.scenario.resources import RESOURCES, improve
+from experiments.scenario.change import LINKS, Change, Changed, Edited
+from experiments.scenario.language import parse as what_if
+from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import AUTO, Scenario
+from helpers.calls import stacked
 from helpers.places import SAMPLES
 from helpers.strategies import networks, workloads
 from simulator.builder import WorkloadBuilder
-from simulator.costing.stacked_networks import stacked
 from simulator.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.topology import Link, scaled, topology
 from simulator.workload import CallRow, What
@@ -133,20 +137,12 @@ def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
     if ranks == 6:
         graph = data.draw(networks(ranks))
     some = stacked([graph, *(scaled(graph, name, bandwidth=0.3) for name in graph.resources)])
-    found = different_calls(scenario, some)
-    cost = found.on(some)[found.row]
-    library = times(cluster.library.name if cluster.library else "none")
+    found = different_calls([scenario.workload], scenario.machine(), some)
+    cost = found.on(some)[found.rows[0]]
     for index in range(len(scenario.workload.calls)):
         call = scenario.workload.call_view(index)
         name = "tree" if (call.kind, call.group.label) == ("broadcast", "g1") else None
-        expected = library(
-            call.kind,
-            call.group.ranks,
-            call.size,
-            some,
-            machine=scenario.machine(),
-            algorithm=name,
-        )
+        expected = times(call, some, replace(scenario.machine(), forced=()), name)
         assert cost[index] == pytest.approx(expected, rel=1e-12)
 
 
@@ -167,8 +163,8 @@ def test_groups_that_meet_on_links_or_have_rules_of_their_own_are_not_like_other
     cluster = load_cluster("l40s-pcie-8").model_copy(update={"library": None})
     for rules, alike in (((), [0, 1, 1, 0]), ((parse("all_gather@g2=direct"),), [0, 1, 2, 0])):
         scenario = Scenario(builder.build(), cluster, "analytic", forced=rules)
-        found = different_calls(scenario, stacked([graph]))
-        cost = found.on(stacked([graph]))[found.row][:4, 0]
+        found = different_calls([scenario.workload], scenario.machine(), stacked([graph]))
+        cost = found.on(stacked([graph]))[found.rows[0]][:4, 0]
         assert len(set(cost.tolist())) == len(set(alike))
         assert cost.tolist() == [cost[alike.index(one)] for one in alike]
 
@@ -182,25 +178,35 @@ def test_equal_groups_of_like_nodes_are_asked_about_once():
         for rank in members:
             builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     scenario = Scenario(builder.build(), load_cluster("hgx-h100"), "analytic")
-    found = different_calls(scenario, stacked([scenario.topology()]))
+    found = different_calls([scenario.workload], scenario.machine(), stacked([scenario.topology()]))
     assert [call.group.ranks for call in found.calls] == [groups[0], groups[8]]
-    assert found.row.tolist() == [0] * 8 + [1] * 8
+    assert found.rows[0].tolist() == [0] * 8 + [1] * 8
 
 
-def test_scenarios_of_all_sorts_are_answered_in_their_order(base):
+def shifted(scenario):
+    workload = scenario.workload
+    workload = replace(workload, duration=workload.duration + 1e-6)
+    return Changed(replace(scenario, workload=workload), "")
+
+
+def test_changes_of_all_sorts_are_answered_in_their_order(base):
     some = [
-        improve(base, name, factor)
+        better(name, factor)
         for name in RESOURCES
         for factor in (2, 0.5, 3)
         if possible(base, name, factor)
     ]
-    some.append(improve(improve(base, "host", 3), "scale_up.bandwidth", 2))
-    other = base.workload
-    some.append(replace(base, workload=replace(other, duration=other.duration + 1e-6)))
-    some.append(replace(some[0], engine="flow"))
+    some.append(better("host", 3) | better("scale_up.bandwidth"))
+    some.append(better("scale_up.latency") | Change(parts=(Edited(shifted),)) | better("compute"))
+    texts = ("compute x0.5", "host x3 and scale_up.bandwidth x2", "overlap none", "calls bytes x2")
+    some += [Change(), *map(what_if, texts)]
     order = np.random.default_rng(0).permutation(len(some))
-    expected = [some[place].run().makespan for place in order]
-    assert steps([some[place] for place in order]) == pytest.approx(expected, **exact)
+    asked_for = [some[place] for place in order]
+    expected = [change.apply(base).scenario.run().makespan for change in asked_for]
+    study = Study(base)
+    assert study.steps(asked_for) == pytest.approx(expected, **exact)
+    one_by_one = [study.steps([change])[0] for change in asked_for]
+    assert one_by_one == pytest.approx(expected, **exact)
 
 
 CLUSTER = load_cluster("dgx-a100")
@@ -215,7 +221,8 @@ def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
     assert steps_at(base, {name: [value] for name, value in point.items()}) == pytest.approx(
         [truth], **exact
     )
-    assert steps([base, asked(base, point)])[1] == pytest.approx(truth, **exact)
+    change = reduce(or_, [better(name, factor) for name, factor in point.items()])
+    assert Study(base).steps([Change(), change])[1] == pytest.approx(truth, **exact)
 
 
 @pytest.mark.parametrize("other", [("all_reduce", (0, 2), 1e7), ("all_gather", (0, 1), 1e7)])
@@ -243,41 +250,14 @@ def test_a_calibrated_cluster_keeps_its_calibration():
     known = Calibrated(overhead=3.0, latency={"scale_up": 2.0}, bandwidth={"scale_up": 0.5})
     cluster = base.cluster.model_copy(update={"calibration": {"all_reduce": known}})
     calibrated = replace(base, cluster=cluster)
-    asked_for = [base, calibrated, improve(calibrated, "scale_up.bandwidth", 2)]
-    truth = [one.run().makespan for one in asked_for]
-    assert truth[0] != truth[1]
-    assert steps(asked_for) == pytest.approx(truth, **exact)
-    factors = {"scale_up.bandwidth": [1, 2]}
-    assert steps_at(calibrated, factors) == pytest.approx(truth[1:], **exact)
-
-
-@settings(max_examples=30)
-@given(workload=workloads(3), host=factors, compute=factors)
-def test_how_much_faster_the_ranks_are_is_read_off_the_workload(workload, host, compute):
-    base = Scenario(workload, CLUSTER)
-    changed = improve(improve(base, "host", host), "compute", compute).workload
-    found = scales(workload, changed)
-    assert found is not None
-    for part, factor in ((What.HOST, host), (What.COMPUTE, compute)):
-        if workload.duration[workload.what == part].any():
-            assert found.get(part, 1.0) == pytest.approx(1 / factor)
-    slower = replace(workload, ready=workload.ready + 1)
-    assert scales(workload, slower) is None
-
-
-def test_another_workload_is_no_faster_one():
-    workload = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario.workload
-    uneven = workload.duration.copy()
-    uneven[np.flatnonzero(workload.what == What.COMPUTE)[3]] *= 2
-    assert scales(workload, replace(workload, duration=uneven)) is None
-    late = workload.with_calls(late=workload.calls.late + 1)
-    assert scales(workload, late) is None
-    drained = np.where(workload.what == What.COLLECTIVE, 1e-6, workload.duration)
-    assert scales(workload, replace(workload, duration=drained)) is None
-    edges = workload.edges
-    behind_kernels = workload.what[edges.source] == What.COMPUTE
-    lag = np.where(behind_kernels, edges.lag + 1e-6, edges.lag)
-    assert scales(workload, replace(workload, edges=replace(edges, lag=lag))) is None
+    truth = [
+        one.run().makespan for one in (calibrated, improve(calibrated, "scale_up.bandwidth", 2))
+    ]
+    assert truth[0] != base.run().makespan
+    assert Study(calibrated).steps([Change(), better("scale_up.bandwidth")]) == pytest.approx(
+        truth, **exact
+    )
+    assert steps_at(calibrated, {"scale_up.bandwidth": [1, 2]}) == pytest.approx(truth, **exact)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +291,7 @@ def test_a_deadlock_names_who_waits_for_whom():
     base = Scenario(builder.build(), CLUSTER, "analytic")
     with pytest.raises(DeadlockError, match="rank 0") as alone:
         base.run()
-    for ask in (lambda: steps([base]), lambda: steps_at(base, {"host": [1.0]})):
+    for ask in (lambda: Study(base).steps([Change()]), lambda: steps_at(base, {"host": [1.0]})):
         with pytest.raises(DeadlockError) as together:
             ask()
         assert str(together.value) == str(alone.value)
@@ -324,9 +304,9 @@ def test_a_step_without_calls_is_a_step(ranks):
     base = Scenario(builder.build(), CLUSTER, "analytic")
     points = {"compute": [1, 2], "scale_up.bandwidth": [1, 2]}
     assert steps_at(base, points).tolist() == [1.0, 0.5]
-    assert steps([base, improve(base, "compute", 4)]).tolist() == [1.0, 0.25]
+    assert Study(base).steps([Change(), better("compute", 4)]).tolist() == [1.0, 0.25]
     assert most_utility(base, resources=["compute", "host"]) == {"compute": 50.0, "host": 0.0}
-    assert len(steps([])) == 0
+    assert len(Study(base).steps([])) == 0
 
 
 def test_no_utility_exceeds_its_bound(base):

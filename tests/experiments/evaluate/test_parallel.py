@@ -13,7 +13,6 @@ import pytest
 
 from experiments.baseline import Settings
 from experiments.evaluate import workers as processes
-from experiments.evaluate.design_points import steps
 from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.questions.sweep import sweep
 from experiments.scenario.resources import improve
@@ -57,8 +56,6 @@ def test_two_processes_answer_to_the_bit_as_one_does(scenarios):
     alone = map_scenarios(scenarios, outcome)
     assert len({one.makespan for one in alone}) == len(scenarios)
     assert map_scenarios(scenarios, outcome, workers=2) == alone
-    only = [scenario for _, scenario in scenarios]
-    assert steps(only, workers=2).tolist() == [one.makespan for one in alone]
     assert not multiprocessing.active_children()
 
 

@@ -48,4 +48,4 @@ def test_where_the_fabric_is_pcie_a_rank_has_one_slot(kind, ranks, nodes):
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(WhatIfError, match="is not one of all_reduce"):
-        collective("allreduce", "dgx-a100", [MIB], ranks=8)
+        collective("allreduc", "dgx-a100", [MIB], ranks=8)

@@ -17,13 +17,13 @@ from experiments.questions.utility import utility
 from experiments.scenario.scenario import AUTO, Scenario
 from helpers.replicated import replicated, with_straggler
 from helpers.strategies import workloads
+from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
 from simulator.errors import DeadlockError
 from simulator.folding.fold import most_alike
 from simulator.workload import CallRow, What
 from topologies import changed, load_cluster
 from traces.chakra.write import write_chakra
-from traces.generate.generate import generate
 from traces.generate.kernel_times import Accelerator
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
@@ -161,7 +161,7 @@ def test_who_waits_for_ever_is_named_as_without_folding():
 def chakra(tmp_path_factory):
     """A generated step as files of another tool: 4 nodes, groups named by numbers."""
     folder = tmp_path_factory.mktemp("chakra")
-    workload = generate(
+    workload = generated(
         load_model("llama-3.1-8b"),
         Parallelism(tp=8, dp=4),
         Training(micro_batch=1, global_batch=4, sequence=512),

@@ -13,22 +13,24 @@ from typer.testing import CliRunner
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
 from experiments.questions.convert import FORMS, convert
-from experiments.questions.generate import Asked, generate, write_plan
+from experiments.questions.generate import generate, plan_on, write_plan
 from experiments.questions.utility import utility
 from experiments.questions.validate import validate
-from simulator.errors import ClusterError, OutputError, TraceError, WorkloadError
+from helpers.synthetic_jobs import planned, plans
+from simulator.errors import ClusterError, DeadlockError, OutputError, TraceError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.core.sniff import is_plan
+from traces.generate.generate import generate as generate_step
+from traces.generate.model import load_model, parse_model
 from traces.generate.parallelism import Parallelism
-from traces.generate.plan import Plan, read, text_of
+from traces.generate.plan import plan_text, read_plan
 from traces.generate.run import Serving, Training
 from traces.load import FORMATS, load, recognised
 
 CLUSTER = "hgx-h100"
 STEP = Training(micro_batch=1, global_batch=4, sequence=512)
-ASKED = Asked(model="llama-3.1-8b", parallelism=Parallelism(tp=2, dp=2), run=STEP)
-PLAN = """
+FILE = """
 model: llama-3.1-8b
 parallelism: {tp: 2, dp: 2}
 training: {micro_batch: 1, global_batch: 4, sequence: 512}
@@ -36,9 +38,18 @@ accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
 """
 
 
+def plan_for(run=STEP, cluster=None, **degrees):
+    return plan_on(
+        cluster or load_cluster(CLUSTER),
+        model="llama-3.1-8b",
+        parallelism=Parallelism(**degrees or {"tp": 2, "dp": 2}),
+        run=run,
+    )
+
+
 @pytest.fixture(scope="module")
 def report():
-    return generate(ASKED, CLUSTER)
+    return generate(plan_for(), CLUSTER)
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +84,31 @@ def test_a_plan_validates_to_a_row_without_errors(plan):
 
 
 def test_mfu_is_model_flops_over_what_the_peak_allows(report):
-    peak, ranks = report.plan.chip.peak, report.plan.parallelism.ranks
+    peak, ranks = report.plan.accelerator.peak, report.plan.parallelism.ranks
     step = report.base.timeline.makespan
     assert report.mfu == pytest.approx(report.volumes.model_flops / (step * ranks * peak))
     assert 0 < report.mfu < report.plan.accelerator.compute_efficiency
 
 
-degrees = st.sampled_from([1, 2, 4])
+@given(plan=plans(), launch=st.sampled_from([None, 5e-6, 0.125e-3]), replicas=st.booleans())
+def test_a_written_plan_reads_back(tmp_path_factory, plan, launch, replicas):
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    plan = replace(plan, launch=launch, replicas=1 if replicas else None)
+    write_plan(plan, path)
+    assert is_plan(path.read_bytes())
+    assert read_plan(path) == plan
 
 
-@given(degrees, degrees, degrees, st.booleans(), st.sampled_from([None, "5 us", "0.125 ms"]))
-def test_a_written_plan_reads_back(tp, dp, pp, sequence_parallel, launch):
-    plan = Plan.model_validate(
-        yaml.safe_load(PLAN)
-        | {
-            "parallelism": {"tp": tp, "dp": dp, "pp": pp, "sequence_parallel": sequence_parallel},
-            "launch": launch,
-        }
-    )
-    text = text_of(plan)
-    assert is_plan(text.encode())
-    assert Plan.model_validate(yaml.safe_load(text)) == plan
+def test_a_plan_from_its_file_is_the_one_that_was_made_and_the_same_workload(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(FILE)
+    assert read_plan(path) == plan_for()
+    one, other = load(path).workload, generate_step(plan_for())[0]
+    for column in ("what", "rank", "lane", "name", "call", "duration", "flops", "traffic"):
+        assert getattr(one, column).tobytes() == getattr(other, column).tobytes()
+    for column in ("offset", "target", "lag"):
+        assert getattr(one.edges, column).tobytes() == getattr(other.edges, column).tobytes()
+    assert (one.groups, one.names, one.notes) == (other.groups, other.names, other.notes)
 
 
 @pytest.mark.parametrize(
@@ -111,19 +126,58 @@ def test_a_written_plan_reads_back(tp, dp, pp, sequence_parallel, launch):
 )
 def test_a_plan_that_makes_no_step_is_one_line(tmp_path, change, told):
     path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(PLAN) | change))
+    path.write_text(yaml.safe_dump(yaml.safe_load(FILE) | change))
     with pytest.raises(TraceError, match=told) as error:
         load(path)
     assert "\n" not in str(error.value)
 
 
-def test_a_plan_may_name_a_model_file_beside_it(tmp_path, plan):
-    _, model = read(plan)
-    card = model.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(card))
+CARD = """
+name: mine
+layers: 2
+hidden: 64
+vocabulary: 100
+attention: {kind: grouped, heads: 4, kv_heads: 2, head: 16}
+ffn: 256
+gated: true
+experts: {count: 4, top_k: 1, hidden: 32, shared: 0}
+sources: {layers: a paper, experts.shared: its default}
+"""
+
+
+def test_a_plan_may_name_a_model_file_beside_it(tmp_path):
+    (tmp_path / "mine.yaml").write_text(CARD)
     path = tmp_path / "plan.yaml"
-    path.write_text(PLAN.replace("llama-3.1-8b", "mine.yaml"))
-    assert read(path)[1] == model
+    path.write_text(FILE.replace("llama-3.1-8b", "mine.yaml"))
+    assert read_plan(path).model == parse_model(CARD, source="mine")
+
+
+@pytest.mark.parametrize("name", ["mine", "llama-3.1-8b"])
+def test_a_model_of_ones_own_is_written_into_the_plan(tmp_path, name):
+    """Its card may be elsewhere when the plan is read, and may have the name of one that ships."""
+    model = parse_model(CARD.replace("mine", name), source="mine")
+    plan, path = planned(model, Parallelism(tp=2), STEP), tmp_path / "plan.yaml"
+    write_plan(plan, path)
+    assert is_plan(path.read_bytes())
+    assert read_plan(path) == plan
+    shipped = planned(load_model("llama-3.1-8b"), Parallelism(tp=2), STEP)
+    assert yaml.safe_load(plan_text(shipped))["model"] == "llama-3.1-8b"
+
+
+def test_a_wrong_model_within_a_plan_is_one_line(tmp_path):
+    path = tmp_path / "plan.yaml"
+    table = yaml.safe_load(FILE) | {"model": yaml.safe_load(CARD) | {"layers": 0}}
+    path.write_text(yaml.safe_dump(table))
+    with pytest.raises(TraceError, match=r"plan\.yaml: model\.layers: .*greater than 0") as error:
+        read_plan(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_too_long_for_a_plan_is_refused_not_cut_off(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(FILE + "#" * 70_000)
+    with pytest.raises(TraceError, match="too long for a plan"):
+        read_plan(path)
 
 
 def test_a_step_number_means_nothing_to_a_plan(plan):
@@ -133,12 +187,12 @@ def test_a_step_number_means_nothing_to_a_plan(plan):
 
 def test_a_cluster_without_the_precision_is_refused():
     with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp32 is missing"):
-        generate(replace(ASKED, run=replace(STEP, precision="fp32")), CLUSTER)
+        plan_for(replace(STEP, precision="fp32"))
 
 
 def test_serving_is_generated_too():
     decode = Serving(phase="decode", batch=8, context=1024)
-    one = generate(replace(ASKED, run=decode, parallelism=Parallelism(tp=2)), CLUSTER)
+    one = generate(plan_for(decode, tp=2), CLUSTER)
     assert one.volumes.tokens == 8
     assert one.base.timeline.makespan > 0
 
@@ -183,6 +237,22 @@ def test_the_command_writes_a_plan_that_the_next_reads(tmp_path):
     assert json.loads(again.stdout)["simulated_step_s"] == told["simulated_step_s"]
 
 
+@pytest.mark.parametrize("fold", [(), ("--fold",)])
+def test_the_plan_is_written_before_the_step_is_simulated(tmp_path, monkeypatch, fold):
+    """A simulation that fails, or is interrupted, leaves the plan."""
+
+    def fail(*_, **__):
+        raise DeadlockError("nothing can happen")
+
+    monkeypatch.setattr("experiments.scenario.scenario.simulate_on", fail)
+    path = tmp_path / "plan.yaml"
+    words = ["generate", "qwen3-4b", "-c", CLUSTER, "--tp", "8", "--dp", "2", "--sequence", "512"]
+    answer = CliRunner().invoke(app, [*words, *fold, "-w", str(path)])
+    assert answer.exit_code == 1
+    assert f"wrote {path}" in answer.output
+    assert read_plan(path).replicas == (1 if fold else None)
+
+
 @pytest.mark.parametrize(
     ("options", "tokens"),
     [
@@ -218,7 +288,7 @@ def test_what_serving_and_size_do_not_allow_is_told(options, status, told):
 @pytest.mark.parametrize("lost", ["accelerator", "training"])
 def test_a_plan_that_lacks_a_part_is_still_told_to_be_one(tmp_path, lost):
     path = tmp_path / "step.yaml"
-    path.write_text("\n".join(line for line in PLAN.splitlines() if not line.startswith(lost)))
+    path.write_text("\n".join(line for line in FILE.splitlines() if not line.startswith(lost)))
     with pytest.raises(TraceError, match=lost):
         load(path)
 
@@ -226,7 +296,7 @@ def test_a_plan_that_lacks_a_part_is_still_told_to_be_one(tmp_path, lost):
 def test_marks_of_utf_8_are_passed_over(tmp_path, plan):
     path = tmp_path / "step.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))
-    assert read(path) == read(plan)
+    assert read_plan(path) == read_plan(plan)
     assert recognised(path) == "plan"
 
 
@@ -236,7 +306,7 @@ def test_plans_beside_a_trace_do_not_hide_it(tmp_path, plan):
         (tmp_path / name).write_bytes(plan.read_bytes())
     assert recognised(tmp_path) == "kineto"
     with pytest.raises(TraceError, match="name that file"):
-        read(tmp_path)
+        read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("bucket", [0.0, -1.0, float("nan")])
@@ -253,7 +323,7 @@ def test_wrong_words_of_the_command_are_told():
         (["--tp", "0"], 2),
         (["--tp", "3"], 1),
         (["--phase", "dreaming"], 2),
-        (["--schedule", "none"], 1),
+        (["--schedule", "none"], 2),
         (["-w", "plan.txt"], 1),
     ):
         answer = CliRunner().invoke(app, [*words, *more])
@@ -263,7 +333,7 @@ def test_wrong_words_of_the_command_are_told():
 
 def test_what_does_not_fit_is_the_workloads_error():
     with pytest.raises(WorkloadError):
-        generate(replace(ASKED, parallelism=Parallelism(tp=3)), CLUSTER)
+        plan_for(tp=3)
 
 
 def test_work_of_the_ops_adds_up_to_that_of_the_step(report):
@@ -286,6 +356,6 @@ def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
             )
         }
     )
-    again = generate(ASKED, other).base.timeline.makespan
+    again = generate(plan_for(cluster=other), other).base.timeline.makespan
     assert asked.timeline.makespan > 1.3 * report.base.timeline.makespan
     assert asked.timeline.makespan == pytest.approx(again, rel=0.05)

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.questions.generate import Step, representatives
+from experiments.baseline import Settings
+from experiments.questions.generate import generate, representatives
 from experiments.scenario.resources import improve
+from experiments.scenario.scenario import Scenario
+from helpers.synthetic_jobs import planned
 from simulator.errors import WhatIfError
 from topologies import load_cluster
-from traces.generate.kernel_times import Accelerator
+from traces.generate.generate import generate as generate_step
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
@@ -16,21 +19,27 @@ from traces.generate.run import Training
 CLUSTER = load_cluster("hgx-h100").model_copy(update={"nodes": 64})
 
 
-def step(**degrees):
+def plan_of(**degrees):
     parallelism = Parallelism(**degrees)
-    return Step(
-        load_model("qwen3-4b"),
-        parallelism,
-        Training(micro_batch=1, global_batch=parallelism.dp, sequence=4096),
-        Accelerator(peak=989e12, memory_bandwidth=3.35e12),
-    )
+    run = Training(micro_batch=1, global_batch=parallelism.dp, sequence=4096)
+    return planned(load_model("qwen3-4b"), parallelism, run)
+
+
+def all_ranks(plan, cluster=CLUSTER, engine="flow"):
+    return Scenario(generate_step(plan)[0], cluster, engine)
+
+
+def fewest(plan, cluster=CLUSTER, engine="flow"):
+    """Scenario of the ranks that stand for all, and what is said of them."""
+    step = representatives(plan, cluster, Settings(engine=engine))
+    return Scenario(step.workload, cluster, engine), step.folded
 
 
 @pytest.mark.parametrize("engine", ["flow", "analytic"])
 def test_a_step_takes_as_long_folded_generated_in_part_or_whole(engine):
-    asked = step(tp=4, dp=8, pp=2)
-    few, said = representatives(asked, CLUSTER, engine)
-    whole = asked.scenario(CLUSTER, engine)
+    plan = plan_of(tp=4, dp=8, pp=2)
+    few, said = fewest(plan, engine=engine)
+    whole = all_ranks(plan, engine=engine)
     timeline = replace(whole, fold=True).run()
     expected = replace(whole, fold=False).run().makespan
     assert few.run().makespan == pytest.approx(expected, rel=1e-9)
@@ -41,10 +50,10 @@ def test_a_step_takes_as_long_folded_generated_in_part_or_whole(engine):
 
 
 def test_a_what_if_on_representatives_is_that_of_the_whole_job():
-    asked = step(tp=8, dp=4)
-    few, _ = representatives(asked, CLUSTER)
+    plan = plan_of(tp=8, dp=4)
+    few, _ = fewest(plan)
     for resource in ("scale_out.bandwidth", "compute", "scale_up.latency"):
-        whole = replace(asked.scenario(CLUSTER, "flow"), fold=False)
+        whole = all_ranks(plan)
         better = improve(whole, resource, 2).run().makespan
         assert improve(few, resource, 2).run().makespan == pytest.approx(better, rel=1e-9)
 
@@ -54,22 +63,32 @@ def test_a_what_if_on_representatives_is_that_of_the_whole_job():
     [({"tp": 8}, "it is no larger"), ({"tp": 2, "dp": 6}, "its replicas do not fill whole nodes")],
 )
 def test_where_nothing_can_be_folded_all_ranks_are_there_and_it_is_said(degrees, reason):
-    scenario, text = representatives(step(**degrees), CLUSTER)
+    scenario, text = fewest(plan_of(**degrees))
     assert len(scenario.workload.ranks) == scenario.ranks
     assert text == f"nothing is folded: {reason}"
 
 
 def test_a_network_on_which_replicas_differ_gets_all_ranks():
     alps = load_cluster("gh200-alps")
-    scenario, text = representatives(step(tp=4, dp=16), alps)
+    scenario, text = fewest(plan_of(tp=4, dp=16), alps)
     assert len(scenario.workload.ranks) == 64
     assert text.startswith("nothing is folded: ")
-    on_one_router, _ = representatives(step(tp=4, dp=4), alps)
-    whole = replace(step(tp=4, dp=4).scenario(alps, "flow"), fold=False).run().makespan
+    on_one_router, _ = fewest(plan_of(tp=4, dp=4), alps)
+    whole = all_ranks(plan_of(tp=4, dp=4), alps).run().makespan
     assert on_one_router.workload.ranks == (0, 1, 2, 3)
     assert on_one_router.run().makespan == pytest.approx(whole, rel=1e-9)
 
 
 def test_the_engine_of_single_transfers_is_refused():
     with pytest.raises(WhatIfError, match="flow and analytic can fold"):
-        representatives(step(tp=8, dp=2), CLUSTER, "transfer")
+        fewest(plan_of(tp=8, dp=2), engine="transfer")
+
+
+def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():
+    plan = plan_of(tp=2, dp=16)
+    asked = Settings(nodes=16, algorithms=("all_reduce=tree",))
+    step = representatives(plan, CLUSTER, asked)
+    expected = generate(plan, CLUSTER, settings=asked).base.timeline.makespan
+    found = generate(plan, CLUSTER, settings=asked, fold_replicas=True)
+    assert found.base.timeline.makespan == pytest.approx(expected, rel=1e-9)
+    assert found.folded == step.folded

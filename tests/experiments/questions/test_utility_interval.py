@@ -1,20 +1,20 @@
 """How sure a utility is: wider where steps and calls scatter, nothing where nothing is known."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.questions.utility_interval import half_widths
-from experiments.scenario.resources import improve
+from experiments.questions.utility_interval import half_widths, spread
+from experiments.scenario.change import Change
+from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, with_noise
 from topologies import load_cluster
-from traces.kineto.write import write
-from traces.load import reader
+from traces.kineto.write import write_kineto
+from traces.load import open_trace
 
 CLUSTER = load_cluster("dgx-a100")
 PROGRAM = Program(
@@ -35,9 +35,14 @@ PROGRAM = Program(
     seed=1,
 )
 CHANGES = {
-    name: partial(improve, resource=name, factor=2.0)
+    name: better(name)
     for name in ("scale_out.bandwidth", "scale_up.bandwidth", "compute", "scale_up.size")
 }
+
+
+def widths_of(base: Baseline, changes: dict[str, Change]) -> dict[str, float]:
+    found = spread(base)
+    return half_widths(found, [study.ask(changes) for study in found.studies]) if found else {}
 
 
 def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int = 4) -> Baseline:
@@ -47,27 +52,27 @@ def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int =
         workload = build(replace(PROGRAM, jitter=jitter, seed=number))
         noisy = Scenario(with_noise(workload, number, noise), CLUSTER, nodes=2).run()
         timelines.append(replace(noisy, workload=workload))
-    write(timelines, folder)
+    write_kineto(timelines, folder)
     settings = Settings(nodes=2, step=str(min(3, steps)))
-    return replayed(reader(folder), CLUSTER, settings)
+    return replayed(open_trace(folder), CLUSTER, settings)
 
 
 def test_steps_that_are_alike_leave_no_doubt(tmp_path):
-    widths = half_widths(recorded(tmp_path), CHANGES)
+    widths = widths_of(recorded(tmp_path), CHANGES)
     assert widths.keys() == CHANGES.keys()
     assert all(width < 0.2 for width in widths.values())
 
 
 def test_calls_that_scatter_widen_it(tmp_path):
     quiet, loud = (
-        half_widths(recorded(tmp_path / str(noise), noise=noise), CHANGES) for noise in (0.02, 0.1)
+        widths_of(recorded(tmp_path / str(noise), noise=noise), CHANGES) for noise in (0.02, 0.1)
     )
     assert 0 < 2 * quiet["scale_out.bandwidth"] < loud["scale_out.bandwidth"]
 
 
 def test_steps_that_differ_widen_it(tmp_path):
     quiet, loud = (
-        half_widths(recorded(tmp_path / str(jitter), jitter=jitter), CHANGES)
+        widths_of(recorded(tmp_path / str(jitter), jitter=jitter), CHANGES)
         for jitter in (0.01, 0.2)
     )
     assert quiet["compute"] < loud["compute"]
@@ -75,7 +80,7 @@ def test_steps_that_differ_widen_it(tmp_path):
 
 def test_the_utility_of_the_steps_not_looked_at_lies_within(tmp_path):
     base = recorded(tmp_path, jitter=0.1, noise=0.05, steps=6)
-    widths = half_widths(base, CHANGES)
+    widths = widths_of(base, CHANGES)
     asked = improve(base.scenario, "compute", 2.0).run().makespan
     here = 100 * (1 - asked / base.timeline.makespan)
     truth = []
@@ -90,19 +95,19 @@ def test_one_step_of_ranks_that_were_not_all_seen_tells_nothing(tmp_path):
     recorded(tmp_path / "job", steps=1)
     alone = tmp_path / "rank0.json.gz"
     alone.write_bytes((tmp_path / "job" / "rank0.json.gz").read_bytes())
-    base = replayed(reader(alone), CLUSTER, Settings(nodes=2))
-    assert half_widths(base, CHANGES) == {}
+    base = replayed(open_trace(alone), CLUSTER, Settings(nodes=2))
+    assert widths_of(base, CHANGES) == {}
 
 
 def test_what_cannot_be_asked_is_left_out(tmp_path):
     base = recorded(tmp_path)
-    changes = {"scale_up.size": partial(improve, resource="scale_up.size", factor=1.3)}
-    assert half_widths(base, changes) == {}
+    changes = {"scale_up.size": better("scale_up.size", 1.3)}
+    assert widths_of(base, changes) == {}
 
 
 def test_the_same_trace_gives_the_same(tmp_path):
     base = recorded(tmp_path, jitter=0.05)
-    assert half_widths(base, CHANGES) == pytest.approx(half_widths(base, CHANGES), rel=1e-12)
+    assert widths_of(base, CHANGES) == pytest.approx(widths_of(base, CHANGES), rel=1e-12)
 
 
 def test_a_call_of_which_nothing_was_measured_does_not_silence_the_others(tmp_path):
@@ -111,5 +116,5 @@ def test_a_call_of_which_nothing_was_measured_does_not_silence_the_others(tmp_pa
     transfer = workload.calls.transfer.copy()
     transfer[0] = np.nan
     partly = replace(base.recorded, workload=workload.with_calls(transfer=transfer))
-    widths = half_widths(replace(base, recorded=partly, scenario=partly), CHANGES)
+    widths = widths_of(replace(base, recorded=partly, scenario=partly), CHANGES)
     assert widths["scale_out.bandwidth"] > 0

@@ -258,7 +258,7 @@ def test_a_factor_that_multiplies_nothing_is_refused_before_anything_is_read(fac
 def test_an_unknown_resource_is_refused_with_the_nearest(job):
     with pytest.raises(WhatIfError, match=r"did you mean scale_up\.bandwidth\?"):
         utility(job, CLUSTER, resources=["scale_up.bandwith"])
-    with pytest.raises(WhatIfError, match="'gpu' is not a resource; choose from scale_up"):
+    with pytest.raises(WhatIfError, match="'gpu' is not a resource; did you mean compute"):
         sweep(job, CLUSTER, "gpu")
     with pytest.raises(WhatIfError, match="needs a factor"):
         sweep(job, CLUSTER, "host", factors=[])

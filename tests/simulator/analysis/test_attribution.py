@@ -23,7 +23,7 @@ def test_every_account_adds_up_to_the_step(case, engine, planner):
     timeline = simulate(workload, network, planner, engine=engine)
     path = critical_path(timeline)
     makespan = same(timeline.makespan, abs=1e-15)
-    parts = path_parts(timeline, path, planner)
+    parts = path_parts(timeline, path)
     assert sum(part.seconds for part in parts) == makespan
     assert [part.seconds for part in parts] == sorted((p.seconds for p in parts), reverse=True)
     merged = stretches(timeline, path)
@@ -81,7 +81,7 @@ def test_each_instant_counts_for_what_comes_first():
     assert found == same(
         {"not started": 1.0, "host": 6.5, "exposed all_reduce dp[2]": 2.0, "idle": 0.5}
     )
-    parts = path_parts(timeline, critical_path(timeline), plan)
+    parts = path_parts(timeline, critical_path(timeline))
     assert {(part.what, part.name): part.seconds for part in parts} == same(
         {
             ("host", "late"): 6.0,
@@ -105,7 +105,7 @@ def test_communication_is_split_into_latency_bandwidth_and_software(engine, fact
     workload = builder.build()
     workload = workload.with_calls(factor=np.array([factor]))
     timeline = simulate(workload, network, with_software, engine=engine)
-    parts = path_parts(timeline, critical_path(timeline), with_software)
+    parts = path_parts(timeline, critical_path(timeline))
     found = {part.name.removeprefix("all_reduce dp[2]: "): part.seconds / factor for part in parts}
     loads = {name.split()[0] for name in found}
     assert loads == {"scale_out", "software"}

@@ -19,7 +19,7 @@ from simulator.engine.simulate import simulate
 from simulator.timeline import Measured, Timeline, measured
 from simulator.workload import STEP_BEFORE, CallRow, What
 from topologies import load_cluster
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 from traces.load import load
 
 NOISE = 1e-12
@@ -110,7 +110,7 @@ def test_what_is_written_as_a_trace_is_measured_as_it_was_simulated(
 ):
     run = Scenario(build_job(job, ready), CLUSTER, nodes=2).run()
     with TemporaryDirectory() as folder:
-        write([run], folder)
+        write_kineto([run], folder)
         loaded = load(Path(folder), "1")
     again = measured(loaded.workload)
     assert again is not None

@@ -169,6 +169,7 @@ def test_an_empty_step_takes_no_time():
         ({"scale": {What.HOST: np.array([np.inf])}}, "scale of host"),
         ({"scale": {What.HOST: np.ones(2)}}, "each of 1 scenarios"),
         ({"row": np.arange(2)}, "as many factors as rows"),
+        ({"row": np.array([1])}, "a row outside the 1 of the costs"),
     ],
 )
 def test_what_is_no_scenario_is_refused(change, message):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.select import plan
+from collectives import Machine, plan
+from helpers.calls import call_of
 from simulator.builder import WorkloadBuilder
 from simulator.costing.link_load import cost, lay
 from simulator.engine.simulate import simulate
@@ -29,7 +30,8 @@ def one_call():
 
 
 def planned(kind="all_reduce", **change):
-    return replace(plan(kind, range(16), 1e7, TOPOLOGY, domains=np.arange(16) // 8), **change)
+    call = call_of(kind, range(16), 1e7)
+    return replace(plan(call, TOPOLOGY, Machine(np.arange(16) // 8)), **change)
 
 
 @given(factors, factors, factors, factors)

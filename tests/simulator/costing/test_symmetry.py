@@ -25,7 +25,7 @@ CLUSTERS = ("hgx-h100", "aws-p4d", "gb200-nvl72", "mi300x-8", "leonardo", "mi250
 
 
 def call_of(kind, ranks, size=1e6):
-    return Call(0, kind, Group(tuple(ranks)), 0, size, "float", float("nan"))
+    return Call(kind, Group(tuple(ranks)), size, "float")
 
 
 def groups_of(ranks):

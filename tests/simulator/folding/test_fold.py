@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import SCHEDULES, cases, two_tiers, with_software
 from simulator.builder import WorkloadBuilder
-from simulator.engine.simulate import simulate
+from simulator.engine.simulate import Costs, simulate
 from simulator.folding.fold import fold
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, Link, topology
@@ -21,7 +21,7 @@ SAME = {"rel": 1e-9, "abs": 1e-15}
 
 def check(workload, network, planner=with_software):
     """Fold, simulate, unfold, and compare with the whole."""
-    folded = fold(workload, network, planner)
+    folded = fold(workload, Costs(network, planner))
     found = folded.unfold(simulate(folded.workload, network, planner))
     whole = simulate(workload, network, planner)
     for column in ("start", "end", "call_start", "call_end"):
@@ -210,7 +210,7 @@ def test_ops_that_wait_for_other_ranks_are_not_folded():
 def test_a_network_without_like_parts_is_not_folded():
     links = [Link(a, b, 1e9, 1e-6) for a, b in [(0, 1), (1, 2), (2, 0)]]
     workload = data_parallel(3, per_node=1)
-    folded = fold(workload, topology("one way", 3, links), with_software)
+    folded = fold(workload, Costs(topology("one way", 3, links), with_software))
     assert folded.workload is workload
     assert folded.text == "nothing is folded: no two parts of the network are alike"
 
@@ -227,6 +227,6 @@ def test_calls_whose_size_is_unknown_are_told_apart_by_their_time():
 
 def test_a_job_of_which_some_ranks_are_missing_is_folded_as_it_is():
     workload = data_parallel(8)
-    kept = fold(workload, like_nodes(8, 2), with_software).workload
+    kept = fold(workload, Costs(like_nodes(8, 2), with_software)).workload
     folded, _ = check(replace(kept), like_nodes(8, 2))
     assert folded.whole.ranks == (0, 1)

@@ -7,29 +7,27 @@ import pytest
 
 from experiments.scenario.scenario import Scenario
 from helpers.strategies import ring_network, switch_network, with_software
+from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
-from simulator.engine.simulate import simulate
+from simulator.engine.simulate import Costs, simulate
 from simulator.errors import WorkloadError
 from simulator.folding.representatives import Copies, check
 from simulator.topology import SCALE_OUT
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
-from traces.generate.generate import generate, generated
-from traces.generate.kernel_times import Accelerator
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.representatives import copies, fewest_replicas
 from traces.generate.run import Training
 
-CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
 CLUSTER = load_cluster("hgx-h100").model_copy(update={"nodes": 4096})
 DENSE, EXPERTS = "qwen3-4b", "deepseek-v3-16b"
 
 
 def made(parallelism, model=DENSE, replicas=None, batches=1):
     run = Training(micro_batch=1, global_batch=parallelism.dp * batches, sequence=4096)
-    return generate(load_model(model), parallelism, run, CHIP, replicas=replicas)
+    return generated(load_model(model), parallelism, run, replicas=replicas)
 
 
 def few_and_all(parallelism, model=DENSE, cluster=CLUSTER):
@@ -55,7 +53,7 @@ def test_times_of_representatives_are_those_of_the_whole_job(model, degrees):
     parallelism = Parallelism(**degrees)
     few, stands, scenario = few_and_all(parallelism, model)
     network, planner = scenario.topology(), scenario.planner()
-    assert check(few, stands, network, planner) == ""
+    assert check(few, stands, Costs(network, planner)) == ""
     assert few.job_ranks == parallelism.ranks
     assert len(few.ranks) < parallelism.ranks
     assert set(few.ranks) == set(stands.stand_in.tolist())
@@ -83,7 +81,7 @@ def test_a_slower_node_is_noticed(small):
     out = network.resource == network.resources.index(SCALE_OUT)
     mine = np.flatnonzero(out & np.isfinite(bandwidth))[-1]
     bandwidth[mine] /= 2
-    reason = check(few, stands, replace(network, bandwidth=bandwidth), planner)
+    reason = check(few, stands, Costs(replace(network, bandwidth=bandwidth), planner))
     assert reason.startswith("rank ")
     assert "stands for it" in reason
 
@@ -101,7 +99,7 @@ def test_a_shared_uplink_is_noticed():
     )
     cluster = CLUSTER.model_copy(update={"scale_out": leaves})
     there = Scenario(scenario.workload, cluster)
-    reason = check(few, stands, there.topology(), there.planner())
+    reason = check(few, stands, there.costs())
     assert reason == "links between switches carry calls of several like nodes"
     here = simulate(few, there.topology(), there.planner()).makespan
     assert here < there.run().makespan
@@ -111,7 +109,9 @@ def test_nodes_that_are_not_filled_are_noticed(small):
     _, _, network, planner = small
     parallelism = Parallelism(tp=4, dp=8, pp=2)
     few = made(parallelism, replicas=1)
-    assert "elsewhere in its node" in check(few, copies(few, parallelism, 1), network, planner)
+    assert "elsewhere in its node" in check(
+        few, copies(few, parallelism, 1), Costs(network, planner)
+    )
 
 
 def test_a_group_that_lies_otherwise_is_noticed(small):
@@ -121,7 +121,7 @@ def test_a_group_that_lies_otherwise_is_noticed(small):
     rows = others[pipeline]
     rows[-8:, 1] = rows[-8:, 1][::-1]
     shared = [rows if one is stands.groups[pipeline] else one for one in stands.groups]
-    assert check(few, Copies(stands.stand_in, tuple(shared)), network, planner) == (
+    assert check(few, Copies(stands.stand_in, tuple(shared)), Costs(network, planner)) == (
         "no group of the workload lies as ranks 24, 63 do"
     )
 
@@ -129,7 +129,7 @@ def test_a_group_that_lies_otherwise_is_noticed(small):
 def test_a_group_missing_among_its_copies_is_noticed(small):
     few, stands, network, planner = small
     shared = tuple(rows[1:] for rows in stands.groups)
-    reason = check(few, Copies(stands.stand_in, shared), network, planner)
+    reason = check(few, Copies(stands.stand_in, shared), Costs(network, planner))
     assert reason.startswith("copies of ")
     assert reason.endswith(" are not what they say")
 
@@ -139,7 +139,7 @@ def test_other_calls_in_one_of_the_groups_are_noticed(small):
     data = [i for i, group in enumerate(few.groups) if group.label == "dp"]
     size = few.calls.size.copy()
     size[np.flatnonzero(few.calls.group == data[0])[0]] *= 2
-    reason = check(few.with_calls(size=size), stands, network, planner)
+    reason = check(few.with_calls(size=size), stands, Costs(network, planner))
     assert reason == "ranks 0, 8, 16, ... make other calls than their copies"
 
 
@@ -147,7 +147,7 @@ def test_a_rank_that_stands_for_one_elsewhere_is_noticed(small):
     few, stands, network, planner = small
     wrong = stands.stand_in.copy()
     wrong[[16, 17]] = wrong[[17, 16]]
-    reason = check(few, Copies(wrong, stands.groups), network, planner)
+    reason = check(few, Copies(wrong, stands.groups), Costs(network, planner))
     assert reason.startswith("rank 16 is elsewhere in its node than rank 1")
 
 
@@ -159,10 +159,10 @@ def test_a_member_for_whom_nobody_stands_is_noticed():
         builder.op(what, rank=rank, lane="s", name="message", duration=0.0, call=call)
     pairs = np.array([[0, 3], [1, 2]])
     stands = Copies(np.array([0, 0, 2, 2]), (pairs, pairs))
-    assert check(builder.build(), stands, switch_network(4), with_software) == (
+    assert check(builder.build(), stands, Costs(switch_network(4), with_software)) == (
         "a call has members for which none of its own stands"
     )
-    assert check(builder.build(), stands, ring_network(4), with_software) == (
+    assert check(builder.build(), stands, Costs(ring_network(4), with_software)) == (
         "no two parts of the network are alike"
     )
 
@@ -172,7 +172,7 @@ def test_a_root_cannot_stand_for_leaves():
     call = builder.call(CallRow("broadcast", builder.group((0, 1, 2, 3)), 0, 1e6))
     builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
     stands = Copies(np.zeros(4, dtype=np.int64), (np.array([[0, 1, 2, 3]]),))
-    assert check(builder.build(), stands, switch_network(4), with_software) == (
+    assert check(builder.build(), stands, Costs(switch_network(4), with_software)) == (
         "the calls of rank 1 load the network otherwise than those of rank 0, which stands for it"
     )
 
@@ -187,9 +187,7 @@ def test_replicas_must_be_there():
 
 def test_notes_say_that_some_stand_for_all(small):
     assert small[0].notes[-1] == "1 of 4 replicas stand for all"
-    run = Training(micro_batch=1, global_batch=4, sequence=4096)
-    everything = generated(load_model(DENSE), Parallelism(tp=8, dp=4), run, CHIP)
-    assert not any("stand" in note for note in everything.workload.notes)
+    assert not any("stand" in note for note in made(Parallelism(tp=8, dp=4)).notes)
 
 
 def test_all_replicas_written_down_are_the_whole_job():

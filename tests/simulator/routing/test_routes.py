@@ -292,3 +292,11 @@ def test_no_messages_have_no_paths():
     offset, link = routes(two_tiers(4), empty, empty)
     assert offset.tolist() == [0]
     assert not len(link)
+
+
+@pytest.mark.parametrize("ends", [(0, 9), (-1, 2)])
+def test_a_node_that_is_not_there_is_refused(ends):
+    network = topology("two", 2, both_ways([(0, 1)], bandwidth=1e9, latency=1e-6))
+    source, target = (np.array([end], dtype=np.int32) for end in ends)
+    with pytest.raises(TopologyError, match=r"two: no node (9|-1): it has 0 to 1"):
+        routes(network, source, target)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from simulator.errors import TraceError
 from traces.card.card import (
     LONGEST,
-    Card,
     Section,
+    WorkloadCard,
     looks_like_card,
     parse_card,
     read_card,
@@ -72,7 +72,7 @@ def cards(draw):
     xpu = {"model": draw(words), "total_count": draw(counts), "memory": draw(extras)}
     bandwidths = draw(st.lists(st.none() | st.floats(1e-3, 1e6), max_size=3))
     plan = {kind: draw(counts) for kind in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")}
-    return Card.model_validate(
+    return WorkloadCard.model_validate(
         {
             "version": draw(st.none() | st.integers(0, 9)),
             "description": draw(words),
@@ -153,7 +153,7 @@ def test_what_is_left_blank_is_not_known(blank):
 
 def test_empty_sections_are_tables():
     card = parse_card("workload:\nModel-executor: \nmetric_source:\n", "card.yaml")
-    assert card == Card()
+    assert card == WorkloadCard()
 
 
 def test_strangers_are_kept_and_told():
@@ -294,7 +294,7 @@ def test_a_card_without_end_is_refused(tmp_path: Path):
 
 def test_what_is_written_has_every_key_and_no_alias():
     shared = [1, 2]
-    text = write_card(Card.model_validate({"one": shared, "other": shared}))
+    text = write_card(WorkloadCard.model_validate({"one": shared, "other": shared}))
     assert "&" not in text
     data = yaml.safe_load(text)
 
@@ -305,4 +305,4 @@ def test_what_is_written_has_every_key_and_no_alias():
             if isinstance(field.default, Section):
                 check(type(field.default), found[key])  # type: ignore[arg-type]
 
-    check(Card, data)
+    check(WorkloadCard, data)

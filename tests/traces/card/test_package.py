@@ -10,9 +10,9 @@ from helpers.experiments_jobs import SAMPLE, events, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
-from traces.card.card import Parallelism
-from traces.card.package import find_package, labelled, load, trace_files
-from traces.load import load as load_trace
+from traces.card.card import ParallelismSection
+from traces.card.package import find_package, labelled, load_package, trace_files
+from traces.load import load
 from traces.profiler.window import phase_of
 
 CARD = "version: 1\nworkload: {model: {phase: training}}\n"
@@ -25,12 +25,12 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["card.yaml", "workload.YML", "llama-8b-tp4.yaml"])
 def test_a_card_beside_the_traces_makes_a_package(job, name):
-    bare = load_trace(job)
+    bare = load(job)
     (job / name).write_text(CARD)
     found = find_package(job)
     assert (found.file, found.traces) == (job / name, job)
     assert found.card.workload.model.phase == "training"
-    assert same(load(job), bare)
+    assert same(load_package(job), bare)
 
 
 def test_traces_may_lie_in_a_sub_directory(job, tmp_path):
@@ -40,14 +40,14 @@ def test_traces_may_lie_in_a_sub_directory(job, tmp_path):
     (pack / "card.yaml").write_text(CARD)
     (pack / "train.yaml").write_text("model: [unrelated, *nothing]")
     shutil.move(job, pack / "some traces")
-    found = load(pack)
+    found = load_package(pack)
     assert found.trace == str(pack)
-    assert same(found, load_trace(pack / "some traces"))
+    assert same(found, load(pack / "some traces"))
 
 
 def test_what_the_card_has_besides_is_told(job):
     (job / "card.yaml").write_text(CARD + "mood: good\n")
-    assert load(job).coverage.notes[-1] == "card: keys not used: mood"
+    assert load_package(job).coverage.notes[-1] == "card: keys not used: mood"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_the_card_has_besides_is_told(job):
 def test_nameless_groups_get_the_name_of_the_card_s_parallelism(job, plan, label):
     executor = f"Model-executor: {{model_plan_parallelization: {{{plan}}}}}\n"
     (job / "card.yaml").write_text(CARD + executor)
-    loaded = load(job)
+    loaded = load_package(job)
     assert [group.label for group in loaded.workload.groups] == [label]
     assert any("named" in note for note in loaded.coverage.notes) == (label != "default_pg")
 
@@ -74,7 +74,7 @@ def test_kinds_are_told_by_the_distance_of_their_ranks():
     builder = WorkloadBuilder(job_ranks=8)
     for label, members in ranks.items():
         builder.group(members, "mine" if label == "mine" else "")
-    plan = Parallelism(tp=2, dp_replicate=2, pp=2)
+    plan = ParallelismSection(tp=2, dp_replicate=2, pp=2)
     named, notes = labelled(builder.build(), plan)
     assert {group.label: group.ranks for group in named.groups} == ranks
     assert len(notes) == 1
@@ -83,7 +83,7 @@ def test_kinds_are_told_by_the_distance_of_their_ranks():
 def test_bare_traces_are_no_packages(job):
     assert find_package(job) is None
     assert find_package(job / "rank0.json") is None
-    assert same(load(SAMPLE), load_trace(SAMPLE))
+    assert same(load_package(SAMPLE), load(SAMPLE))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_package_that_is_not_whole_is_one_line(job, make, message):
     (job / "a.yaml").write_text(CARD)
     make(job)
     with pytest.raises(TraceError, match=message) as caught:
-        load(job)
+        load_package(job)
     assert "\n" not in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_traces_in_several_sub_directories_are_not_guessed_at(tmp_path):
         write_job(tmp_path / name, 2)
     (tmp_path / "card.yaml").write_text(CARD)
     with pytest.raises(TraceError, match=r"several sub-directories \(a, b\)"):
-        load(tmp_path)
+        load_package(tmp_path)
 
 
 def test_a_crowd_of_files_is_not_searched(tmp_path, monkeypatch):
@@ -127,7 +127,7 @@ def test_trace_files_are_told_by_content(job):
 
 
 def test_phases_are_read_where_they_are_marked(tmp_path):
-    loaded = load(write_job(tmp_path / "job", 2, marked))
+    loaded = load_package(write_job(tmp_path / "job", 2, marked))
     assert {(one.rank, one.name) for one in loaded.phases} == {
         (rank, name) for rank in (0, 1) for name in ("prefill", "decode")
     }
@@ -135,7 +135,7 @@ def test_phases_are_read_where_they_are_marked(tmp_path):
     assert prefills[0].end - prefills[0].start == pytest.approx(45e-6)
     assert prefills[1].start - prefills[0].start == pytest.approx(1e-6)
     assert all(one.lane in loaded.workload.lanes for one in loaded.phases)
-    assert load(write_job(tmp_path / "plain", 2)).phases == ()
+    assert load_package(write_job(tmp_path / "plain", 2)).phases == ()
     assert events(0, 2)[0]["name"] == "ProfilerStep#7"
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from helpers.chakra_traces import body, collective, host, node, receive, send
 from simulator.errors import TwofoldError
-from traces.chakra import reader as chakra
 from traces.chakra.columns import of_plain
 from traces.chakra.files import read_files
 from traces.chakra.reader import load_files
 from traces.chakra.schema import COLL, MEM_LOAD, METADATA
 from traces.chakra.stream import ChakraTrace
+from traces.chakra.write import save_chakra
 
 COLUMNS = (
     *("what", "rank", "lane", "name", "call", "duration", "ready"),
@@ -121,7 +121,7 @@ def test_columns_are_what_nodes_are(tmp_path_factory, ranks):
         [node(1, name="record_param_comms", inputs="[]")],
         [node(1, inputs="größer")],
     ],
-    ids=["twice", "missing", "later", "circle", "start", "metadata", "comms", "not ASCII"],
+    ids=["twice", "missing", "later", "cycle", "start", "metadata", "comms", "not ASCII"],
 )
 def test_what_is_not_plain_is_read_node_by_node(tmp_path, nodes):
     files, _ = same(write(tmp_path, [nodes]))
@@ -159,7 +159,7 @@ def test_a_plain_file_is_decoded_only_if_its_nodes_are_asked_for(tmp_path):
 def test_a_file_that_this_project_wrote_is_not_taken_for_a_plain_one(tmp_path):
     from traces.load import load
 
-    chakra.save(load("traces/samples/gpu-dp2-tp4"), tmp_path)
+    save_chakra(load("traces/samples/gpu-dp2-tp4"), tmp_path)
     assert not is_plain(read_files(tmp_path))
 
 

@@ -18,10 +18,11 @@ from simulator.builder import WorkloadBuilder
 from simulator.errors import OutputError, TraceError
 from simulator.workload import UNKNOWN, CallRow, What
 from topologies import load_cluster
-from traces.chakra import reader as chakra
-from traces.chakra.schema import COLL, COMP, OWN, RECV, SEND, value_of
-from traces.chakra.stream import encode
-from traces.chakra.write import write_chakra
+from traces.chakra.files import read_messages
+from traces.chakra.reader import load_chakra
+from traces.chakra.schema import COLL, COMP, OWN, RECV, SEND, attribute_value
+from traces.chakra.stream import encode_stream
+from traces.chakra.write import save_chakra, write_chakra
 from traces.load import load
 
 TRACES = SHARED / "traces"
@@ -42,15 +43,15 @@ def assert_same(one, other):
 
 def again(workload, folder):
     write_chakra(workload, folder, "any prefix.7")
-    return chakra.load(folder).workload
+    return load_chakra(folder).workload
 
 
 def attributes(node):
-    return {one.name: value_of(one) for one in whole(node).attr}
+    return {one.name: attribute_value(one) for one in whole(node).attr}
 
 
 def nodes_of(path):
-    return {node.name: (node, attributes(node)) for node in chakra.read(path).nodes}
+    return {node.name: (node, attributes(node)) for node in read_messages(path).nodes}
 
 
 @settings(max_examples=60)
@@ -65,14 +66,14 @@ def test_what_was_written_is_read(tmp_path_factory, workload, data):
     workload = replace(workload.with_calls(transfer=transfer), notes=("it is", "noted"))
     folder = tmp_path_factory.mktemp("written")
     assert_same(workload, again(workload, folder))
-    assert_same(workload, again(chakra.load(folder).workload, folder))
+    assert_same(workload, again(load_chakra(folder).workload, folder))
 
 
 @pytest.mark.parametrize("sample", ["gpu-dp2-tp4", "gloo-ddp-4"])
 def test_a_profiled_step_is_kept(sample, tmp_path):
     loaded = load(SAMPLES / sample)
-    chakra.save(loaded, tmp_path)
-    kept = chakra.load(tmp_path)
+    save_chakra(loaded, tmp_path)
+    kept = load_chakra(tmp_path)
     assert_same(loaded.workload, kept.workload)
     assert kept.measured_step == loaded.measured_step
     assert kept.measured_end == loaded.measured_end
@@ -88,21 +89,21 @@ def test_a_step_of_many_shapes_is_kept(tmp_path):
     tape.wait(150)
     tape.call("cudaDeviceSynchronize", 180, 40)
     loaded = load(tape.write(tmp_path))
-    chakra.save(loaded, tmp_path / "as chakra")
-    assert_same(loaded.workload, chakra.load(tmp_path / "as chakra").workload)
+    save_chakra(loaded, tmp_path / "as chakra")
+    assert_same(loaded.workload, load_chakra(tmp_path / "as chakra").workload)
 
 
 def without_our_attributes(folder):
     """What any other tool would have written: starts and durations in whole microseconds."""
     for path in folder.glob("*.et"):
-        trace = chakra.read(path)
+        trace = read_messages(path)
         nodes = [whole(node) for node in trace.nodes]
         for message in (trace.metadata, *nodes):
             kept = [a.SerializeToString() for a in message.attr if not a.name.startswith(OWN)]
             kind = type(message.attr.add())
             del message.attr[:]
             message.attr.extend(kind.FromString(one) for one in kept)
-        path.write_bytes(encode(trace.metadata, nodes))
+        path.write_bytes(encode_stream(trace.metadata, nodes))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,9 @@ def without_our_attributes(folder):
 )
 def test_a_profiled_step_replays_from_starts_and_durations_alone(path, tmp_path):
     profiled = load(path)
-    chakra.save(profiled, tmp_path)
+    save_chakra(profiled, tmp_path)
     without_our_attributes(tmp_path)
-    loaded = chakra.load(tmp_path)
+    loaded = load_chakra(tmp_path)
     assert loaded.measured_step == pytest.approx(profiled.measured_step, abs=2e-6)
     assert loaded.coverage.starts_explained > 0.98
     assert loaded.coverage.unused == {}
@@ -207,7 +208,7 @@ def test_astra_sim_finds_both_ends_of_a_message(tmp_path):
 
 def test_a_part_of_the_files_is_read_as_any_chakra_trace(tmp_path):
     write_chakra(job(), tmp_path, "step")
-    loaded = chakra.load(tmp_path / "step.1.et")
+    loaded = load_chakra(tmp_path / "step.1.et")
     workload = loaded.workload
     assert (workload.ranks, workload.job_ranks) == ((1,), 4)
     calls = {c.kind: c for c in map(workload.call_view, range(len(workload.calls)))}
@@ -222,15 +223,15 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path):
     write_chakra(job(), tmp_path, "step")
     path = tmp_path / "step.2.et"
     data = path.read_bytes()
-    trace = chakra.read(path)
+    trace = read_messages(path)
     last = trace.nodes[-1].SerializeToString()
     path.write_bytes(data[: -len(last) - (1 if len(last) < 128 else 2)])
     with pytest.raises(TraceError, match=r"step\.2\.et: 5 nodes of 6"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
     write_chakra(replace(job(), notes=("another",)), tmp_path / "other", "step")
     path.write_bytes((tmp_path / "other" / "step.2.et").read_bytes())
     with pytest.raises(TraceError, match="twofold_notes differs"):
-        chakra.load(tmp_path)
+        load_chakra(tmp_path)
 
 
 def test_what_chakra_has_no_place_for_is_refused(tmp_path):
@@ -249,10 +250,10 @@ def test_what_chakra_has_no_place_for_is_refused(tmp_path):
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not at hand")
 def test_the_megatron_step_keeps_its_84_collectives(tmp_path):
     loaded = load(TRACES / "megatron-tp8-a100")
-    chakra.save(loaded, tmp_path)
-    assert_same(loaded.workload, chakra.load(tmp_path).workload)
+    save_chakra(loaded, tmp_path)
+    assert_same(loaded.workload, load_chakra(tmp_path).workload)
     for rank in range(8):
-        nodes = chakra.read(tmp_path / f"trace.{rank}.et").nodes
+        nodes = read_messages(tmp_path / f"trace.{rank}.et").nodes
         told = [attributes(node) for node in nodes if node.type == COLL]
         assert len(told) == 84
         assert sum(own["comm_size"] == 64 << 20 for own in told) == 81

@@ -9,23 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, ring
-from experiments.questions.generate import roofline
+from experiments.questions.generate import accelerator_of
 from experiments.scenario.scenario import Scenario
 from helpers.strategies import switch_network
-from helpers.synthetic_jobs import jobs
+from helpers.synthetic_jobs import CHIP, generated, planned, plans
 from simulator.engine.simulate import simulate
 from simulator.errors import ClusterError, WorkloadError
 from simulator.schedule import Plan
 from simulator.workload import What
 from topologies import load_cluster
-from traces.generate.generate import generate, generated, volumes
-from traces.generate.kernel_times import Accelerator, Work, duration
+from traces.generate.generate import as_loaded, generate
+from traces.generate.kernel_times import Accelerator, KernelWork, roofline_time
 from traces.generate.layers import chunks
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, micro_batch
 
-CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
 LLAMA = load_model("llama-3.1-8b")
 QWEN = load_model("qwen3-4b")
 ALGORITHMS = {
@@ -57,22 +56,22 @@ def slowest(found, chip=CHIP):
 
 
 @settings(max_examples=20)
-@given(job=jobs(), bandwidth=st.sampled_from([1e9, 5e10, math.inf]))
-def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(job, bandwidth):
-    workload = generate(*job, CHIP)
+@given(plan=plans(), bandwidth=st.sampled_from([1e9, 5e10, math.inf]))
+def test_nobody_waits_for_ever_and_nothing_is_faster_than_its_arithmetic(plan, bandwidth):
+    workload, volumes = generate(plan)
     found = timeline(workload, bandwidth=bandwidth, latency=1e-6)
-    even = volumes(*job, CHIP).flops / workload.job_ranks
+    even = volumes.flops / workload.job_ranks
     assert found.makespan >= slowest(even)
 
 
 @settings(max_examples=20)
-@given(job=jobs())
-def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(job):
-    workload = generate(*job, CHIP)
+@given(plan=plans())
+def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(plan):
+    workload, _ = generate(plan)
     sizes = np.array([len(group.ranks) for group in workload.groups])
     assert np.array_equal(workload.members, sizes[workload.calls.group])
     assert np.all(np.diff(workload.rank) >= 0)
-    per_stage = job[1].ranks_per_stage
+    per_stage = plan.parallelism.ranks_per_stage
     for first in range(0, workload.job_ranks, per_stage):
         for column in ("what", "lane", "name", "duration"):
             values = getattr(workload, column)
@@ -81,9 +80,9 @@ def test_every_call_has_all_its_members_and_ranks_of_a_stage_do_the_same(job):
 
 
 @settings(max_examples=20)
-@given(job=jobs())
-def test_the_same_job_is_the_same_workload(job):
-    one, other = generate(*job, CHIP), generate(*job, CHIP)
+@given(plan=plans())
+def test_the_same_plan_is_the_same_workload(plan):
+    (one, _), (other, _) = generate(plan), generate(plan)
     for column in ("what", "rank", "lane", "name", "call", "duration"):
         assert np.array_equal(getattr(one, column), getattr(other, column))
     assert np.array_equal(one.edges.target, other.edges.target)
@@ -91,7 +90,7 @@ def test_the_same_job_is_the_same_workload(job):
 
 
 def test_kernels_of_a_stream_never_overlap():
-    workload = generate(LLAMA, Parallelism(tp=2, dp=2), training(), CHIP)
+    workload = generated(LLAMA, Parallelism(tp=2, dp=2), training())
     found = timeline(workload, bandwidth=1e10)
     for rank in range(4):
         for lane in range(len(workload.lanes)):
@@ -102,7 +101,7 @@ def test_kernels_of_a_stream_never_overlap():
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_dense_layer_waits_for_its_all_reduce_and_the_next_waits_for_it(stages):
     run = Serving(phase="prefill", batch=1, context=1024)
-    workload = generate(LLAMA, Parallelism(tp=2, pp=stages), run, CHIP)
+    workload = generated(LLAMA, Parallelism(tp=2, pp=stages), run)
     free, slow = timeline(workload).makespan, timeline(workload, bandwidth=1e9).makespan
     bsh = 1024 * 4096 * 2
     logits = 128256 * 2 / 2
@@ -112,7 +111,7 @@ def test_a_dense_layer_waits_for_its_all_reduce_and_the_next_waits_for_it(stages
 
 
 def test_backward_goes_through_the_parts_in_the_opposite_order():
-    workload = generate(LLAMA, Parallelism(), training(global_batch=1), CHIP)
+    workload = generated(LLAMA, Parallelism(), training(global_batch=1))
     names = [workload.names[name] for name in workload.name]
     layer = ["attention", "network"]
     parts = ["embedding", *layer * 32, "head"]
@@ -125,7 +124,7 @@ def test_backward_goes_through_the_parts_in_the_opposite_order():
 
 def test_the_backward_pass_waits_for_the_loss():
     """Forward every exchange is waited for; backward all hide behind weight gradients."""
-    workload = generate(LLAMA, Parallelism(tp=2), training(global_batch=2), CHIP)
+    workload = generated(LLAMA, Parallelism(tp=2), training(global_batch=2))
     free, slow = timeline(workload).makespan, timeline(workload, latency=1e-7).makespan
     embedding, layers, loss = 1, 2 * 32, 3
     all_reduce = 2 * 2 * 1e-7  # two steps of two hops
@@ -139,7 +138,7 @@ def durations(workload, name):
 @pytest.mark.parametrize(("zero", "shared"), [(0, 1), (1, 4), (2, 4), (3, 4)])
 def test_the_optimiser_reads_and_writes_the_states_of_its_share(zero, shared):
     """Gradient 4 B, states 12 B read and 12 B written, weight 2 B (arXiv 1910.02054, 3.1)."""
-    workload = generate(LLAMA, Parallelism(dp=4, zero=zero), training(), CHIP)
+    workload = generated(LLAMA, Parallelism(dp=4, zero=zero), training())
     expected = 8.03e9 * (4 + 12 + 12 + 2) / shared / (3.35e12 * 0.9)
     assert durations(workload, "optimiser") == pytest.approx([expected] * 4, rel=1e-3)
 
@@ -148,7 +147,7 @@ def test_the_optimiser_reads_and_writes_the_states_of_its_share(zero, shared):
 def test_experts_are_shared_out_among_those_that_hold_them(zero, shared, replicas):
     mixtral = load_model("mixtral-8x7b")
     run = training(global_batch=8)
-    workload = generate(mixtral, Parallelism(dp=8, ep=4, zero=zero), run, CHIP)
+    workload = generated(mixtral, Parallelism(dp=8, ep=4, zero=zero), run)
     experts = 32 * 8 * 3 * 4096 * 14336
     held = (46.703e9 - experts) / shared + experts / 4 / replicas
     expected = held * 30 / (3.35e12 * 0.9)
@@ -158,7 +157,7 @@ def test_experts_are_shared_out_among_those_that_hold_them(zero, shared, replica
 def test_experts_are_met_by_the_tokens_of_all_ranks_that_share_them():
     mixtral = load_model("mixtral-8x7b")
     run = Serving(phase="decode", batch=1, context=1)
-    workload = generate(mixtral, Parallelism(dp=4, ep=4), run, CHIP)
+    workload = generated(mixtral, Parallelism(dp=4, ep=4), run)
     met = 2 * (1 - (1 - 2 / 8) ** 4)
     expected = met * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.9)
     assert durations(workload, "experts forward") == pytest.approx([expected] * 4 * 32, rel=1e-2)
@@ -181,8 +180,8 @@ def test_first_and_last_stage_are_spared_as_llamas_are():
 def test_gradients_are_reduced_while_the_backward_pass_goes_on():
     """Only the first layer's and the embedding's are left when all else is done."""
     run = training(global_batch=8, sequence=4096)
-    free = timeline(generate(LLAMA, Parallelism(dp=2), run, CHIP)).makespan
-    found = timeline(generate(LLAMA, Parallelism(dp=2), run, CHIP), bandwidth=1e12).makespan
+    free = timeline(generated(LLAMA, Parallelism(dp=2), run)).makespan
+    found = timeline(generated(LLAMA, Parallelism(dp=2), run), bandwidth=1e12).makespan
     last = (128256 * 4096 + 218.1e6) * 4 / 1e12
     embedding_backward = 2 * 4096 * 4096 * 2 / (3.35e12 * 0.9)
     assert found - free == pytest.approx(last - embedding_backward, rel=1e-3)
@@ -191,7 +190,7 @@ def test_gradients_are_reduced_while_the_backward_pass_goes_on():
 def test_no_bucket_but_the_last_is_smaller_than_asked():
     bucket = 2e9
     run = training(bucket=bucket)
-    workload = generate(LLAMA, Parallelism(dp=4), run, CHIP)
+    workload = generated(LLAMA, Parallelism(dp=4), run)
     sizes = workload.calls.size
     assert np.all(sizes[:-1] >= bucket)
     assert len(sizes) < 20
@@ -199,7 +198,7 @@ def test_no_bucket_but_the_last_is_smaller_than_asked():
 
 def test_fsdp_prefetches_one_layer_ahead_and_no_more():
     run = training(global_batch=2, sequence=4096)
-    workload = generate(LLAMA, Parallelism(dp=2, zero=3), run, CHIP)
+    workload = generated(LLAMA, Parallelism(dp=2, zero=3), run)
     found = timeline(workload, bandwidth=4e11)
     own = np.flatnonzero(workload.rank == 0)
     gathers = [op for op in own if workload.lanes[workload.lane[op]] == "fsdp gather"]
@@ -215,7 +214,7 @@ def test_fsdp_prefetches_one_layer_ahead_and_no_more():
 
 def test_megatron_hides_input_gradients_behind_weight_gradients():
     run = training()
-    workload = generate(LLAMA, Parallelism(tp=2), run, CHIP)
+    workload = generated(LLAMA, Parallelism(tp=2), run)
     names = [workload.names[one] for one in workload.name[workload.rank == 0]]
     at = names.index("network backward")
     assert names[at : at + 3] == ["network backward", "all_reduce", "network weight gradient"]
@@ -227,14 +226,14 @@ def test_megatron_hides_input_gradients_behind_weight_gradients():
 def test_a_faster_chip_shortens_the_step_by_as_much():
     run = Serving(phase="prefill", batch=4, context=2048)
     twice = Accelerator(peak=2 * 989e12, memory_bandwidth=2 * 3.35e12)
-    one, other = (generate(LLAMA, Parallelism(), run, chip) for chip in (CHIP, twice))
+    one, other = (generated(LLAMA, Parallelism(), run, chip) for chip in (CHIP, twice))
     assert timeline(one).makespan == pytest.approx(2 * timeline(other).makespan)
 
 
 def test_decoding_one_sequence_reads_every_weight_and_the_cache_once():
     """Memory alone counts: 2 B per weight but the embedding, 4 b s (kv heads) d of keys."""
     run = Serving(phase="decode", batch=1, context=8192)
-    found = timeline(generate(LLAMA, Parallelism(), run, CHIP)).makespan
+    found = timeline(generated(LLAMA, Parallelism(), run)).makespan
     weights = 2 * (8.03e9 - 128256 * 4096)
     cache = 32 * 8192 * 2 * 8 * 128 * 2
     assert found == pytest.approx((weights + cache) / (3.35e12 * 0.9), rel=0.01)
@@ -243,7 +242,7 @@ def test_decoding_one_sequence_reads_every_weight_and_the_cache_once():
 def test_decoding_needs_no_more_experts_than_its_tokens_visit():
     mixtral = load_model("mixtral-8x7b")
     run = Serving(phase="decode", batch=1, context=1)
-    found = timeline(generate(mixtral, Parallelism(), run, CHIP)).makespan
+    found = timeline(generated(mixtral, Parallelism(), run)).makespan
     assert found == pytest.approx(2 * (12.88e9 - 32000 * 4096) / (3.35e12 * 0.9), rel=0.01)
 
 
@@ -253,7 +252,7 @@ def test_tokens_spread_over_experts_at_random():
     times = {}
     for batch in (8, 16, 24):
         run = Serving(phase="decode", batch=batch, context=1)
-        times[batch] = timeline(generate(moe, Parallelism(), run, CHIP)).makespan
+        times[batch] = timeline(generated(moe, Parallelism(), run)).makespan
     met = {batch: 64 * (1 - (1 - 6 / 64) ** batch) for batch in times}
     growth = (times[24] - times[16]) / (times[16] - times[8])
     assert growth == pytest.approx(
@@ -263,8 +262,8 @@ def test_tokens_spread_over_experts_at_random():
 
 def test_a_host_that_is_slow_to_launch_holds_the_step_up():
     run = Serving(phase="decode", batch=1, context=128)
-    plain = generate(QWEN, Parallelism(tp=2), run, CHIP)
-    launched = generate(QWEN, Parallelism(tp=2), run, CHIP, launch=1e-3)
+    plain = generated(QWEN, Parallelism(tp=2), run)
+    launched = generated(QWEN, Parallelism(tp=2), run, launch=1e-3)
     assert len(launched) == 2 * len(plain)
     assert timeline(launched).makespan == pytest.approx(len(plain) / 2 * 1e-3, rel=0.01)
     found = timeline(launched)
@@ -272,28 +271,30 @@ def test_a_host_that_is_slow_to_launch_holds_the_step_up():
         np.flatnonzero((launched.what == What.HOST) == host) for host in (True, False)
     )
     assert np.all(found.start[devices] >= found.end[hosts])
-    quick = generate(QWEN, Parallelism(tp=2), run, CHIP, launch=0.0)
+    quick = generated(QWEN, Parallelism(tp=2), run, launch=0.0)
     assert timeline(quick).makespan == pytest.approx(timeline(plain).makespan)
 
 
 @pytest.mark.parametrize(
     ("work", "expected"),
-    [(Work(1e12, 1e9), 1e12 / 989e12 / 0.8), (Work(1e9, 1e12), 1 / 3.35 / 0.9)],
+    [(KernelWork(1e12, 1e9), 1e12 / 989e12 / 0.8), (KernelWork(1e9, 1e12), 1 / 3.35 / 0.9)],
 )
 def test_a_kernel_takes_the_slower_of_arithmetic_and_memory(work, expected):
-    assert duration(work, CHIP) == pytest.approx(expected)
+    assert roofline_time(work, CHIP) == pytest.approx(expected)
 
 
 def test_llama_on_a_real_cluster_is_no_faster_than_its_chip():
     p = Parallelism(tp=8, dp=2, zero=1, sequence_parallel=True)
     run = training(global_batch=8, sequence=8192)
-    found = Scenario(generate(LLAMA, p, run, CHIP), load_cluster("hgx-h100")).run()
-    mfu = volumes(LLAMA, p, run, CHIP).mfu(found.makespan, ranks=16, peak=989e12)
+    workload, volumes = generate(planned(LLAMA, p, run))
+    found = Scenario(workload, load_cluster("hgx-h100")).run()
+    mfu = volumes.mfu(found.makespan, ranks=16, peak=989e12)
     assert 0.3 < mfu < 0.8
 
 
 def test_what_was_generated_says_so():
-    found = generated(QWEN, Parallelism(tp=2, dp=2), training(), CHIP)
+    plan = planned(QWEN, Parallelism(tp=2, dp=2), training())
+    found = as_loaded(generate(plan)[0], plan)
     assert math.isnan(found.measured_step)
     told = " ".join(found.coverage.notes)
     for part in ("qwen3-4b", "tp2-dp2", "sequence=1024", "80% of 989 TFLOP/s", "3.35 TB/s"):
@@ -325,7 +326,7 @@ def test_what_was_generated_says_so():
 )
 def test_what_cannot_be_divided_is_refused(parallelism, run, told):
     with pytest.raises(WorkloadError, match=told):
-        generate(LLAMA, parallelism, run, CHIP)
+        planned(LLAMA, parallelism, run)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_what_cannot_be_divided_is_refused(parallelism, run, told):
         lambda: Serving(phase="reading", batch=3, context=8),
         lambda: Accelerator(peak=0.0, memory_bandwidth=1.0),
         lambda: Accelerator(peak=1.0, memory_bandwidth=1.0, compute_efficiency=1.1),
-        lambda: generate(LLAMA, Parallelism(), training(), CHIP, launch=-1.0),
+        lambda: planned(LLAMA, Parallelism(), training(), launch=-1.0),
     ],
 )
 def test_numbers_and_names_out_of_range_are_refused(wrong):
@@ -351,7 +352,7 @@ def test_a_thousand_ranks_and_a_million_ops_take_seconds():
     p = Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1)
     run = training(global_batch=8 * 10, sequence=8192)
     begun = time.process_time()
-    workload = generate(load_model("llama-3.1-405b"), p, run, CHIP)
+    workload = generated(load_model("llama-3.1-405b"), p, run)
     assert time.process_time() - begun < 10  # measured 0.9 s; CI machines are slow and shared
     assert workload.job_ranks == 1024
     assert len(workload) > 1_000_000
@@ -359,10 +360,10 @@ def test_a_thousand_ranks_and_a_million_ops_take_seconds():
 
 def test_a_cluster_gives_the_roofline_and_says_what_it_lacks():
     cluster = load_cluster("hgx-h100")
-    assert roofline(cluster, "bf16") == CHIP
-    assert roofline(cluster, "fp8", compute_efficiency=0.5).compute_efficiency == 0.5
+    assert accelerator_of(cluster, "bf16") == CHIP
+    assert accelerator_of(cluster, "fp8", compute_efficiency=0.5).compute_efficiency == 0.5
     with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp16 is missing.*bf16, fp8"):
-        roofline(cluster, "fp16")
+        accelerator_of(cluster, "fp16")
     blind = cluster.accelerator.model_copy(update={"memory_bandwidth": None})
     with pytest.raises(ClusterError, match="memory_bandwidth is missing"):
-        roofline(cluster.model_copy(update={"accelerator": blind}), "bf16")
+        accelerator_of(cluster.model_copy(update={"accelerator": blind}), "bf16")

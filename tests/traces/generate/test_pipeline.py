@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from collectives.algorithms import direct
 from helpers.strategies import switch_network
+from helpers.synthetic_jobs import generated
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
 from simulator.workload import What
-from traces.generate.generate import generate
 from traces.generate.kernel_times import Accelerator
 from traces.generate.model import parse_model
 from traces.generate.parallelism import Parallelism
-from traces.generate.pipeline import SCHEDULES, Phase, Pipeline
+from traces.generate.pipeline import SCHEDULES, Pipeline, SlotKind
 from traces.generate.run import Training
 
 SQUARE = parse_model(
@@ -44,7 +44,7 @@ def step(schedule, p, m, virtual=1, recompute="none"):
         micro_batch=1, global_batch=m, sequence=1, schedule=schedule, recompute=recompute
     )
     parallelism = Parallelism(pp=p, virtual=virtual)
-    workload = generate(SQUARE, parallelism, run, ARITHMETIC)
+    workload = generated(SQUARE, parallelism, run, ARITHMETIC)
     network = switch_network(p, bandwidth=math.inf, latency=0.0)
     timeline = simulate(workload, network, lambda call, _: Plan(direct.send_receive()))
     layer = 24 * 16384**2 / 1e15
@@ -55,11 +55,11 @@ def step(schedule, p, m, virtual=1, recompute="none"):
 def test_every_micro_batch_goes_forward_and_back_once(at, m, name):
     (stages, stage), seen = at, []
     for slot in SCHEDULES[name](stage, Pipeline(stages, m)):
-        seen.append((slot.phase, slot.micro_batch))
-        if slot.phase in (Phase.BACKWARD, Phase.INPUT_GRADIENT):
-            assert (Phase.FORWARD, slot.micro_batch) in seen
-        if slot.phase is Phase.WEIGHT_GRADIENT:
-            assert (Phase.INPUT_GRADIENT, slot.micro_batch) in seen
+        seen.append((slot.kind, slot.micro_batch))
+        if slot.kind in (SlotKind.BACKWARD, SlotKind.INPUT_GRADIENT):
+            assert (SlotKind.FORWARD, slot.micro_batch) in seen
+        if slot.kind is SlotKind.WEIGHT_GRADIENT:
+            assert (SlotKind.INPUT_GRADIENT, slot.micro_batch) in seen
     assert len(seen) == len(set(seen)) == m * (3 if name == "zb-h1" else 2)
 
 
@@ -67,8 +67,8 @@ def test_every_micro_batch_goes_forward_and_back_once(at, m, name):
 def test_an_interleaved_stage_runs_every_chunk_of_every_micro_batch(at, rounds, chunks):
     (stages, stage) = at
     slots = SCHEDULES["interleaved"](stage, Pipeline(stages, stages * rounds, chunks))
-    forward = [slot[1:] for slot in slots if slot.phase is Phase.FORWARD]
-    backward = [slot[1:] for slot in slots if slot.phase is Phase.BACKWARD]
+    forward = [slot[1:] for slot in slots if slot.kind is SlotKind.FORWARD]
+    backward = [slot[1:] for slot in slots if slot.kind is SlotKind.BACKWARD]
     every = {(batch, chunk) for batch in range(stages * rounds) for chunk in range(chunks)}
     assert set(forward) == set(backward) == every
     assert len(slots) == 2 * len(every)
@@ -79,7 +79,7 @@ def test_an_interleaved_stage_runs_ahead_as_megatron_does(at, rounds, chunks):
     """2 (p - stage - 1) + (v - 1) p slots before 1F1B sets in (arXiv 2104.04473, figure 4)."""
     (stages, stage) = at
     slots = SCHEDULES["interleaved"](stage, Pipeline(stages, stages * rounds, chunks))
-    first_back = [slot.phase for slot in slots].index(Phase.BACKWARD)
+    first_back = [slot.kind for slot in slots].index(SlotKind.BACKWARD)
     ahead = 2 * (stages - stage - 1) + (chunks - 1) * stages
     assert first_back == min(ahead + 1, stages * rounds * chunks)
 
@@ -89,8 +89,8 @@ def test_a_stage_of_1f1b_holds_no_more_micro_batches_than_stages_follow_it(at, m
     """arXiv 2006.09503 section 3.2; ZB-H1 keeps to it (arXiv 2401.10241 section 2.1)."""
     (stages, stage), held, most = at, 0, 0
     for slot in SCHEDULES[name](stage, Pipeline(stages, m)):
-        done = Phase.BACKWARD if name == "1f1b" else Phase.INPUT_GRADIENT
-        held += {Phase.FORWARD: 1, done: -1}.get(slot.phase, 0)
+        done = SlotKind.BACKWARD if name == "1f1b" else SlotKind.INPUT_GRADIENT
+        held += {SlotKind.FORWARD: 1, done: -1}.get(slot.kind, 0)
         most = max(most, held)
     assert most == min(stages - stage, m)
 
@@ -123,7 +123,7 @@ def test_recomputing_makes_every_slot_back_a_forward_slot_longer():
 
 def test_messages_go_to_the_next_stage_and_gradients_back():
     run = Training(micro_batch=1, global_batch=3, sequence=8)
-    workload = generate(SQUARE, Parallelism(pp=3), run, ARITHMETIC)
+    workload = generated(SQUARE, Parallelism(pp=3), run, ARITHMETIC)
     ends = [workload.call_view(call).group.ranks for call in range(len(workload.calls))]
     assert sorted(ends) == sorted(3 * [(0, 1), (1, 2), (1, 0), (2, 1)])
     for op in workload.ops():

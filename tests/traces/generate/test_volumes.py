@@ -5,22 +5,27 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 
-from helpers.synthetic_jobs import jobs
-from traces.generate.generate import Volume, generate, volumes
-from traces.generate.kernel_times import Accelerator
+from helpers.synthetic_jobs import planned, plans
+from traces.generate.generate import CallVolume, generate, volumes
 from traces.generate.model import load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training
+from traces.generate.stage import stage_programs
 
-CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
 GPT = load_model("gpt-3-175b")
 LLAMA = load_model("llama-3.1-405b")
 V3 = load_model("deepseek-v3-671b")
 
 
+def counted(model, parallelism, run):
+    """Volumes of a job that is too large to be written out."""
+    plan = planned(model, parallelism, run)
+    return volumes(stage_programs(plan), plan)
+
+
 def training(model, parallelism, **changed):
     run = {"micro_batch": 1, "global_batch": 16 * parallelism.dp, "sequence": 2048} | changed
-    return volumes(model, parallelism, Training(**run), CHIP)
+    return counted(model, parallelism, Training(**run))
 
 
 def gpt_flops(batch, s, *, forward):
@@ -101,10 +106,10 @@ def test_tensor_parallelism_reduces_four_times_per_layer_and_micro_batch():
     reduced = training(GPT, p).exchanged["tp", "all_reduce"]
     bsh = 2048 * 12288 * 2
     groups, micro_batches = 2, 16
-    assert reduced.size == pytest.approx(4 * 96 * bsh * micro_batches * groups, rel=0.01)
+    assert reduced.size_bytes == pytest.approx(4 * 96 * bsh * micro_batches * groups, rel=0.01)
     embedding_and_head, loss = 2 * bsh, 3 * 2048 * 4
     exactly = (4 * 96 * bsh + embedding_and_head + loss) * micro_batches * groups
-    assert reduced.size == pytest.approx(exactly, rel=1e-9)
+    assert reduced.size_bytes == pytest.approx(exactly, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
@@ -113,8 +118,8 @@ def test_sequence_parallelism_moves_the_bytes_of_those_all_reduces(kind):
     p = Parallelism(tp=8, pp=6, dp=2, sequence_parallel=True)
     found = training(LLAMA, p, sequence=8192).exchanged
     bsh = 8192 * 16384 * 2
-    assert found["tp", kind].size == pytest.approx(4 * 126 * bsh * 16 * 2, rel=0.01)
-    assert found["tp", "all_reduce"].size < 1e-3 * found["tp", kind].size
+    assert found["tp", kind].size_bytes == pytest.approx(4 * 126 * bsh * 16 * 2, rel=0.01)
+    assert found["tp", "all_reduce"].size_bytes < 1e-3 * found["tp", kind].size_bytes
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -124,7 +129,7 @@ def test_every_boundary_of_a_pipeline_passes_b_s_h_on_and_back(sequence_parallel
     passed = training(GPT, p).exchanged["pp", "send_receive"]
     assert passed.calls == 2 * 15 * 16 * 8 * 2
     bsh = 2048 * 12288 * 2
-    assert passed.size == pytest.approx(passed.calls * bsh / (8 if sequence_parallel else 1))
+    assert passed.size_bytes == pytest.approx(passed.calls * bsh / (8 if sequence_parallel else 1))
 
 
 def test_interleaving_passes_on_v_times_as_often():
@@ -138,21 +143,21 @@ def test_data_parallelism_reduces_a_gradient_per_parameter():
     """All parameters in fp32, once per step, on each of the groups that share them out."""
     p = Parallelism(tp=8, pp=16, dp=4)
     reduced = training(LLAMA, p).exchanged["dp", "all_reduce"]
-    assert reduced.size == pytest.approx(405.9e9 * 4, rel=0.01)
+    assert reduced.size_bytes == pytest.approx(405.9e9 * 4, rel=0.01)
 
 
 def test_zero_1_scatters_gradients_and_gathers_weights():
     """arXiv 1910.02054 section 7.1: the volume of an all-reduce."""
     p = Parallelism(tp=8, pp=16, dp=4, zero=1)
     found = training(LLAMA, p).exchanged
-    assert found["dp", "reduce_scatter"].size == pytest.approx(405.9e9 * 4, rel=0.01)
-    assert found["dp", "all_gather"].size == pytest.approx(405.9e9 * 2, rel=0.01)
+    assert found["dp", "reduce_scatter"].size_bytes == pytest.approx(405.9e9 * 4, rel=0.01)
+    assert found["dp", "all_gather"].size_bytes == pytest.approx(405.9e9 * 2, rel=0.01)
 
 
 def test_zero_2_scatters_the_gradients_of_every_micro_batch():
     found = training(LLAMA, Parallelism(tp=8, pp=16, dp=4, zero=2)).exchanged
-    assert found["dp", "reduce_scatter"].size == pytest.approx(16 * 405.9e9 * 4, rel=0.01)
-    assert found["dp", "all_gather"].size == pytest.approx(405.9e9 * 2, rel=0.01)
+    assert found["dp", "reduce_scatter"].size_bytes == pytest.approx(16 * 405.9e9 * 4, rel=0.01)
+    assert found["dp", "all_gather"].size_bytes == pytest.approx(405.9e9 * 2, rel=0.01)
 
 
 def test_zero_3_gathers_weights_forward_and_backward():
@@ -160,8 +165,12 @@ def test_zero_3_gathers_weights_forward_and_backward():
     p = Parallelism(dp=8, zero=3)
     found = training(LLAMA, p, global_batch=16).exchanged
     passes = 2
-    assert found["fsdp", "all_gather"].size == pytest.approx(passes * 2 * 405.9e9 * 2, rel=0.01)
-    assert found["fsdp", "reduce_scatter"].size == pytest.approx(passes * 405.9e9 * 4, rel=0.01)
+    assert found["fsdp", "all_gather"].size_bytes == pytest.approx(
+        passes * 2 * 405.9e9 * 2, rel=0.01
+    )
+    assert found["fsdp", "reduce_scatter"].size_bytes == pytest.approx(
+        passes * 405.9e9 * 4, rel=0.01
+    )
 
 
 def test_expert_parallelism_sends_every_token_to_its_experts_and_back():
@@ -169,7 +178,7 @@ def test_expert_parallelism_sends_every_token_to_its_experts_and_back():
     found = training(V3, Parallelism(dp=8, ep=8), global_batch=8, sequence=4096).exchanged
     sent = found["ep", "all_to_all"]
     assert sent.calls == 58 * 4
-    assert sent.size == pytest.approx(58 * 4 * 4096 * 8 * 7168 * 2)
+    assert sent.size_bytes == pytest.approx(58 * 4 * 4096 * 8 * 7168 * 2)
 
 
 def test_with_tensor_ranks_each_sends_its_own_tokens_and_the_tensor_group_gathers_them():
@@ -177,10 +186,10 @@ def test_with_tensor_ranks_each_sends_its_own_tokens_and_the_tensor_group_gather
     model = load_model("mixtral-8x7b")
     found = training(model, p, global_batch=4, sequence=4096).exchanged
     assert found["ep", "all_to_all"].calls == 32 * 4 * 2
-    assert found["ep", "all_to_all"].size == pytest.approx(32 * 4 * 2 * 2048 * 2 * 4096 * 2)
+    assert found["ep", "all_to_all"].size_bytes == pytest.approx(32 * 4 * 2 * 2048 * 2 * 4096 * 2)
     bsh = 4096 * 4096 * 2
     gathered = 32 * (2 * bsh + 2 * 2 * bsh) * 4
-    assert found["tp", "all_gather"].size == pytest.approx(gathered, rel=0.02)
+    assert found["tp", "all_gather"].size_bytes == pytest.approx(gathered, rel=0.02)
 
 
 def test_expert_gradients_are_reduced_among_those_that_hold_the_same():
@@ -188,8 +197,8 @@ def test_expert_gradients_are_reduced_among_those_that_hold_the_same():
     found = training(load_model("mixtral-8x7b"), p, global_batch=8).exchanged
     experts = 32 * 8 * 3 * 4096 * 14336
     total = parameters(load_model("mixtral-8x7b"))
-    assert found["edp", "all_reduce"].size == pytest.approx(experts * 4)
-    assert found["dp", "all_reduce"].size == pytest.approx((total - experts) * 4)
+    assert found["edp", "all_reduce"].size_bytes == pytest.approx(experts * 4)
+    assert found["dp", "all_reduce"].size_bytes == pytest.approx((total - experts) * 4)
 
 
 def test_context_parallelism_gathers_keys_and_values_and_scatters_their_gradients():
@@ -199,34 +208,36 @@ def test_context_parallelism_gathers_keys_and_values_and_scatters_their_gradient
     for kind in ("all_gather", "reduce_scatter"):
         volume = found["cp", kind]
         assert volume.calls == 126 * 16 * 8
-        assert volume.size == pytest.approx(volume.calls * keys_and_values)
+        assert volume.size_bytes == pytest.approx(volume.calls * keys_and_values)
 
 
 def test_tied_embeddings_are_summed_between_first_and_last_stage():
     qwen = load_model("qwen3-4b")
     found = training(qwen, Parallelism(tp=2, pp=4, dp=2)).exchanged
-    assert found["embd", "all_reduce"] == Volume(4, pytest.approx(4 * 151936 * 2560 / 2 * 4))
+    assert found["embd", "all_reduce"] == CallVolume(
+        "embd", "all_reduce", calls=4, size_bytes=pytest.approx(4 * 151936 * 2560 / 2 * 4)
+    )
     copies = parameters(qwen) + 151936 * 2560
-    assert found["dp", "all_reduce"].size == pytest.approx(copies * 4, rel=1e-3)
+    assert found["dp", "all_reduce"].size_bytes == pytest.approx(copies * 4, rel=1e-3)
     assert ("embd", "all_reduce") not in training(LLAMA, Parallelism(pp=2)).exchanged
 
 
 def test_prefill_needs_2_flops_per_parameter_and_token():
     run = Serving(phase="prefill", batch=4, context=2048, scores="full")
-    found = volumes(LLAMA, Parallelism(tp=8), run, CHIP)
+    found = counted(LLAMA, Parallelism(tp=8), run)
     tokens = 4 * 2048
     layers = parameters(LLAMA) - 2 * 128256 * 16384
     by_hand = 2 * layers * tokens + 4 * 126 * 2048 * 16384 * tokens + 2 * 4 * 128256 * 16384
     assert found.model_flops == pytest.approx(by_hand, rel=1e-4)
-    assert found.exchanged["tp", "all_reduce"].size == pytest.approx(
+    assert found.exchanged["tp", "all_reduce"].size_bytes == pytest.approx(
         (2 * 126 + 1) * tokens * 16384 * 2
     )
-    assert found.exchanged["tp", "all_gather"].size == pytest.approx(4 * 128256 * 2)
+    assert found.exchanged["tp", "all_gather"].size_bytes == pytest.approx(4 * 128256 * 2)
 
 
 def test_decoding_looks_at_the_whole_context():
     run = Serving(phase="decode", batch=32, context=8192)
-    found = volumes(LLAMA, Parallelism(tp=8), run, CHIP)
+    found = counted(LLAMA, Parallelism(tp=8), run)
     multiplied = parameters(LLAMA) - 128256 * 16384
     by_hand = 2 * multiplied * 32 + 4 * 126 * 8192 * 16384 * 32
     assert found.model_flops == pytest.approx(by_hand, rel=1e-4)
@@ -236,7 +247,7 @@ def test_decoding_looks_at_the_whole_context():
 def test_latent_attention_decodes_on_the_latent():
     """Queries go into the latent and values come out of it (arXiv 2405.04434, 2.1.2)."""
     run = Serving(phase="decode", batch=16, context=4096)
-    found = volumes(V3, Parallelism(), run, CHIP)
+    found = counted(V3, Parallelism(), run)
     h = 7168
     query = h * 1536 + 1536 * 128 * 192 + h * (512 + 64)
     latent = 128 * 128 * 512 * 2
@@ -247,31 +258,29 @@ def test_latent_attention_decodes_on_the_latent():
 
 
 @settings(max_examples=20)
-@given(job=jobs())
-def test_the_workload_makes_the_calls_that_the_volumes_count(job):
-    workload = generate(*job, CHIP)
-    counted, sizes = Counter(), Counter()
+@given(plan=plans())
+def test_the_workload_makes_the_calls_that_the_volumes_count(plan):
+    workload, step = generate(plan)
+    calls, sizes = Counter(), Counter()
     for index in range(len(workload.calls)):
         call = workload.call_view(index)
-        counted[call.group.label, call.kind] += 1
+        calls[call.group.label, call.kind] += 1
         sizes[call.group.label, call.kind] += call.size
-    found = volumes(*job, CHIP).exchanged
-    assert {key: volume.calls for key, volume in found.items()} == dict(counted)
-    assert {key: volume.size for key, volume in found.items()} == pytest.approx(dict(sizes))
+    found = step.exchanged
+    assert {key: volume.calls for key, volume in found.items()} == dict(calls)
+    assert {key: volume.size_bytes for key, volume in found.items()} == pytest.approx(dict(sizes))
 
 
 @settings(max_examples=20)
-@given(job=jobs())
-def test_nothing_computes_less_than_the_model_needs(job):
-    found = volumes(*job, CHIP)
+@given(plan=plans())
+def test_nothing_computes_less_than_the_model_needs(plan):
+    _, found = generate(plan)
     assert found.flops >= found.model_flops * (1 - 1e-12)
 
 
-def test_a_record_has_every_volume():
-    found = training(GPT, Parallelism(tp=2, dp=2))
-    rows = found.record()["exchanged"]
-    assert [(row["label"], row["kind"]) for row in rows] == list(found.exchanged)
-    assert sum(row["size"] for row in rows) == sum(v.size for v in found.exchanged.values())
+def test_a_volume_says_which_calls_it_is_of():
+    found = training(GPT, Parallelism(tp=2, dp=2)).exchanged
+    assert [(volume.label, volume.kind) for volume in found.values()] == list(found)
 
 
 def test_mfu_is_one_at_the_peak():

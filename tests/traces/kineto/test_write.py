@@ -24,7 +24,7 @@ from simulator.workload import KINDS, CallRow, What, Workload
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.kineto.reader import read_rank
-from traces.kineto.write import write
+from traces.kineto.write import write_kineto
 from traces.load import load
 
 CLUSTER = load_cluster("dgx-a100")
@@ -38,7 +38,7 @@ def run(workload: Workload) -> Timeline:
 
 def read_back(timelines: list[Timeline], step: str) -> Loaded:
     with TemporaryDirectory() as folder:
-        write(timelines, folder)
+        write_kineto(timelines, folder)
         return load(folder, step)
 
 
@@ -62,7 +62,7 @@ def test_each_of_several_steps_reads_back(
 ) -> None:
     timelines = [run(build_job(job, ready)) for job, ready in job_steps]
     with TemporaryDirectory() as folder:
-        write(timelines, folder, first=7)
+        write_kineto(timelines, folder, first=7)
         for number, timeline in enumerate(timelines, 7):
             check_law(timeline, load(folder, str(number)))
 
@@ -89,7 +89,7 @@ JOB = [KERNEL, REDUCE, AFTER, STREAM_SYNC, KERNEL, DEVICE_SYNC]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write([run(build_job(JOB, [0.0, 30.0, 0.0, 0.0]))], tmp_path / "job", accelerator="A100")
+    write_kineto([run(build_job(JOB, [0.0, 30.0, 0.0, 0.0]))], tmp_path / "job", accelerator="A100")
     return tmp_path / "job"
 
 
@@ -139,7 +139,7 @@ def test_kernel_and_host_tell_the_same_of_a_collective(folder: Path) -> None:
 def test_both_ends_tell_the_same_of_a_message(tmp_path: Path) -> None:
     """In the words of PyTorch: its Rank is the other's within the group, Src and Dst in the job."""
     message = Step("message", "", 9, 5, 0, 0, elements=8, family=1, back=True)
-    write([run(build_job([message], [0.0] * RANKS))], tmp_path)
+    write_kineto([run(build_job([message], [0.0] * RANKS))], tmp_path)
     for rank, name, note, more in (
         (3, "c10d::send", "nccl:send 0->1", {"Rank": 1, "Dst Rank": 1}),
         (1, "c10d::recv_", "nccl:recv 1<-0", {"Rank": 0, "Src Rank": 3}),
@@ -235,7 +235,7 @@ def test_stamps_have_three_decimals(folder: Path) -> None:
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
     timeline = run(build_job(JOB, [0.0] * RANKS))
-    one, other = (write([timeline], tmp_path / name) for name in ("one", "other"))
+    one, other = (write_kineto([timeline], tmp_path / name) for name in ("one", "other"))
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in other]
     assert {file.read_bytes()[4:8] for file in one} == {bytes(4)}  # no time of writing
     assert [file.name for file in one] == [f"rank{rank}.json.gz" for rank in range(RANKS)]
@@ -244,7 +244,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
 
 def test_sequence_numbers_go_on_from_step_to_step(tmp_path: Path) -> None:
     timeline = run(build_job([KERNEL, REDUCE, REDUCE], [0.0] * RANKS))
-    write([timeline, timeline], tmp_path)
+    write_kineto([timeline, timeline], tmp_path)
     numbers = [e["args"]["Seq"] for e in events(tmp_path) if e["name"] == "record_param_comms"]
     assert numbers == [1, 2, 4, 5]
 
@@ -257,7 +257,7 @@ def test_elements_are_those_of_one_rank(
     tmp_path: Path, kind: str, sent: int, received: int
 ) -> None:
     timeline = run(build_job([Step("collective", "", 9, 5, 0, 0, (), kind, 8)], [0.0] * RANKS))
-    write([timeline], tmp_path)
+    write_kineto([timeline], tmp_path)
     (record,) = named(tmp_path, "record_param_comms")
     assert (record["args"]["In msg nelems"], record["args"]["Out msg nelems"]) == (sent, received)
 
@@ -265,7 +265,7 @@ def test_elements_are_those_of_one_rank(
 def test_a_host_op_too_short_for_its_calls_squeezes_them(tmp_path: Path) -> None:
     short = Step("kernel", "stream 7", 0.01, 5.0, 40.0, 0.0, ("stream 20",))
     timeline = run(build_job([KERNEL, REDUCE, short, short], [0.0] * RANKS))
-    write([timeline], tmp_path)
+    write_kineto([timeline], tmp_path)
     check_law(timeline, load(tmp_path))
 
 
@@ -273,7 +273,7 @@ def test_a_host_op_without_time_for_its_calls_is_refused(tmp_path: Path) -> None
     instant = Step("kernel", "stream 7", 0.0, 5.0, 40.0, 0.0)
     timeline = run(build_job([KERNEL, instant], [0.0] * RANKS))
     with pytest.raises(WorkloadError, match="leaves 0 ns for 1 calls"):
-        write([timeline], tmp_path)
+        write_kineto([timeline], tmp_path)
 
 
 def test_the_last_launch_does_not_outlast_its_kernel() -> None:
@@ -420,7 +420,7 @@ def refusals() -> Iterator[Any]:
 def test_what_a_trace_cannot_say_is_refused(tmp_path: Path, change: Build, message: str) -> None:
     timeline = run(chain(change))
     with pytest.raises(WorkloadError, match=message):
-        write([timeline], tmp_path / "job")
+        write_kineto([timeline], tmp_path / "job")
     assert not (tmp_path / "job").exists()
 
 
@@ -430,7 +430,7 @@ def test_what_ranks_tell_each_other_otherwise_is_refused(tmp_path: Path) -> None
         builder.edge(ops["kernel 1"], op)
 
     with pytest.raises(WorkloadError, match=r"'host'.* waits for"):
-        write([run(chain(edge_to_another_rank, ranks=2))], tmp_path)
+        write_kineto([run(chain(edge_to_another_rank, ranks=2))], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_messages_that_are_none_are_refused(
         builder.edge(host, op)
     timeline = run(build_job([], [0.0] * RANKS))
     with pytest.raises(WorkloadError, match=message):
-        write([replace(timeline, workload=builder.build())], tmp_path)
+        write_kineto([replace(timeline, workload=builder.build())], tmp_path)
 
 
 def test_changed_calls_and_missing_ranks_are_refused(tmp_path: Path) -> None:
@@ -464,9 +464,9 @@ def test_changed_calls_and_missing_ranks_are_refused(tmp_path: Path) -> None:
     late = workload.with_calls(late=np.full(calls, 1e-3))
     for changed in (late, workload.with_calls(factor=np.full(calls, 2.0))):
         with pytest.raises(WorkloadError, match="factor"):
-            write([run(changed)], tmp_path)
+            write_kineto([run(changed)], tmp_path)
     with pytest.raises(WorkloadError, match="1 of the job's 2 ranks"):
-        write([run(chain(lambda *_: None, ranks=2))], tmp_path)
+        write_kineto([run(chain(lambda *_: None, ranks=2))], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -484,44 +484,44 @@ def test_calls_that_nccl_has_no_kernel_for_are_refused(
     timeline = run(build_job([REDUCE], [0.0] * RANKS))
     workload = timeline.workload.with_calls(**{column: value})
     with pytest.raises(WorkloadError, match=message):
-        write([replace(timeline, workload=workload)], tmp_path)
+        write_kineto([replace(timeline, workload=workload)], tmp_path)
 
 
 def test_steps_of_different_jobs_are_refused(tmp_path: Path) -> None:
     steps = [run(chain(lambda *_: None)), run(build_job([KERNEL], [0.0] * RANKS))]
     with pytest.raises(WorkloadError, match=r"not \[1, 4\]"):
-        write(steps, tmp_path)
+        write_kineto(steps, tmp_path)
     with pytest.raises(WorkloadError, match=r"not \[\]"):
-        write([], tmp_path)
+        write_kineto([], tmp_path)
 
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     timeline = run(chain(lambda *_: None))
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"file.*cannot be written"):
-        write([timeline], tmp_path / "file")
+        write_kineto([timeline], tmp_path / "file")
     with pytest.raises(OutputError, match=r"file.*cannot be written: not a directory"):
-        write([timeline], tmp_path / "file" / "job")
+        write_kineto([timeline], tmp_path / "file" / "job")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match=r"rank0.*permission denied"):
-        write([run(chain(lambda *_: None))], tmp_path)
+        write_kineto([run(chain(lambda *_: None))], tmp_path)
     tmp_path.chmod(0o700)
 
 
 def test_nothing_is_left_of_a_job_that_could_not_be_written_whole(tmp_path: Path) -> None:
     (tmp_path / ".rank2.json.gz.part").mkdir()
     with pytest.raises(OutputError, match="rank2"):
-        write([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
+        write_kineto([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [".rank2.json.gz.part"]
 
 
 def test_a_rank_of_another_job_in_the_directory_is_refused(tmp_path: Path) -> None:
     timeline = run(chain(lambda *_: None))
-    write([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
+    write_kineto([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
     with pytest.raises(OutputError, match=r"rank1\.json\.gz: of a rank outside this job of 1"):
-        write([timeline], tmp_path)
+        write_kineto([timeline], tmp_path)
     assert read_rank(tmp_path / "rank0.json.gz").world_size == RANKS

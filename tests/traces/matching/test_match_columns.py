@@ -12,10 +12,10 @@ from simulator.workload import What
 from traces.core.calls import LocalCall
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.match import match
-from traces.matching.match_columns import Matched, RankCalls, match_alike, matched
+from traces.matching.match_columns import MatchedColumns, RankCalls, as_columns, match_alike
 
 KINDS = ("all_reduce", "all_gather", "all_to_all")
-COLUMNS = ("group", "sequence", "size", "offset", "place", "op")
+COLUMNS = ("group", "sequence", "size", "offset", "rank_index", "op")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def of_ranks(there, wishes, gap=1.0):
     return alike, graphs
 
 
-def same(one: Matched, other: Matched):
+def same(one: MatchedColumns, other: MatchedColumns):
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     for name in ("kind", "dtype", "groups", "assumed_groups", "notes"):
@@ -103,7 +103,7 @@ def test_calls_that_all_ranks_have_are_matched_as_one_by_one(job):
     alike, graphs = of_ranks(there, wishes, gap=2.0)
     found = match_alike(alike, size)
     assert found is not None
-    same(found, matched(match(graphs, size)))
+    same(found, as_columns(match(graphs, size)))
 
 
 @given(jobs(), st.data())
@@ -121,7 +121,7 @@ def test_what_one_rank_says_differently_is_left_to_the_general_matching(job, dat
         event(f"left: {change}")
     else:
         event(f"alike: {change}")
-        same(found, matched(match(graphs, size)))
+        same(found, as_columns(match(graphs, size)))
 
 
 def spoil(alike, graphs, place, change):

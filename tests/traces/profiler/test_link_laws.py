@@ -1,4 +1,4 @@
-"""What holds for any trace: no circle, no order that the measured times contradict."""
+"""What holds for any trace: no cycle, no order that the measured times contradict."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +123,7 @@ def linked(program: list[Call]) -> Workload:
 @settings(max_examples=300)
 @given(st.lists(calls, min_size=1, max_size=25))
 def test_no_order_contradicts_the_measured_times(program: list[Call]) -> None:
-    """A workload refuses circles when it is built."""
+    """A workload refuses cycles when it is built."""
     workload = linked(program)
     edges = workload.edges
     device = workload.what != What.HOST

@@ -14,8 +14,8 @@ from simulator.errors import TraceError
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
 from traces.load import load
-from traces.pytorch_et import reader as pytorch_et
-from traces.pytorch_et.join import Linked, enriched, link
+from traces.pytorch_et.join import JoinedRank, enriched, join_traces, with_execution_traces
+from traces.pytorch_et.reader import read_execution_trace
 
 MEGATRON = SHARED / "traces" / "megatron-tp8-a100"
 real = pytest.mark.skipif(not MEGATRON.is_dir(), reason="the real traces are not at hand")
@@ -70,17 +70,17 @@ def both(folder: Path, rank: int = 0, lost: str = "", groups: bool = True) -> Ta
     return recorded
 
 
-def linked(folder: Path, lost: str = "") -> Linked:
+def linked(folder: Path, lost: str = "") -> JoinedRank:
     path = both(folder, lost=lost).write(folder)
-    return link(pytorch_et.read(folder / "et_0.json"), read_rank(path))
+    return join_traces(read_execution_trace(folder / "et_0.json"), read_rank(path))
 
 
 def test_operators_are_linked_though_the_two_count_differently(tmp_path: Path) -> None:
     found = linked(tmp_path)
     assert (found.nodes, found.nodes_linked) == (8, 8)
-    names = found.trace.names
+    names = found.execution.names
     pairs = [
-        (found.rank.names[name], names[found.trace.name[node]])
+        (found.rank.names[name], names[found.execution.name[node]])
         for name, node in zip(found.rank.host.name, found.host_node, strict=True)
         if node >= 0
     ]
@@ -89,7 +89,7 @@ def test_operators_are_linked_though_the_two_count_differently(tmp_path: Path) -
 
 def test_kernels_belong_to_the_innermost_operator_around_their_launch(tmp_path: Path) -> None:
     found = linked(tmp_path)
-    owners = [found.trace.names[found.trace.name[node]] for node in found.device_node[:2]]
+    owners = [found.execution.names[found.execution.name[node]] for node in found.device_node[:2]]
     assert owners == ["aten::mm", "record_param_comms"]
     assert (found.kernels, found.kernels_linked) == (3, 2)
     assert found.unlinked_kernels == {"a stranger": 1}
@@ -112,10 +112,10 @@ def test_another_run_is_not_linked(tmp_path: Path) -> None:
     other = Program()
     for number in range(9):
         other.op(f"other::op{number}")
-    trace = pytorch_et.read(other.write(tmp_path / "other.json"))
+    trace = read_execution_trace(other.write(tmp_path / "other.json"))
     path = both(tmp_path).write(tmp_path)
     with pytest.raises(TraceError, match=r"0 of 9 operators are also in .*not of one rank"):
-        link(trace, read_rank(path))
+        join_traces(trace, read_rank(path))
 
 
 def test_a_job_gains_groups_sizes_and_dtypes(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_execution_trace_that_does_not_fit_is_skipped_with_the_reason(tmp_pat
     broken = {"schema": "1.0.1", "pid": 1, "nodes": [{"id": "x"}]}
     (tmp_path / "et_1.json").write_text(json.dumps(broken))
     (tmp_path / "et.json").write_text(json.dumps(program().document()))
-    told = {one.file.name: one.reason for one in read_job(tmp_path).skipped}
+    told = {one.file.name: one.reason for one in with_execution_traces(read_job(tmp_path)).skipped}
     assert "not of one rank" in told["et_0.json"]
     assert "of rank 7, which has no profiler trace" in told["et_7.json"]
     assert "which rank is this" in told["et.json"]
@@ -173,7 +173,7 @@ def test_what_the_profiler_recorded_is_kept(tmp_path: Path) -> None:
             event["args"] |= {"In msg nelems": 3, "Out msg nelems": 6}
     path.write_text(json.dumps(document))
     rank = read_rank(path)
-    more = enriched(link(pytorch_et.read(tmp_path / "et_0.json"), rank))
+    more = enriched(join_traces(read_execution_trace(tmp_path / "et_0.json"), rank))
     for row in np.flatnonzero(rank.host.comm >= 0):
         known, told = rank.comms[rank.host.comm[row]], more.comms[more.host.comm[row]]
         if known.collective == "allgather":
@@ -184,8 +184,8 @@ def test_what_the_profiler_recorded_is_kept(tmp_path: Path) -> None:
 @real
 @pytest.mark.parametrize("number", [0, 7])
 def test_every_kernel_and_record_of_the_megatron_job(number: int) -> None:
-    trace = pytorch_et.read(MEGATRON / f"et_{number}.json.gz")
-    found = link(trace, read_rank(MEGATRON / f"kineto_{number}.json.gz"))
+    trace = read_execution_trace(MEGATRON / f"et_{number}.json.gz")
+    found = join_traces(trace, read_rank(MEGATRON / f"kineto_{number}.json.gz"))
     assert (found.nodes, found.nodes_linked) == (5422, 5422)
     assert (found.kernels, found.kernels_linked, found.unlinked_kernels) == (690, 690, {})
     comms = found.comms

@@ -8,13 +8,21 @@ from hypothesis import strategies as st
 
 from helpers.xla_profiles import block, number
 from simulator.errors import TraceError
-from traces.xla.hlo import HloModule, HloOp, call_size, group_of, iota_groups, mesh_groups, peers_of
+from traces.xla.hlo import (
+    HloModule,
+    HloOp,
+    call_size,
+    iota_groups,
+    mesh_groups,
+    peers_of,
+    replica_group_of,
+)
 from traces.xla.hlo_proto import parse_module
-from traces.xla.hlo_text import parse
+from traces.xla.hlo_text import parse_instruction
 
 
 def read(text: str) -> HloOp:
-    found = parse(text)
+    found = parse_instruction(text)
     assert found is not None
     return found
 
@@ -133,23 +141,26 @@ def test_a_start_and_its_done_are_told_apart() -> None:
     "text", ["", "fusion.1", "%x = ", "%x = f32[", "%x = f32[2] all-reduce", "%x = ((((", "= = ="]
 )
 def test_a_text_that_is_no_instruction_is_none(text: str) -> None:
-    assert parse(text) is None
+    assert parse_instruction(text) is None
 
 
 def test_a_deep_shape_is_read_in_its_length() -> None:
-    assert parse("%x = " + "(" * 100_000 + "f32[1]" + ")" * 100_000 + " tuple(") is not None
+    assert (
+        parse_instruction("%x = " + "(" * 100_000 + "f32[1]" + ")" * 100_000 + " tuple(")
+        is not None
+    )
 
 
 def test_a_channel_of_replica_zero_alone_means_all_partitions() -> None:
     op = collective("all-reduce", "f32[4]", "f32[4]", ", channel_id=3, replica_groups={{0}}")
-    assert group_of(op, 2, None) == ()
+    assert replica_group_of(op, 2, None) == ()
 
 
 def test_logical_numbers_go_through_the_device_assignment() -> None:
     op = collective("all-reduce", "f32[4]", "f32[4]", ", replica_groups={{0,1},{2,3}}")
     module = HloModule("m", {}, devices=(3, 2, 1, 0))
-    assert group_of(op, 3, module) == group_of(op, 2, module) == (3, 2)
-    assert group_of(op, 9, module) is None
+    assert replica_group_of(op, 3, module) == replica_group_of(op, 2, module) == (3, 2)
+    assert replica_group_of(op, 9, module) is None
 
 
 def test_a_permute_is_a_message_per_pair() -> None:

@@ -20,7 +20,7 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_zip
-from traces.xla import nsys_jax
+from traces.xla.nsys_jax import is_bundle, load_bundles
 
 
 def replay(found: Loaded) -> float:
@@ -68,7 +68,7 @@ def test_bundles_of_a_job_are_its_ranks(tmp_path: Path) -> None:
         shifted = TABLE | {"Projected Start": [1000, 3000 + 1000 * rank]}
         program = {"0004": lzma.compress(PROGRAM)}
         bundle(tmp_path / f"{1 - rank}.zip", shifted, rank, **program)
-    found = nsys_jax.load(tmp_path, "median")
+    found = load_bundles(tmp_path, "median")
     assert found.coverage.ranks == (0, 1)
     assert found.accelerator == "GPU X"
     (call,) = (found.workload.call_view(index) for index in range(len(found.workload.calls)))
@@ -94,7 +94,7 @@ def test_a_damaged_bundle_is_refused_within_bounds(tmp_path: Path, fault: str) -
     file = bundle(tmp_path / "a.zip", parts.pop("table"), **parts)
     tracemalloc.start()
     with pytest.raises(TraceError) as caught:
-        nsys_jax.load(file, "median")
+        load_bundles(file, "median")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert str(file) in str(caught.value)
@@ -106,18 +106,18 @@ def test_a_damaged_bundle_is_refused_within_bounds(tmp_path: Path, fault: str) -
 def test_a_truncated_bundle_is_refused(tmp_path: Path, keep: int) -> None:
     file = bundle(tmp_path / "a.zip", TABLE)
     file.write_bytes(file.read_bytes()[:keep])
-    assert not nsys_jax.recognise_file(file)
+    assert not is_bundle(file)
     with pytest.raises(TraceError):
-        nsys_jax.load(file, "median")
+        load_bundles(file, "median")
 
 
 def test_a_bundle_is_recognised_by_its_members(tmp_path: Path) -> None:
     file = bundle(tmp_path / "anything", TABLE)
     assert is_zip(file.read_bytes())
-    assert nsys_jax.recognise_file(file)
+    assert is_bundle(file)
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("readme", b"hello")
-    assert not nsys_jax.recognise_file(tmp_path / "other.zip")
+    assert not is_bundle(tmp_path / "other.zip")
 
 
 def gathering(rank: int, runs: int, ahead: float) -> dict[str, list[Any]]:
@@ -173,7 +173,7 @@ def test_the_first_op_after_the_done_waits_for_a_kernel_beside(tmp_path: Path) -
     program = {"0004": lzma.compress(gathering_program())}
     for rank in (0, 1):
         bundle(tmp_path / f"{rank}.zip", gathering(rank, 1, 0.0), rank, **program)
-    found = nsys_jax.load(tmp_path, "median")
+    found = load_bundles(tmp_path, "median")
     load = found.workload
     (call,) = (load.call_view(index) for index in range(len(load.calls)))
     assert (call.kind, call.size) == ("all_gather", 512)
@@ -195,7 +195,7 @@ def test_clocks_of_processes_are_aligned_by_the_ends_of_their_collectives(tmp_pa
     for rank in (0, 1):
         table = gathering(rank, 4, 3e9 * rank)
         bundle(tmp_path / f"{rank}.zip", table, rank, **program)
-    found = nsys_jax.load(tmp_path, "all")
+    found = load_bundles(tmp_path, "all")
     offset = found.coverage.clock_offset
     assert offset[1] - offset[0] == pytest.approx(3.0, rel=1e-6)
     assert found.measured_step == pytest.approx(3.9e-3 + 2.4e-6, rel=1e-3)
@@ -218,7 +218,7 @@ def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
         "RangeId": [float(index) for index in range(count + 1)],
         "ParentId": [None, *([0.0] * count)],
     }
-    load = nsys_jax.load(bundle(tmp_path / "a.zip", table), "median").workload
+    load = load_bundles(bundle(tmp_path / "a.zip", table), "median").workload
     edges = load.edges
     freed = (load.what[edges.target] == What.HOST) & (load.what[edges.source] != What.HOST)
     assert np.count_nonzero(freed) > 500

@@ -23,13 +23,13 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xplane
-from traces.xla import xplane
+from traces.xla.xplane import load_xplane
 
 
 def read(tmp_path: Path, data: bytes, step: str = "median", name: str = "a.xplane.pb") -> Loaded:
     file = tmp_path / name
     file.write_bytes(data)
-    return xplane.load(file, step)
+    return load_xplane(file, step)
 
 
 def ops(found: Loaded, name: str, rank: int = 0) -> list[int]:
@@ -304,7 +304,7 @@ def test_hosts_of_a_directory_are_numbered_one_after_another(tmp_path: Path) -> 
         packed = gzip.compress(data) if name.endswith("gz") else data
         (tmp_path / name).write_bytes(packed)
     (tmp_path / "notes.txt").write_text("hello")
-    found = xplane.load(tmp_path, "median")
+    found = load_xplane(tmp_path, "median")
     assert found.coverage.ranks == (0, 1, 2, 3)
     assert found.coverage.collectives == found.coverage.collectives_matched == 1
     assert [Path(file).name for file, _ in found.coverage.skipped] == ["notes.txt"]

@@ -1,0 +1,156 @@
+"""Tables of questions: utilities, sweeps, curves, comparisons, what-ifs."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from experiments.output.tables.layout import Bar, Rows, print_rows, print_text
+from experiments.output.tables.parts import percent, print_foot, print_head, say_time
+from experiments.scenario.resources import factor_means
+
+if TYPE_CHECKING:
+    from experiments.questions.compare import CompareReport
+    from experiments.questions.curve import CurveReport
+    from experiments.questions.sweep import SweepReport
+    from experiments.questions.utility import Utility, UtilityReport
+    from experiments.questions.what_if import WhatIfReport
+
+
+def print_utility(console: Console, report: "UtilityReport") -> None:
+    """Print utilities, the largest first, and what is not used."""
+    word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
+    print_head(console, f"Utility of {word}", report.base)
+    better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
+    rows = Rows(("resource", ">now", f">{better}", ">step", ">utility", ">at most"))
+    unused = Rows(("not used", ">now", f">{better}", "|why"))
+    for row in report.utilities:
+        cells = row.resource, row.baseline, row.changed
+        if row.step_s is None or row.utility_pct is None:
+            unused.add(*cells, row.note)
+        else:
+            most = "" if row.bound_pct is None else percent(row.bound_pct)
+            bar = Bar(row.utility_pct, row.note)
+            rows.add(*cells, say_time(row.step_s), _sure(row), most, bar=bar)
+    print_rows(console, rows, unused)
+    print_foot(console, _utility_foot(report))
+
+
+def _utility_foot(report: "UtilityReport") -> str:
+    """Say what the columns mean."""
+    halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
+    foot += "certified without contention"
+    beyond = [row.resource for row in report.utilities if _is_beyond(row)]
+    if beyond:
+        foot += f" (there is some, and less of it with more {', '.join(beyond)})"
+    if any(row.interval_pct is not None for row in report.utilities):
+        foot += "; ± 95 % of what steps and calls of the trace scatter by"
+    return foot
+
+
+def _is_beyond(row: "Utility") -> bool:
+    """Whether a utility is printed above its bound: what goes of contention is no part of that."""
+    if row.utility_pct is None or row.bound_pct is None:
+        return False
+    return row.utility_pct > row.bound_pct and percent(row.utility_pct) != percent(row.bound_pct)
+
+
+def _sure(row: "Utility") -> str:
+    """Say a utility, and within what it is known."""
+    if row.utility_pct is None:
+        return ""
+    if row.interval_pct is None:
+        return percent(row.utility_pct)
+    return f"{percent(row.utility_pct).removesuffix(' %')} ± {percent(row.interval_pct)}"
+
+
+def print_sweep(console: Console, report: "SweepReport") -> None:
+    """Print the points of a sweep."""
+    print_head(console, f"Sweep of {report.resource}", report.base)
+    if report.note:
+        print_text(console, report.note)
+        console.print()
+    rows = Rows((">factor", ">value", ">step", ">utility"))
+    for point in report.points:
+        gain = point.utility_pct
+        cells = f"{point.factor:g}", point.value, say_time(point.step_s), percent(gain)
+        rows.add(*cells, bar=Bar(gain))
+    print_rows(console, rows)
+    print_foot(console, _factor_foot(report.resource))
+
+
+def _factor_foot(resource: str) -> str:
+    return (
+        f"factor: how many times as good, 2 is {factor_means(resource)}; utility: step time saved "
+        "against factor 1, in % of the simulated step"
+    )
+
+
+def print_curve(console: Console, report: "CurveReport") -> None:
+    """Print the points of a curve, from the worst to the best."""
+    print_head(console, f"Curve of {report.resource}", report.base)
+    rows = Rows((">factor", ">value", ">step", ">utility"))
+    for point in report.points:
+        gain = point.utility_pct
+        cells = f"{point.factor:.4g}", point.value, say_time(point.step_s), percent(gain)
+        rows.add(*cells, bar=Bar(gain))
+    print_rows(console, rows)
+    for line in curve_lines(report):
+        print_text(console, line)
+    print_foot(console, _factor_foot(report.resource))
+
+
+def curve_lines(report: "CurveReport") -> Iterator[str]:
+    """Say below the table what the points do not: how exact they are, and where more is little."""
+    off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
+    certified = {
+        "convex": "certified: every call has one schedule, so the curve is convex in 1/factor",
+        "monotone": "certified if no call gets slower as the resource gets better",
+        "none": "not certified: the step was seen to get longer with a better resource",
+    }
+    yield f"lines over 1/factor between the points are within {off:.2g} % of the step"
+    yield certified[report.certificate]
+    share = f"{report.threshold_pct:g} %"
+    if report.break_even is None:
+        yield f"doubling still buys {share} of the step at the end of the curve"
+    elif report.break_even <= report.points[0].factor * (1 + 1e-9):
+        yield f"doubling buys {share} of the step nowhere on the curve"
+    else:
+        what = f"{report.break_even:.3g} times ({report.break_even_value})"
+        yield f"doubling buys less than {share} of the step beyond {what}"
+    if report.note:
+        yield report.note
+
+
+def print_compare(console: Console, report: "CompareReport") -> None:
+    """Print clusters side by side."""
+    print_head(console, "Comparison", report.base)
+    rows = Rows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
+    for point in report.points:
+        exposed = say_time(point.exposed_communication_s)
+        gain = percent(point.utility_pct)
+        rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
+    print_rows(console, rows)
+    print_foot(
+        console,
+        "utility: step time saved against the first; compute and host times are those of the "
+        "trace: networks are compared, not accelerators",
+    )
+
+
+def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
+    """Print changes in the order in which they were asked."""
+    print_head(console, "What if", report.base)
+    rows = Rows(("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches"))
+    for point in report.points:
+        exposed = say_time(point.exposed_communication_s)
+        gain = percent(point.gain_pct)
+        rows.add(point.change, say_time(point.step_s), gain, exposed, point.note)
+    print_rows(console, rows)
+    foot = (
+        "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
+    )
+    if any("latency x" in point.change for point in report.points):
+        foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
+    print_foot(console, foot)

@@ -1,0 +1,239 @@
+"""Tables on any terminal: all is said at every width and in every encoding, no line ends blank."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from experiments.baseline import Settings
+from experiments.cli.main import app
+from experiments.cli.options import settings_of
+from experiments.output.encoding import writable
+from experiments.output.tables.layout import Bar, Rows, print_facts, print_rows, print_text
+from helpers.experiments_jobs import SAMPLE, write_job
+from helpers.places import ROOT
+
+ON = ("--cluster", "dgx-a100")
+COMMANDS = {
+    "utility": ("utility", "{job}", *ON, "--what-if", "rank 3 compute x1.2"),
+    "sweep": ("sweep", "{job}", *ON, "-r", "scale_up.latency"),
+    "curve": ("curve", "{job}", *ON, "-r", "compute", "--range", "0.5..4"),
+    "compare": ("compare", "{job}", *ON, "--cluster", "hgx-h100", "--topology", "ring"),
+    "what-if": ("what-if", "{job}", *ON, "scale_up.latency x2", "calls drop and host x2"),
+    "replay": ("replay", "{job}", *ON),
+    "explain": ("explain", "{job}", *ON),
+    "metrics": ("metrics", "{job}", *ON),
+    "generate": ("generate", "llama-3.1-8b", *ON, "--tp", "2", "--sequence", "256"),
+    "clusters": ("clusters",),
+    "cluster": ("clusters", "dgx-a100"),
+    "collective": ("collective", "all_reduce", *ON, "-n", "8", "-s", "1KiB,1GiB"),
+    "topology": ("topology", "torus:4x4"),
+    "calibrate": ("calibrate", str(SAMPLE), *ON, "--nodes", "2"),
+    "validate": ("validate", "{job}", *ON),
+    "inspect": ("inspect", "{job}"),
+    "convert": ("convert", "{job}", "{out}", "--to", "chakra"),
+}
+every_command = pytest.mark.parametrize("command", COMMANDS)
+ENTRY = "from experiments.cli.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    job = write_job(tmp_path_factory.mktemp("job"), 4)
+    return {"job": str(job), "out": str(tmp_path_factory.mktemp("out"))}
+
+
+def run(places, command, columns, *options):
+    words = [word.format(**places) for word in COMMANDS[command]]
+    answer = CliRunner().invoke(app, [*words, *options], env={"COLUMNS": str(columns)})
+    assert answer.exit_code == 0, answer.output
+    assert answer.stderr == ""
+    return answer.stdout
+
+
+def numbers(text):
+    """All numbers of an answer, but for those within names that are shortened to fit."""
+    return set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?![\w.])", text))
+
+
+@every_command
+def test_at_every_width_all_is_said_and_no_line_ends_in_blanks(places, command):
+    wide = run(places, command, 200)
+    for columns in (40, 60, 80, 100, 200):
+        text = run(places, command, columns)
+        title, *lines = text.splitlines()
+        if command != "clusters":  # which begins with its table
+            assert title == wide.splitlines()[0]  # what it is about is one line, however long
+        assert all(len(line) <= columns for line in lines)
+        assert all(line == line.rstrip() for line in (title, *lines))
+        if columns >= 60:
+            assert numbers(wide) <= numbers(text)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("command", ["utility", "what-if", "explain"])
+def test_an_answer_goes_through_on_any_encoding(places, command, encoding):
+    words = [word.format(**places) for word in COMMANDS[command]]
+    environment = {"PYTHONIOENCODING": encoding, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, *words],
+        env=os.environ | environment,
+        capture_output=True,
+        check=False,
+        timeout=50,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode(encoding).splitlines()
+    assert "?" not in "".join(lines)
+    marks = {"utility": "±", "what-if": "→", "explain": "·"}
+    mark = writable(marks[command], encoding)
+    assert any(f" {mark} " in line for line in lines)
+    full = run(places, command, 100)
+    if encoding == "utf-8":
+        assert lines == full.splitlines()
+    assert numbers("\n".join(lines)) == numbers(full)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("what-if", "--help"), ("utility",), ("nonsense",)])
+@pytest.mark.parametrize("output", ["ascii", "latin-1"])
+def test_help_and_errors_go_through_on_any_encoding(words, output):
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, *words],
+        env=os.environ | {"PYTHONIOENCODING": output, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == (0 if "--help" in words else 2)
+    assert b"Traceback" not in done.stderr
+    (done.stdout + done.stderr).decode(output)
+
+
+def test_a_csv_with_an_arrow_is_written_where_there_is_none(places):
+    words = [word.format(**places) for word in COMMANDS["what-if"]]
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, *words, "--output", "csv"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        timeout=50,
+    )
+    assert b"600 ns -> 1.2 us, twice as long" in done.stdout
+
+
+def printed(width, *tables):
+    stream = io.StringIO()
+    print_rows(Console(file=stream, width=width), *tables)
+    return stream.getvalue().splitlines()
+
+
+def example():
+    rows = Rows((">number", "name", "|text"))
+    rows.add("1.25 ms", "first", "some words that can be wrapped")
+    rows.add("17 ms", "second", "")
+    return rows
+
+
+def test_a_table_is_wrapped_and_then_split_where_it_does_not_fit():
+    assert printed(60, example()) == [
+        " number  name    text",
+        "1.25 ms  first   some words that can be wrapped",
+        "  17 ms  second",
+    ]
+    assert printed(33, example()) == [
+        " number  name    text",
+        "1.25 ms  first   some words that",
+        "                 can be wrapped",
+        "  17 ms  second",
+    ]
+    assert printed(25, example()) == [
+        " number  name",
+        "1.25 ms  first",
+        "  17 ms  second",
+        "",
+        " number  text",
+        "1.25 ms  some words that",
+        "         can be wrapped",
+    ]
+    letters = "".join(printed(3, example())).replace(" ", "")
+    assert all(letter in letters for letter in "somewordsthatcanbewrapped")
+
+
+def test_a_bar_is_as_long_as_there_is_room_and_its_note_is_told():
+    rows = Rows(("name", ">value"))
+    rows.add("long", "100 %", bar=Bar(100.0, "a note"))
+    rows.add("short", "-25 %", bar=Bar(-25.0))
+    for width, most in ((100, 24), (30, 16), (20, 0)):
+        lines = printed(width, rows)
+        assert [line.count("█") for line in lines[1:3]] == [most, round(most / 4)]
+        assert any("a note" in line for line in lines)
+    assert printed(14, rows)[3] == "long: a note"
+
+
+def test_tables_without_rows_are_not_printed():
+    assert printed(80, Rows(("nothing",))) == []
+    assert printed(80, Rows(("a", "b", "c")), example())[0].startswith(" number")
+
+
+def test_facts_and_paragraphs_are_wrapped():
+    stream = io.StringIO()
+    console = Console(file=stream, width=40)
+    print_facts(console, {"a name": "one two three four five six", "empty": ""})
+    print_text(console, "x" * 45)
+    assert stream.getvalue().splitlines() == [
+        "a name          one two three four five",
+        "                six",
+        "x" * 40,
+        "x" * 5,
+    ]
+
+
+def test_names_that_no_encoding_explains_stay_what_they_are():
+    assert writable("a\udcff.json", "utf-8") == "a\udcff.json"
+    assert writable("日本", "ascii") == "??"
+
+
+def test_the_head_says_what_is_not_the_default(places):
+    plain = run(places, "replay", 100)
+    assert plain.splitlines()[0].endswith(" on dgx-a100")
+    assert "settings" not in plain
+    told = run(places, "replay", 100, "--nodes", "2", "--algorithm", "all_reduce=ring")
+    assert told.splitlines()[0].endswith(" on dgx-a100, 2 nodes")
+    assert "settings        algorithms all_reduce=ring\n" in told
+    assert ", 1 node" in run(places, "validate", 100, "--nodes", "1").splitlines()[0]
+    assert ", 2 nodes" in run(places, "collective", 100, "--nodes", "2").splitlines()[0]
+
+
+def test_a_factor_is_not_what_multiplies_and_both_say_so(places):
+    swept = run(places, "sweep", 100, "--factors", "2")
+    assert "2 is half the latency" in " ".join(swept.split())
+    assert "300 ns" in swept
+    changed = run(places, "what-if", 100)
+    assert "600 ns → 1.2 us, twice as long" in changed
+    assert "a latency x2 is twice as long, not twice as good" in " ".join(changed.split())
+
+
+def test_the_defaults_of_the_options_are_those_of_the_settings():
+    for command in ("utility", "sweep", "replay", "package", "generate"):
+        options = get_command(app).get_command(None, command).params
+        context = SimpleNamespace(params={option.name: option.default for option in options})
+        assert settings_of(context) == Settings()
+
+
+def test_the_sample_is_answered_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", "inspect", str(SAMPLE)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout.startswith(str(SAMPLE))

@@ -1,0 +1,157 @@
+"""Hot loops: Numba is not imported before one is called, and says so when it compiles."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.cli.compile_ahead import every_loop, signature
+from helpers.places import ROOT
+from simulator.hot import hot_loop
+from simulator.workload import Floats
+from traces.chakra import reader as chakra
+from traces.load import load
+
+COMPILED = "compiling hot loops (first use after installation): at most 1\n"
+
+LOOP = """
+import pwd, sys
+import numpy as np
+from simulator.hot import hot_loop
+
+{before}
+
+@hot_loop
+def add(values):
+    total = 0
+    for value in values:
+        total += value
+    return total
+
+assert "numba" not in sys.modules
+print(add(np.arange(4)))
+"""
+NOBODY = """
+def unknown(user):
+    raise KeyError(user)
+
+pwd.getpwuid = unknown
+"""
+
+
+def run(folder, before="", **environment):
+    """Output and errors of a script with a hot loop, in a folder."""
+    script = folder / "loop.py"
+    script.write_text(LOOP.format(before=before))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env={"PATH": os.defpath, "PYTHONPATH": str(ROOT), **environment},
+    )
+    return done.stdout, done.stderr
+
+
+@hot_loop(nan_free=True)
+def greatest(values: Floats) -> float:
+    found = 0.0
+    for value in values:
+        found = max(found, value)
+    return found
+
+
+def test_packages_are_imported_without_numba():
+    script = """
+import sys
+from importlib import import_module
+from pkgutil import walk_packages
+for package in ("simulator", "topologies", "collectives", "traces"):
+    for found in walk_packages(import_module(package).__path__, f"{package}."):
+        import_module(found.name)
+print("numba" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "False\n"
+
+
+def test_compiling_is_told_once_and_what_is_kept_is_not_compiled(tmp_path):
+    cache = str(tmp_path / "kept")
+    assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", COMPILED)
+    assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", "")
+
+
+def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):
+    (tmp_path / "__pycache__").write_text("a file where a directory should be")
+    for _ in range(2):
+        told, warned = run(tmp_path, NOBODY)
+        assert told == "6\n"
+        assert warned.splitlines() == [
+            "hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to",
+            COMPILED.strip(),
+        ]
+    assert {path.name for path in tmp_path.iterdir()} == {"__pycache__", "loop.py"}
+
+
+def test_a_loop_is_a_function_that_is_called_with_or_without_options():
+    assert greatest(np.array([1.0, 3.0, 2.0])) == 3.0
+    assert greatest.__name__ == "greatest"
+
+
+SAMPLE = "traces/samples/gpu-dp2-tp4"
+CLUSTER = ("-c", "dgx-a100", "--nodes", "2", "-o", "json")
+USED = """
+import sys
+from experiments.cli.main import main
+from simulator.hot import LOOPS
+try:
+    main()
+finally:
+    for loop in LOOPS:
+        if "dispatcher" in vars(loop):
+            for found in loop.dispatcher.signatures:
+                print(loop.__module__, loop.__qualname__, found, sep="|", file=sys.stderr)
+"""
+
+
+def used(*words):
+    """Types of the loops that a command has used, by module and name."""
+    done = subprocess.run(
+        [sys.executable, "-c", USED, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    lines = (line.split("|") for line in done.stderr.splitlines() if line.count("|") == 2)
+    return [((module, name), types) for module, name, types in lines]
+
+
+@pytest.fixture(scope="module")
+def chakra_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chakra")
+    chakra.save(load(SAMPLE), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("utility", "{sample}", *CLUSTER, "--engine", "flow"),
+        ("replay", "{chakra}", *CLUSTER, "--engine", "analytic"),
+        ("explain", "{sample}", *CLUSTER),
+    ],
+)
+def test_what_is_compiled_ahead_is_what_is_used(words, chakra_job):
+    words = [word.format(sample=SAMPLE, chakra=chakra_job) for word in words]
+    used(*words)  # compiles what no test has needed yet, and what that calls
+    found = used(*words)
+    ahead = {(loop.__module__, loop.__qualname__): str(signature(loop)) for loop in every_loop()}
+    assert len(found) > 5
+    for loop, types in found:
+        assert types == ahead[loop]

@@ -1,0 +1,258 @@
+"""Which kernels communicate, told by their names: a table of rules, to which users may add theirs.
+
+Libraries that exchange data without NCCL (custom all-reduces over peer memory, expert-parallel
+dispatch) leave nothing in a trace but the names of their kernels. A rule tells the kind; the size
+and the group are known only where an operator around the launch tells them.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from simulator.errors import TraceError
+from simulator.workload import KINDS, UNKNOWN
+from simulator.yaml_text import parse_yaml
+
+BY_NAME = ""
+"""Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
+_NCCL = "NCCL"
+_LARGEST_FILE = 1 << 20
+_LONGEST_NAME = 4000
+"""Templates' arguments make names long; what tells a kernel stands in front of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """Kernels in whose name the regular expression ``pattern`` is found, in upper or lower case.
+
+    ``library`` is whose they are, ``note`` the source of the name and what it does.
+    """
+
+    pattern: str
+    kind: str
+    library: str = ""
+    note: str = ""
+
+    @property
+    def listed(self) -> bool:
+        """Whether PyTorch lists its groups, so that one that is not named is the whole job's."""
+        return self.library == _NCCL
+
+
+_RULES = (
+    KernelRule(
+        r"nccl(sym|symk)?(dev)?kernel|rccl",
+        BY_NAME,
+        _NCCL,
+        "NCCL and RCCL src/device: ncclKernel_AllReduce_..., ncclDevKernel_..., RCCL's "
+        "ncclDevKernel_Generic_*; NCCL 2.27 src/device/symmetric: ncclSymDevKernel_*, later "
+        "ncclSymkDevKernel_*",
+    ),
+    KernelRule(
+        r"cross_device_reduce_[12]stage",
+        "all_reduce",
+        "vLLM",
+        "vLLM csrc/custom_all_reduce.cuh, also in SGLang and AITER: one shot, or reduce-scatter "
+        "and all-gather",
+    ),
+    KernelRule(
+        r"cross_device_all_gather|mnnvl_lamport_all_gather",
+        "all_gather",
+        "vLLM",
+        "forks of vLLM's csrc/custom_all_reduce.cuh for small gathers",
+    ),
+    KernelRule(
+        r"cross_device_reduce_scatter|mnnvl_lamport_reduce_scatter",
+        "reduce_scatter",
+        "vLLM",
+        "forks of vLLM's csrc/custom_all_reduce.cuh for small scatters",
+    ),
+    KernelRule(
+        r"(?<![a-z])(multimem_)?(one|two)_shot_all_reduce\w*kernel|multimem_all_reduce_kernel",
+        "all_reduce",
+        "PyTorch symmetric memory",
+        "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
+    ),
+    KernelRule(
+        r"multimem_all_gather_kernel",
+        "all_gather",
+        "PyTorch symmetric memory",
+        "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
+    ),
+    KernelRule(
+        r"all_?reduce_fusion_kernel_(one|two)shot",
+        "all_reduce",
+        "TensorRT-LLM",
+        "TensorRT-LLM kernels/communicationKernels/allReduceFusionKernels.cu and FlashInfer's "
+        "trtllm_allreduce_fusion: an all-reduce fused with the norm behind it",
+    ),
+    KernelRule(
+        r"(one|two)_?shot_?all_?reduce(_?fusion)?_?kernel",
+        "all_reduce",
+        "TensorRT-LLM",
+        "TensorRT-LLM kernels/customAllReduceKernels.cu (oneShotAllReduceKernel, with lamport and "
+        "low-precision ones) and kernels/communicationKernels/mnnvlAllreduceKernels.cu",
+    ),
+    KernelRule(
+        r"all_reduce_(one|two)_shot_(\w+_)?kernel",
+        "all_reduce",
+        "SGLang",
+        "SGLang jit_kernel: all_reduce_one_shot_push_kernel",
+    ),
+    KernelRule(
+        r"deep_ep.*(intranode|internode|internode_ll)(::|\d+)\w*(dispatch|combine)",
+        "all_to_all",
+        "DeepEP",
+        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu: tokens to their experts "
+        "(dispatch) and back (combine), after an exchange of their counts (notify_dispatch)",
+    ),
+    KernelRule(
+        r"Ep(Dispatch|Combine)\w*Kernel",
+        "all_to_all",
+        "MORI",
+        "ROCm MORI src/ops/dispatch_combine: EpDispatchIntraNodeKernel and its like",
+    ),
+    KernelRule(
+        r"mscclpp.*all_?reduce|allreduceAllPairs",
+        "all_reduce",
+        "MSCCL++",
+        "MSCCL++ src/ext/collectives/allreduce",
+    ),
+    KernelRule(
+        r"mscclpp.*all_?gather", "all_gather", "MSCCL++", "MSCCL++ src/ext/collectives/allgather"
+    ),
+    KernelRule(
+        r"mscclpp.*executionKernel|mscclKernel",
+        UNKNOWN,
+        "MSCCL++",
+        "MSCCL++ src/core/executor/execution_kernel.cu and RCCL's interpreter of MSCCL: a plan, "
+        "not the name, says which collective",
+    ),
+    *(
+        KernelRule(
+            rf"(?<![a-z]){name}_on_stream_kernel",
+            kind,
+            "NVSHMEM",
+            "NVSHMEM device/coll: rdxn is a team's reduction, fcollect a gather of equal parts",
+        )
+        for name, kind in (
+            ("alltoall", "all_to_all"),
+            ("rdxn", "all_reduce"),
+            ("fcollect", "all_gather"),
+            ("reducescatter", "reduce_scatter"),
+            ("broadcast", "broadcast"),
+            ("(barrier|sync)(_all)?", "barrier"),
+        )
+    ),
+)
+
+
+@dataclass(frozen=True)
+class KernelRules:
+    """Rules in the order in which they are tried; the first whose pattern is found counts."""
+
+    rules: tuple[KernelRule, ...] = _RULES
+    _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        patterns = []
+        for rule in self.rules:
+            if rule.kind not in (*KINDS, UNKNOWN, BY_NAME):
+                raise TraceError(
+                    f"rule {rule.pattern!r}: kind {rule.kind!r} is not one of {_KNOWN}"
+                )
+            try:
+                patterns.append(re.compile(rule.pattern, re.IGNORECASE))
+            except re.error as error:
+                raise TraceError(
+                    f"rule {rule.pattern!r}: no regular expression: {error}"
+                ) from error
+        object.__setattr__(self, "_patterns", tuple(patterns))
+
+    def rule(self, kernel: str) -> KernelRule | None:
+        """Find the rule for a kernel; None for one that does not communicate.
+
+        Examples
+        --------
+        >>> kernel = "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)"
+        >>> KERNELS.rule(kernel).kind
+        'all_reduce'
+        >>> KERNELS.rule("triton_poi_fused_add_all_reduce_4") is None
+        True
+        """
+        kernel = kernel[:_LONGEST_NAME]
+        tried = zip(self.rules, self._patterns, strict=True)
+        return next((rule for rule, pattern in tried if pattern.search(kernel)), None)
+
+    def before(self, rules: Iterable[KernelRule]) -> "KernelRules":
+        """Return these rules behind others, which are tried first."""
+        return KernelRules((*rules, *self.rules))
+
+
+_KNOWN = ", ".join((*KINDS, UNKNOWN))
+KERNELS = KernelRules()
+"""What is known; ``note`` of each rule says from where."""
+
+
+def communicates(kernel: str) -> bool:
+    """Whether a kernel of this name communicates, by the rules that are built in.
+
+    Examples
+    --------
+    >>> communicates("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long)")
+    True
+    """
+    return KERNELS.rule(kernel) is not None
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    pattern: Annotated[str, Field(min_length=3, max_length=1000)]
+    kind: str
+    library: str = "your rule"
+    note: str = ""
+
+
+_FILE = TypeAdapter(list[_Entry])
+
+
+def load_kernel_rules(path: Path | str) -> KernelRules:
+    """Read a user's rules from a YAML file; they are tried before the ones that are built in.
+
+    The file is a list of ``pattern``, ``kind`` and, if one likes, ``library`` and ``note``.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, holds something else, or a pattern or a kind is none.
+    """
+    path = Path(path)
+    text = _text(path)
+    try:
+        entries = _FILE.validate_python(parse_yaml(text, path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        wanted = "want a list of pattern, kind, library, note"
+        raise TraceError(f"{path}: {where or 'the file'}: {first['msg']}; {wanted}") from error
+    rules = [KernelRule(entry.pattern, entry.kind, entry.library, entry.note) for entry in entries]
+    try:
+        return KERNELS.before(rules)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def _text(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    if len(text) > _LARGEST_FILE:
+        raise TraceError(f"{path}: more than {_LARGEST_FILE} bytes: not a table of kernels")
+    return text

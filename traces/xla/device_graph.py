@@ -1,0 +1,378 @@
+"""A device's ops of a step to a rank's part of the graph.
+
+An op waits for those before it on its lane, for asynchronous ops whose ``done`` came before it,
+for the ops its HLO names as operands where lanes run side by side, and for its launch. What
+explains a start is counted as for other traces (:mod:`traces.profiler.streams`).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from simulator.workload import UNKNOWN, What
+from traces.core.calls import UNKNOWN_GROUP, LocalCall
+from traces.core.loaded import CONTRADICTED
+from traces.core.rank_graph import LocalOp, RankGraph
+from traces.profiler.device import DeviceOps
+from traces.profiler.stream_waits import Waits
+from traces.profiler.streams import add_stream_edges
+from traces.xla.events import XlaOp
+from traces.xla.hlo import HloModule, call_size, peers_of, replica_group_of
+from traces.xla.host import add_host
+from traces.xla.steps import StepOps
+
+Made = dict[int, list[int]]
+"""Ops of the graph by the row of the profile's op they were made of."""
+
+
+@dataclass(slots=True, eq=False)
+class _GraphBuild:
+    """A graph while it is built.
+
+    ``made`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to messages of
+    its last op that the next one waits for too; ``unstarted`` counts waits whose start is missing.
+    """
+
+    part: StepOps
+    file: str
+    job_ranks: int
+    graph: RankGraph
+    ops: DeviceOps
+    made: dict[int, list[int]] = field(default_factory=dict)
+    waits: Waits = field(default_factory=lambda: defaultdict(set))
+    streams: dict[str, int] = field(default_factory=dict)
+    beside: dict[str, list[int]] = field(default_factory=dict)
+    unstarted: int = 0
+
+
+def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
+    """Build the ops of a rank's step and all edges between them."""
+    graph = RankGraph(rank=part.device.rank, start=part.start)
+    build = _GraphBuild(part, file, job_ranks, graph, DeviceOps(graph))
+    pending: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    least = _least_transfers(part.ops)
+    for row, op in enumerate(part.ops):
+        if op.phase == "start":
+            issued = _add(build, row, What.COMPUTE, op.lane, (op.start, op.end))
+            pending[op.run, op.name].append((row, issued))
+        elif op.phase == "done":
+            _add_done(build, row, pending, least)
+        else:
+            _add_op(build, row, (op.start, op.end), op.lane)
+    if part.busy and build.made:
+        graph.ops[min(min(made) for made in build.made.values())].ready = part.ops[0].start
+    wait_for_transfers(build.ops, part.ops, build.made, build.waits)
+    wait_for_operands(build.ops, part.ops, build.made, build.waits)
+    lane_op, latency, guessed = add_host(build.ops, part, build.made)
+    add_stream_edges(build.ops, build.waits, latency, lane_op)
+    _not_explained(graph, guessed)
+    unpaired = sum(len(rows) for rows in pending.values())
+    if unpaired:
+        graph.notes.append(f"rank {graph.rank}: {unpaired} asynchronous ops end after the step")
+    if build.unstarted:
+        graph.notes.append(
+            f"rank {graph.rank}: {build.unstarted} waits for asynchronous ops that began before "
+            "the step or left no event: taken as compute"
+        )
+    return graph
+
+
+def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
+    """Add an op that runs on a lane; ``row`` is the op of the profile it comes from."""
+    source = build.part.ops[row]
+    op = build.graph.add(LocalOp(what, lane, source.name, *span))
+    stream = build.streams.setdefault(lane, len(build.streams))
+    _register(build, op, stream)
+    build.made.setdefault(row, []).append(op)
+    build.waits[op].update(build.beside.pop(lane, []))
+    return op
+
+
+def _register(build: _GraphBuild, op: int, stream: int) -> None:
+    build.ops.starts.append(build.graph.ops[op].start)
+    build.ops.ends.append(build.graph.ops[op].end)
+    build.ops.stream.append(stream)
+    build.ops.launch.append(None)
+    build.ops.launched.append(None)
+    build.ops.returned.append(-math.inf)
+    build.ops.on_stream.setdefault(stream, []).append(op)
+
+
+def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, float]) -> int:
+    """Add an op on a stream of its own: no other waits for it by order."""
+    source = build.part.ops[row]
+    op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span))
+    _register(build, op, -2 - op)
+    build.made.setdefault(row, []).append(op)
+    return op
+
+
+_WAITED = 1e-7
+"""A ``done`` that takes longer than this (s) waited; one that finds its op finished, a few ns."""
+
+
+def _add_done(
+    build: _GraphBuild,
+    row: int,
+    pending: dict[tuple[int, str], list[tuple[int, int]]],
+    least: dict[tuple[str, float], float],
+) -> None:
+    """Add what an asynchronous op did between its start and here, and the wait for it."""
+    done = build.part.ops[row]
+    started = pending.get((done.run, _started_by(done)))
+    if not started:
+        _add(build, row, What.COMPUTE, done.lane, (done.start, done.end))
+        build.unstarted += 1
+        return
+    begun, issued = started.pop(0)
+    start = build.graph.ops[issued].end
+    if done.end - done.start > _WAITED:
+        end = done.end
+    else:
+        end = min(done.start, start + least.get(_alike(build.part.ops[begun]), math.inf))
+    moved = _add_op(build, begun, (start, max(start, end)), "")
+    for op in moved:
+        build.waits[op].add(issued)
+    resumed = max(min(end, done.end), done.start)
+    wait = _add(build, row, What.COMPUTE, done.lane, (resumed, done.end))
+    build.waits[wait].update(moved)
+
+
+def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) -> list[int]:
+    """Add an op as what it is: compute, copy, a collective or messages; lane "" is beside all."""
+    source = build.part.ops[row]
+    calls = _calls(build, row) if source.kind else []
+    if not calls:
+        copies = source.copy or (
+            source.hlo is not None and source.hlo.opcode == "copy" and not lane
+        )
+        what = What.COPY if copies else What.COMPUTE
+        return [_add(build, row, what, lane, span) if lane else _add_beside(build, row, what, span)]
+    made = []
+    for number, call in enumerate(calls):
+        what = What.COLLECTIVE
+        if lane and number == 0:
+            op = _add(build, row, what, lane, span)
+        else:
+            op = _add_beside(build, row, what, span)
+        build.graph.collectives[op] = call
+        made.append(op)
+    if lane and len(made) > 1:
+        _follow(build, made, lane)
+    return made
+
+
+def _follow(build: _GraphBuild, made: list[int], lane: str) -> None:
+    """Let several messages of one op start after what came before on its lane, and hold it up."""
+    order = build.ops.on_stream[build.streams[lane]]
+    for op in made[1:]:
+        build.waits[op].update(order[-2:-1])
+    build.beside[lane] = made[1:]
+
+
+def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
+    """Which calls a rank's op is part of: one, or a message for each pair of a permute.
+
+    Of a fusion that communicates the text tells neither size nor group.
+    """
+    op, rank = build.part.ops[row], build.graph.rank
+    where = f"{build.file}: {op.name} on {build.part.device.name} at {op.start:.6f} s"
+    if op.hlo is None or op.kind == UNKNOWN:
+        if op.kind == "barrier":
+            return [_call(op, "barrier", 0.0, tuple(range(build.job_ranks)), where)]
+        return [_call(op, op.kind, math.nan, None, where, rank)]
+    if op.kind == "send_receive":
+        size = call_size(op.hlo, None)
+        to, source = peers_of(op.hlo, rank, op.module)
+        messages = [(rank, peer) for peer in to] + [(peer, rank) for peer in source]
+        return [_call(op, op.kind, size, ends, where) for ends in messages if ends[0] != ends[1]]
+    ranks = replica_group_of(op.hlo, rank, op.module) if op.hlo.kind else None
+    if ranks is None:
+        return [_call(op, op.kind, math.nan, None, where, rank)]
+    ranks = ranks or tuple(range(build.job_ranks))
+    if len(ranks) == 1:
+        return []
+    return [_call(op, op.kind, call_size(op.hlo, len(ranks)), ranks, where)]
+
+
+def _call(
+    op: XlaOp,
+    kind: str,
+    size: float,
+    ranks: tuple[int, ...] | None,
+    where: str,
+    alone: int = 0,
+) -> LocalCall:
+    """One rank's part of a call; without ``ranks`` nobody joins it, and it costs what it took."""
+    return LocalCall(
+        kind=kind if ranks is not None or kind != "send_receive" else UNKNOWN,
+        size=size,
+        dtype=op.hlo.dtype if op.hlo is not None else "",
+        key=f"{op.program}/{op.name}",
+        label="" if ranks is not None else UNKNOWN_GROUP,
+        ranks=ranks if ranks is not None else (alone,),
+        group_size=None if ranks is None else len(ranks),
+        sequence=None,
+        peer=None,
+        where=where,
+    )
+
+
+def _least_transfers(ops: list[XlaOp]) -> dict[tuple[str, float], float]:
+    """Least time of asynchronous ops of one kind and size that something waited for (s).
+
+    One whose ``done`` found it finished has ended before that: how long before, only like ones
+    tell.
+    """
+    started: dict[tuple[int, str], list[XlaOp]] = defaultdict(list)
+    least: dict[tuple[str, float], float] = {}
+    for op in ops:
+        if op.phase == "start":
+            started[op.run, op.name].append(op)
+        elif op.phase == "done" and started.get((op.run, _started_by(op))):
+            begun = started[op.run, _started_by(op)].pop(0)
+            if op.end - op.start > _WAITED:
+                key = _alike(begun)
+                least[key] = min(least.get(key, math.inf), op.end - begun.end)
+    return least
+
+
+def _started_by(done: XlaOp) -> str:
+    """Name the start that a ``done`` waits for."""
+    named = done.hlo.operands[:1] if done.hlo is not None else ()
+    return named[0] if named else done.name.replace("-done", "-start")
+
+
+def _alike(op: XlaOp) -> tuple[str, float]:
+    hlo = op.hlo
+    size = sum(part.size for part in hlo.inputs or ()) if hlo is not None else 0.0
+    return (hlo.opcode if hlo is not None else op.name, 0.0 if math.isnan(size) else size)
+
+
+def _not_explained(graph: RankGraph, guessed: int) -> None:
+    """Count gaps that were put down to the host, without a sign of it, as not explained."""
+    if guessed:
+        graph.explained["launch"] = graph.explained.get("launch", 0) - guessed
+        graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
+
+
+def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+    """Let transfers on streams of their own wait for what was launched before, and be waited for.
+
+    The stream of a transfer waits for what the program had launched when it was issued. The first
+    op launched after the transfer's ``done``, by the schedule of the program, waits for it.
+    """
+    order = [row for row, op in enumerate(rows) if op.launch is not None and row in made]
+    order.sort(key=lambda row: (rows[row].launch, row))
+    done_at: dict[int, dict[str, tuple[int, int]]] = {}
+    for index, row in enumerate(order):
+        op = rows[row]
+        if not op.transfer:
+            continue
+        before = _nearest(rows, order[:index][::-1], op)
+        if before is not None:
+            _wait(ops, waits, made[row][0], made[before][-1])
+        if op.module is None:
+            continue
+        done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
+        after = _after_done(rows, order[index + 1 :], op, done)
+        if after is not None:
+            for transfer in made[row]:
+                _wait(ops, waits, made[after][0], transfer)
+
+
+def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
+    return next((row for row in candidates if rows[row].lane != op.lane), None)
+
+
+def _after_done(
+    rows: list[XlaOp], later: list[int], op: XlaOp, done: tuple[int, int] | None
+) -> int | None:
+    """Find the first op launched after the done of a transfer, in the same pass of its loop."""
+    if done is None or op.module is None:
+        return None
+    for row in later:
+        other = rows[row]
+        if other.run != op.run or other.name == op.name:
+            return None
+        scheduled = op.module.order.get(other.name)
+        if (
+            other.lane != op.lane
+            and scheduled is not None
+            and scheduled[0] == done[0]
+            and scheduled > done
+        ):
+            return row
+    return None
+
+
+def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
+    """Where in the schedule each asynchronous op is waited for, by its name and what it wraps."""
+    done_at: dict[str, tuple[int, int]] = {}
+    for op in module.ops.values():
+        if op.phase == "done" and op.operands and op.name in module.order:
+            scheduled = module.order[op.name]
+            done_at[op.operands[0]] = scheduled
+            started = module.ops.get(op.operands[0])
+            if started is not None and started.wrapped:
+                done_at[started.wrapped] = scheduled
+    return done_at
+
+
+def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+    """Let an op wait for those that made its operands, where a device has several lanes."""
+    if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
+        return
+    operands = Operands(rows)
+    latest: dict[tuple[int, str], int] = {}
+    for row, op in enumerate(rows):
+        if row not in made:
+            continue
+        sources = (latest.get((op.run, name)) for name in operands.of(op))
+        for source in sources:
+            if source is not None:
+                _wait(ops, waits, made[row][0], made[source][-1])
+        latest[op.run, op.name] = row
+
+
+class Operands:
+    """From which ops with events of their own the operands of each op come."""
+
+    def __init__(self, ops: Iterable[XlaOp]) -> None:
+        self._events: dict[str, set[str]] = defaultdict(set)
+        self._known: dict[tuple[int, str], set[str]] = {}
+        for op in ops:
+            self._events[op.program].add(op.name)
+
+    def of(self, op: XlaOp) -> set[str]:
+        """Names of the ops that made the operands; empty where the program is not known."""
+        if op.module is None:
+            return set()
+        key = (id(op.module), op.name)
+        if key not in self._known:
+            self._known[key] = _producers(op.module, op.name, self._events[op.program])
+        return self._known[key]
+
+
+def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
+    """Find the ops with events of their own that a named op's operands come from."""
+    producers: set[str] = set()
+    seen: set[str] = set()
+    pending = list(module.ops[name].operands) if name in module.ops else []
+    while pending:
+        source = pending.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        if source in events:
+            producers.add(source)
+        elif source in module.ops:
+            pending.extend(module.ops[source].operands)
+    return producers
+
+
+def _wait(ops: DeviceOps, waits: Waits, op: int, source: int) -> None:
+    """Add a wait unless the measured times contradict it."""
+    if source != op and ops.end(source) <= ops.start(op) + CONTRADICTED:
+        waits.setdefault(op, set()).add(source)

@@ -44,9 +44,9 @@ from experiments.cli.main import app
 from helpers.places import ROOT
 from topologies import custom, load_cluster
 from traces.card.card import parse_card
+from traces.core.comm_kernels import load_kernel_rules
 from traces.generate.model import load_model
-from traces.generate.plan import read as read_plan
-from traces.profiler.comm_kernels import load_rules
+from traces.generate.plan import read_plan
 
 WIDTH = "100"
 """Columns of the terminal that the commands believe to print to."""
@@ -60,7 +60,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "graph": custom,
     "plan": read_plan,
     "model": load_model,
-    "kernels": load_rules,
+    "kernels": load_kernel_rules,
     "schedule": load_schedule,
     "card": lambda path: parse_card(path.read_text(), str(path)),
     "yaml": lambda path: yaml.safe_load(path.read_text()),

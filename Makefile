@@ -88,7 +88,7 @@ check: $(READY)  ## format, lint, types, layers
 test: check  ## check, then all tests but the slow ones
 	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow")
 
-test-all: check bounds  ## check, then all tests, the slow ones too, and the hot loops with bounds
+test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked

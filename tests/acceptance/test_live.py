@@ -5,6 +5,7 @@ import csv
 import pytest
 
 import twofold as tf
+from experiments.gallery.measured import figure
 from helpers.places import ROOT
 
 LIVE = ROOT / "traces" / "live"
@@ -35,3 +36,11 @@ def test_the_utility_of_doubling_is_within_four_points(measured, predicted):
         return 100 * (1 - steps[2.0] / steps[1.0])
 
     assert utility(predicted) == pytest.approx(utility(measured), abs=4)
+
+
+def test_the_figure_of_the_readme_shows_both(measured):
+    (axes,) = figure().axes
+    drawn = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    (bars,) = axes.containers
+    assert bars.lines[0].get_ydata() == pytest.approx([1e3 * step for step in measured.values()])
+    assert len(drawn["simulated step, with utility"]) == len(measured)

@@ -99,7 +99,7 @@ bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
 docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or reference fails
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would pass over warnings
 	@echo "site/index.html"
 
 validate: $(READY)  ## results against published measurements

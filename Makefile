@@ -3,7 +3,8 @@
 VENV := .venv
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
-DEMO := utility traces/samples/gpu-dp2-tp4 --cluster dgx-a100 --nodes 2
+DEMO := sweep traces/live/ddp-cpu-2 --cluster traces/live/net250.yaml \
+  --resource scale_out.bandwidth --factors 0.5,1,2,4,8
 PACKAGES := simulator topologies collectives traces experiments
 
 PYTHONS := python3.13 python3.12 python3.11 python3
@@ -13,6 +14,7 @@ NEWEST_PYTHONS := python3.15 python3.14 \
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --progress-bar off
 INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
+DOCUMENTED := $(VENV)/documented
 PYTEST := -m pytest --numprocesses auto
 
 # True of a Python that is new enough and can make virtual environments with pip in them.
@@ -68,6 +70,12 @@ $(READY): $(INSTALLED)
 	@touch $@
 	@echo "== setup: done"
 
+# What documentation is built with.
+$(DOCUMENTED): $(READY)
+	@echo "== setup: install what builds the documentation"
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,docs]'
+	@touch $@
+
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 	$(BIN)/twofold $(DEMO)
 
@@ -80,7 +88,7 @@ check: $(READY)  ## format, lint, types, layers
 test: check  ## check, then all tests but the slow ones
 	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow")
 
-test-all: check bounds  ## check, then all tests, the slow ones too, and the hot loops with bounds
+test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked
@@ -89,6 +97,10 @@ bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
+
+docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or reference fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would pass over warnings
+	@echo "site/index.html"
 
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
@@ -101,7 +113,7 @@ newest:  ## the tests with the newest versions on the newest Python that is here
 	@$(NEWEST)/bin/twofold $(DEMO)
 	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow")
 
-lock: $(READY)  ## write the versions that .venv holds to constraints.txt
+lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \
 	  > constraints.new
 	@$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check >> constraints.new
@@ -110,9 +122,9 @@ lock: $(READY)  ## write the versions that .venv holds to constraints.txt
 	fi
 	@LC_ALL=C sort -f -o constraints.txt constraints.new
 	@rm constraints.new
-	@touch $(READY)
+	@touch $(INSTALLED) $(READY) $(DOCUMENTED)
 
 clean:  ## remove the virtual environments, caches and build outputs
-	rm -rf $(VENV) $(NEWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,43 +1,118 @@
-"""The READMEs tell the truth: their commands are run, and print what stands below them.
+"""The documents tell the truth: what they show is run, and does what stands there.
 
-A block marked ``console`` is a promise. Its lines that begin with ``$`` are commands, either
-``twofold ...`` or ``make help``; a ``\\`` at the end continues one. The lines below are what it
-prints to standard output: ``...`` stands for any text within a line, and alone on a line for any
-lines. A block that cannot be run says why, right above it: ``<!-- not run: takes an hour -->``.
+Each page is one test. Its blocks run from top to bottom in one process, in one directory in which
+the files of the project are in their places, so that a block may use what one above it wrote;
+nothing stays in the checkout. What a block is, its language says:
 
-Commands run in a directory of their own in which the files of the project are in their places, so
-that what they write does not stay in the checkout.
+``console``
+    Lines that begin with ``$`` are commands; a ``\\`` at the end continues one, ``> FILE`` at the
+    end keeps what it prints. The lines below are what it prints: ``...`` stands for any text within
+    a line, and alone on a line for any lines.
+``pycon``, ``python``
+    Examples as doctest takes them, and programs. The blocks of a page share their names.
+``yaml``, ``json``, ``python`` below a comment with a kind and a file
+    ``<!-- cluster mine.yaml -->``: the block is written to that file, and read by the reader of the
+    kind (``READERS``).
+``sh``, and whatever cannot be run
+    A comment right above says why: ``<!-- not run: takes an hour -->``.
+``text``
+    A drawing.
+
+``UPDATE_DOCUMENTS=1`` writes what ``console`` blocks print now into the pages, where no lines are
+left out: look at the difference before you commit it.
 """
 
 import difflib
+import doctest
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+import twofold
+from collectives.files.schedule_file import load_schedule
+from experiments.cli.main import app
 from helpers.places import ROOT
+from topologies import custom, load_cluster
+from traces.card.card import parse_card
+from traces.core.comm_kernels import load_kernel_rules
+from traces.generate.model import load_model
+from traces.generate.plan import read_plan
 
 WIDTH = "100"
 """Columns of the terminal that the commands believe to print to."""
 
-_BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<reason>.+?) -->\n\n?)?^```console\n(?P<text>.*?)^```$",
+UPDATE = os.environ.get("UPDATE_DOCUMENTS") == "1"
+
+PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "cluster": load_cluster,
+    "graph": custom,
+    "plan": read_plan,
+    "model": load_model,
+    "kernels": load_kernel_rules,
+    "schedule": load_schedule,
+    "card": lambda path: parse_card(path.read_text(), str(path)),
+    "yaml": lambda path: yaml.safe_load(path.read_text()),
+    "text": Path.read_text,
+    "json": lambda path: json.loads(path.read_text()),
+    "program": lambda path: compile(path.read_text(), str(path), "exec"),
+}
+"""What reads a file of a kind; each raises if it does not understand it."""
+
+SHELL = {"cat", "ls", "make", "python"}
+"""Commands that are not ours."""
+
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in (*PACKAGES, "benchmarks", "docs", "tests")
+    for path in (ROOT / folder).rglob("*.*")
+]
+
+_FENCE = re.compile(
+    r"(?:^<!-- (?P<comment>.+?) -->\n\n?)?"
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
+_LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)(?:#[^)]*)?\)")
+_MODULE = re.compile(r"`([a-z_]+(?:/[a-z_0-9]+)+\.(?:py|md|yaml|csv)|[a-z_0-9]+\.py)`")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A ``console`` block; ``reason`` says why it is not run, None if it is."""
+    """A fenced block; ``comment`` is what the HTML comment right above it says."""
 
-    place: str
+    page: str
+    line: int
+    language: str
     text: str
-    reason: str | None
+    comment: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def kind(self) -> str:
+        """Of the file that the block is, "" if it is none."""
+        kind = self.comment.partition(" ")[0]
+        return kind if kind in READERS else ""
+
+    @property
+    def is_run(self) -> bool:
+        if self.comment.startswith("not run: "):
+            return False
+        return bool(self.kind) or self.language not in {"", "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,50 +123,108 @@ class Command:
     output: str
 
 
-def blocks() -> list[Block]:
-    documents = [path for depth in ("", "*/", "*/*/") for path in ROOT.glob(f"{depth}README.md")]
-    return [
-        block
-        for path in sorted(documents)
-        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
-        for block in blocks_in(path.read_text(), path.relative_to(ROOT).as_posix())
-    ]
+def pages() -> list[Path]:
+    found = [path for depth in ("", "*/", "*/*/") for path in ROOT.glob(f"{depth}README.md")]
+    found += [ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), ROOT / "simulator/MODEL.md"]
+    return sorted(
+        path
+        for path in found
+        if not any(part.startswith((".", "site")) for part in path.relative_to(ROOT).parts)
+    )
 
 
-def blocks_in(document: str, name: str) -> list[Block]:
-    return [
-        Block(
-            place=f"{name}:{document.count(chr(10), 0, match.start('text')) + 1}",
-            text=match["text"],
-            reason=match["reason"],
-        )
-        for match in _BLOCK.finditer(document)
-    ]
+def blocks_in(document: str, page: str) -> Iterator[Block]:
+    for match in _FENCE.finditer(document):
+        line = document.count("\n", 0, match.start("text")) + 1
+        assert not match["indent"], f"{page}:{line}: an indented block is not seen by all readers"
+        yield Block(page, line, match["language"], match["text"], match["comment"] or "")
 
 
 def commands(block: Block) -> list[Command]:
-    text = block.text.replace("\\\n", " ")
-    before, *rest = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    before, *rest = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert not before, f"{block.place}: output without a command: {before!r}"
-    return [Command(*piece.partition("\n")[::2]) for piece in rest]
+    return [Command(*re.split(r"(?<!\\)\n", piece, maxsplit=1)) for piece in rest]
 
 
-def run(command: Command, directory: Path) -> str:
-    """What the command prints to standard output, run with the tools of this environment."""
-    words = shlex.split(command.line)
-    assert words[0] == "twofold" or words == ["make", "help"], f"no rule to run {command.line!r}"
-    tools = Path(sys.executable).parent
-    done = subprocess.run(
-        [str(tools / words[0]) if words[0] == "twofold" else words[0], *words[1:]],
-        cwd=directory,
-        env=os.environ | {"COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONUTF8": "1"},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=50,
-        check=False,
+def run_console(block: Block, names: dict[str, object]) -> None:
+    del names
+    for command in commands(block):
+        printed = output_of(command)
+        if UPDATE and "..." not in command.output.splitlines():
+            update(block.page, command, printed)
+            continue
+        shown = "\n".join(
+            difflib.unified_diff(
+                trimmed(command.output), trimmed(printed), block.place, "printed", lineterm=""
+            )
+        )
+        assert matches(command.output, printed), f"{command.line}\n{shown}"
+
+
+def update(page: str, command: Command, printed: str) -> None:
+    """Write into the page what the command prints now."""
+    path = ROOT / page
+    output = "".join(f"{line}\n" for line in trimmed(printed)) if printed else ""
+    path.write_text(
+        path.read_text().replace(f"{command.line}\n{command.output}", f"{command.line}\n{output}")
     )
-    assert done.returncode == 0, f"{command.line!r} failed:\n{done.stdout}{done.stderr}"
-    return done.stdout
+
+
+def output_of(command: Command) -> str:
+    """What the command prints to standard output; ours runs in this process, which is quick."""
+    line, _, file = command.line.replace("\\\n", " ").partition(" > ")
+    tool, *arguments = shlex.split(line)
+    environment = {"COLUMNS": WIDTH, "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
+    if tool == "twofold":
+        answer = CliRunner().invoke(app, arguments, env=environment)
+        status, printed, told = answer.exit_code, answer.stdout, answer.stderr
+    else:
+        assert tool in SHELL, f"no rule to run {command.line!r}"
+        done = subprocess.run(
+            [sys.executable if tool == "python" else tool, *arguments],
+            env=os.environ | environment,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        status, printed, told = done.returncode, done.stdout, done.stderr
+    assert status == 0, f"{command.line!r} failed:\n{printed}{told}"
+    if file:
+        Path(file.strip()).write_text(printed)
+        return ""
+    return printed
+
+
+def run_examples(block: Block, names: dict[str, object]) -> None:
+    test = doctest.DocTestParser().get_doctest(
+        block.text, names, block.page, str(ROOT / block.page), block.line - 1
+    )
+    told: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=told.append, clear_globs=False)
+    names.update(test.globs)  # the parser works on a copy
+    assert not told, "".join(told)
+
+
+def run_program(block: Block, names: dict[str, object]) -> None:
+    if block.text.startswith(">>> "):
+        run_examples(block, names)
+    else:
+        exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), names)
+
+
+def write_file(block: Block, names: dict[str, object]) -> None:
+    del names
+    path = Path(block.comment.partition(" ")[2])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text)
+    READERS[block.kind](path)
+
+
+RUNNERS = {"console": run_console, "pycon": run_examples, "python": run_program}
+
+
+def runner(block: Block) -> Callable[[Block, dict[str, object]], None]:
+    return write_file if block.kind else RUNNERS[block.language]
 
 
 def matches(expected: str, printed: str) -> bool:
@@ -106,41 +239,77 @@ def trimmed(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", pages(), ids=name_of)
+
+
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in ROOT.iterdir():
         if not path.name.startswith("."):
             (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.place)
-def test_a_document_shows_what_its_commands_print(block: Block, directory: Path) -> None:
-    if block.reason:
-        pytest.skip(block.reason)
-    for command in commands(block):
-        printed = run(command, directory)
-        shown = "\n".join(
-            difflib.unified_diff(
-                trimmed(command.output), trimmed(printed), block.place, "printed", lineterm=""
-            )
+@pytest.mark.timeout(240)
+@every_page
+@pytest.mark.usefixtures("directory")
+def test_a_page_shows_what_its_blocks_do(page: Path) -> None:
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks_in(page.read_text(), name_of(page)):
+        if block.is_run:
+            runner(block)(block, names)
+
+
+@every_page
+def test_no_block_escapes(page: Path) -> None:
+    for block in blocks_in(page.read_text(), name_of(page)):
+        known = not block.is_run or block.language in RUNNERS
+        assert known or block.kind, (
+            f"{block.place}: say above it what reads it, or why it is not run"
         )
-        assert matches(command.output, printed), f"{command.line}\n{shown}"
 
 
-def test_a_block_is_found_with_its_line_and_its_reason() -> None:
-    document = (
-        "# A\n\n```console\n$ make help\n```\n<!-- not run: slow -->\n```console\n$ ls\n```\n"
-    )
-    assert blocks_in(document, "A.md") == [
-        Block("A.md:4", "$ make help\n", None),
-        Block("A.md:8", "$ ls\n", "slow"),
+@every_page
+def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text())
+    for target in _LINK.findall(text):
+        assert (page.parent / target).exists(), f"{name_of(page)}: no {target}"
+    for name in _MODULE.findall(text):
+        assert any(f"/{file}".endswith(f"/{name}") for file in FILES), f"{name_of(page)}: no {name}"
+
+
+def test_a_block_is_found_with_its_line_and_its_comment() -> None:
+    document = "# A\n\n```console\n$ ls\n```\n<!-- not run: slow -->\n```sh\nrm\n```\n"
+    assert list(blocks_in(document, "A.md")) == [
+        Block("A.md", 4, "console", "$ ls\n", ""),
+        Block("A.md", 8, "sh", "rm\n", "not run: slow"),
     ]
 
 
 def test_commands_are_told_from_their_output() -> None:
-    block = Block("A.md:1", "$ twofold a \\\n  --b\n1\n2\n$ make help\n", None)
-    assert commands(block) == [Command("twofold a    --b", "1\n2\n"), Command("make help", "")]
+    block = Block("A.md", 1, "console", "$ twofold a \\\n  --b\n1\n2\n$ make help\n", "")
+    assert commands(block) == [Command("twofold a \\\n  --b", "1\n2\n"), Command("make help", "")]
+
+
+def test_an_example_that_says_otherwise_fails() -> None:
+    names: dict[str, object] = {}
+    run_examples(Block("A.md", 1, "pycon", ">>> a = 1\n", ""), names)
+    run_examples(Block("A.md", 5, "pycon", ">>> a + 1\n2\n", ""), names)
+    with pytest.raises(AssertionError, match="line 9"):
+        run_examples(Block("A.md", 9, "pycon", ">>> a + 1\n3\n", ""), names)
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_file_is_written_and_read_by_its_reader() -> None:
+    write_file(Block("A.md", 1, "json", "[1]\n", "json out/a.json"), {})
+    assert Path("out/a.json").read_text() == "[1]\n"
+    with pytest.raises(Exception, match=r"a\.yaml"):
+        write_file(Block("A.md", 1, "yaml", "name: a\n", "cluster a.yaml"), {})
 
 
 @pytest.mark.parametrize(
@@ -157,3 +326,15 @@ def test_commands_are_told_from_their_output() -> None:
 )
 def test_dots_stand_for_text_and_for_lines(expected: str, printed: str, *, same: bool) -> None:
     assert matches(expected, printed) is same
+
+
+def test_the_reference_has_every_name_of_the_door_and_where_it_is() -> None:
+    page = (ROOT / "docs" / "reference" / "door.md").read_text()
+    shown = {
+        name: place
+        for place, name in re.findall(
+            r"^::: (\S+)\n    options:\n      heading: tf\.(\w+)$", page, re.M
+        )
+    }
+    door = {name: place.replace(":", ".").rstrip(".") for name, place in twofold._PLACES.items()}
+    assert shown == {name: place for name, place in door.items() if name != "__version__"}

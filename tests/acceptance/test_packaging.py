@@ -59,13 +59,14 @@ def test_the_command_is_installed() -> None:
         "topologies/catalog/*.yaml",
         "traces/models/*.yaml",
         "traces/samples/**/*.json.gz",
+        "traces/live/**/*",
         "experiments/schemas/*.json",
         "*/py.typed",
         DOOR,
     ],
 )
 def test_data_files_ship_in_the_wheel(data: str) -> None:
-    on_disk = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(data)}
+    on_disk = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(data) if path.is_file()}
     assert on_disk, f"there is no {data}"
     assert on_disk <= wheel_files()
 

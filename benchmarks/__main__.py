@@ -23,7 +23,7 @@ from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from experiments.evaluate.design_points import Study, steps_at
-from experiments.questions.utility_bound import most_utility
+from experiments.questions.utility import most_utility
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring

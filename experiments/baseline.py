@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from collectives.libraries.rules import parse
 from experiments.cards.cluster import CardCluster, card_cluster
-from experiments.costing.modes import with_costs
+from experiments.costing.calibration import with_costs
 from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
@@ -18,7 +18,7 @@ from experiments.costing.slowdown import (
     slow_down,
     with_slow_down,
 )
-from experiments.plain import plain
+from experiments.provenance import plain
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, settings_of

@@ -1,20 +1,51 @@
-"""Where an answer is from: what it takes to ask the same again, and to see that it is the same."""
+"""Where an answer is from: what it takes to ask the same again, and to see that it is the same.
+
+Answers are made of what JSON has types for.
+"""
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
 
 from simulator.errors import TraceError
 
 if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster
+
+
+Unbounded = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
+"""A number that may be infinite, which is null in JSON."""
+
+
+def plain(value: Any) -> Any:
+    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is no number.
+
+    JSON has neither NaN nor infinity: both are null, and the type of the field says so.
+
+    Examples
+    --------
+    >>> plain({"ranks": (0, 1), "busbw": float("inf"), "file": Path("a.json")})
+    {'ranks': [0, 1], 'busbw': None, 'file': 'a.json'}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return str(value) if isinstance(value, Path) else value
+
 
 DISTRIBUTION = "twofold"
 

@@ -7,8 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from experiments.plain import plain
-from experiments.provenance import Inputs, Option
+from experiments.provenance import Inputs, Option, plain
 from experiments.report import Report
 from simulator.errors import SettingsError
 

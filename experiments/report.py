@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from experiments.plain import plain
-from experiments.provenance import Head, Inputs, Option, identity, version
+from experiments.provenance import Head, Inputs, Option, identity, plain, version
 from simulator.errors import OutputError
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class Report(ABC):
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, as a terminal shows it."""
-        html: str = named("experiments.output.notebook:html")(self)
+        html: str = named("experiments.output.tables.printing:html")(self)
         return html
 
 

@@ -52,7 +52,7 @@ def _engines() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costing.modes import COLLECTIVE_COSTS
+    from experiments.costing.calibration import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 

@@ -10,7 +10,7 @@ from experiments.cli.options import completed
 
 
 def _schemas() -> tuple[str, ...]:
-    from experiments.schemas.shipped import schema_names
+    from experiments.schemas.schema import schema_names
 
     return schema_names()
 
@@ -30,6 +30,6 @@ def schema(
     ],
 ) -> None:
     """Print the JSON Schema of a command's answer."""
-    from experiments.schemas.shipped import schema_of
+    from experiments.schemas.schema import schema_of
 
     typer.echo(json.dumps(schema_of(command), indent=2))

@@ -4,9 +4,11 @@ From each call that a trace shows, the waiting is taken away (from the last memb
 and so is what other calls on the same links cost it (by replaying). What is left is compared with
 what the cluster's model says of the call alone, part by part: software, and latency and bytes of
 each tier. The multiples that fit best, per kind of collective, make the calibrated cluster.
+
+``--collective-cost`` chooses between the model, the model calibrated so, and what was measured.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,8 @@ from experiments.costing.collective_costs import alone, by_model, by_trace
 from experiments.costing.fitting import Fit, Rows, fit
 from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Costs
-from simulator.errors import CalibrationError
+from simulator.errors import CalibrationError, WhatIfError
+from simulator.names import one_of
 from simulator.workload import UNKNOWN
 from topologies import Cluster
 from topologies.cluster.schema import Calibrated
@@ -158,3 +161,26 @@ def _rows(names: tuple[str, ...], table: list[Row]) -> Rows:
     used = np.flatnonzero(parts.any(axis=0))
     took = np.array([took for took, _ in table])
     return Rows(tuple(names[place] for place in used), took, parts[:, used])
+
+
+COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
+    "model": by_model,
+    "trace": by_trace,
+    "calibrated": by_calibration,
+}
+"""By name; each takes the scenario in which the trace was recorded."""
+
+
+def with_costs(scenario: Scenario, mode: str) -> Scenario:
+    """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
+
+    Raises
+    ------
+    WhatIfError
+        If the mode has no such name.
+    """
+    if mode not in COLLECTIVE_COSTS:
+        raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
+    if not len(scenario.workload.calls):
+        return scenario
+    return COLLECTIVE_COSTS[mode](scenario)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
-from simulator.analysis.intervals import Intervals
+from simulator.analysis.metrics import Intervals
 from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, recorded
 from simulator.errors import CalibrationError, TwofoldError
 from simulator.workload import Workload

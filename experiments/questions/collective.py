@@ -12,8 +12,7 @@ import numpy as np
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import algorithm_named, parse
-from experiments.plain import Unbounded
-from experiments.provenance import Head
+from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario

@@ -20,14 +20,13 @@ from simulator.folding.representatives import why_not_copies
 from simulator.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
-from traces.generate.expand import expand
+from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes
 from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, plan_text
-from traces.generate.representatives import copies, fewest_replicas
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
 

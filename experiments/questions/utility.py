@@ -1,4 +1,9 @@
-"""The main job: what twice of each resource would buy."""
+"""The main job: what twice of each resource would buy.
+
+How much a resource can be worth at most, without contention, is certified by the baseline alone
+(:mod:`simulator.analytic.bounds`): that bound holds for whatever the library makes of the changed
+network.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -6,12 +11,13 @@ from math import inf
 from pathlib import Path
 from typing import ClassVar, Unpack
 
+import numpy as np
+
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility_bound import bounds
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
@@ -28,8 +34,51 @@ from experiments.scenario.resources import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
+from simulator.analytic.bounds import least_step, longest_ways
+from simulator.analytic.contraction import PARTS
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
+
+
+def most_utility(
+    base: Scenario, *, factor: float = 2.0, resources: Sequence[str] = ()
+) -> dict[str, float]:
+    """Upper bound on the utility of each resource (% of the step without contention).
+
+    Resources of which the cluster has none, or cannot have ``factor`` times as much, are left out.
+
+    Raises
+    ------
+    WhatIfError
+        If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
+    """
+    asked = tuple(map(check_resource, resources)) or RESOURCES
+    check_factor(factor)
+    if base.slow_down:
+        raise WhatIfError(
+            "a bound holds for kernels that take as long whatever they run beside: "
+            "ask without --slow-down"
+        )
+    return bounds(Study(base).ask({name: better(name, factor) for name in asked}))
+
+
+def bounds(asked: Asked) -> dict[str, float]:
+    """Upper bound on what each change saves of the study's step (% of it without contention).
+
+    The changes are to the network or the pace of the ranks: the ways through the step stay.
+    """
+    study = asked.study
+    graph = study.graph(study.base.workload, PARTS)
+    now = asked.now()
+    ways = longest_ways(graph, now)
+    least = np.empty(1 + len(asked.names))
+    for costed in asked.costed:
+        least[costed.points] = least_step(ways, graph, costed.of_step())
+    step, *others = least.tolist()
+    return {
+        name: utility_pct(step, seconds) for name, seconds in zip(asked.names, others, strict=True)
+    }
+
 
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
@@ -44,7 +93,7 @@ class Utility:
     ``interval_pct`` is half the width of its 95 % interval
     (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
     ``bound_pct`` is what it can be at most without contention
-    (:mod:`experiments.questions.utility_bound`), None where the cluster cannot have that.
+    (:mod:`experiments.questions.utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered.
     """
 

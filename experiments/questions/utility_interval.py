@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
-from experiments.costing.calibration import rows_by_kind
+from experiments.costing.calibration import rows_by_kind, with_costs
 from experiments.costing.collective_costs import by_trace
-from experiments.costing.modes import with_costs
 from experiments.evaluate.design_points import Asked, Costed, Study
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.longest_path import Points, makespans

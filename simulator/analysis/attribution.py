@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.intervals import Intervals, length, union
+from simulator.analysis.metrics import Intervals, length, union
 from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
 from simulator.workload import Floats, What

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.distinct import by_appearance
 from simulator.hot import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, Floats, Ints, What
+from simulator.workload import KINDS, Floats, Ints, What, by_appearance
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}

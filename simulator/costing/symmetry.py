@@ -16,10 +16,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.distinct import distinct
 from simulator.routing.hubs import cells
 from simulator.routing.routes import graph_of, link_metrics
 from simulator.topology import Topology
+from simulator.workload import distinct
 
 Ints = NDArray[np.int64]
 

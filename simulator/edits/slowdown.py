@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.intervals import Intervals, cover, union
+from simulator.analysis.metrics import Intervals, cover, union
 from simulator.timeline import Measured, RunTimes, Timeline
 from simulator.workload import STEP_BEFORE, Floats, What, Workload
 

@@ -247,7 +247,7 @@ def test_a_terminal_of_one_column_shows_the_answer():
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 1, 1, 0, 0))
     environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS",)}
     with subprocess.Popen(
-        [sys.executable, "-m", "experiments.cli", "clusters", "dgx-a100"],
+        [sys.executable, "-m", "twofold", "clusters", "dgx-a100"],
         stdout=there,
         env=environment,
     ) as process:

@@ -229,7 +229,7 @@ def test_the_defaults_of_the_options_are_those_of_the_settings():
 
 def test_the_sample_is_answered_as_a_module():
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.cli", "inspect", str(SAMPLE)],
+        [sys.executable, "-m", "twofold", "inspect", str(SAMPLE)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 import twofold as tf
 from experiments.cli.main import app
-from experiments.plain import plain
-from experiments.provenance import hashed, identity
+from experiments.provenance import hashed, identity, plain
 from experiments.report import _cell
 from helpers.experiments_jobs import SAMPLE
 from simulator.errors import OutputError, TraceError

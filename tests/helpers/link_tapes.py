@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.costing.modes import with_costs
+from experiments.costing.calibration import with_costs
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from simulator.timeline import Timeline

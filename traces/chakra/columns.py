@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.distinct import by_appearance
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload, by_appearance
 from traces.chakra.calls import JobGroups, call_of
 from traces.chakra.nodes import (
     CALLS,

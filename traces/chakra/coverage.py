@@ -1,8 +1,14 @@
-"""What could be used of Chakra files, and what they leave open."""
+"""What could be used of Chakra files, what they leave open, and what explains measured starts.
+
+Where the file tells starts, the op that was last to allow a start carries the rest of the delay as
+lag, and a start that nothing precedes is when the op was ready: a replay then begins every op when
+it was measured to. A start long after all that allows it is counted as not explained.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +17,10 @@ from simulator.quantities import format_quantity
 from simulator.workload import UNKNOWN, Floats, What
 from traces.chakra.columns import RankColumns, forms_of
 from traces.chakra.files import ChakraFiles
-from traces.chakra.nodes import CALLS, NodeForm
+from traces.chakra.nodes import CALLS, COMMUNICATION, NodeForm, RankNodes
 from traces.core.calls import UNKNOWN_GROUP
-from traces.core.loaded import Coverage
+from traces.core.loaded import CONTRADICTED, EXPLAINED, Coverage
+from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.match_columns import MatchedColumns
 
 Mask = NDArray[np.bool_]
@@ -133,3 +140,71 @@ def _notes(files: ChakraFiles, job: ChakraJob, on_times: Sequence[str]) -> list[
     sources = {file.rank_source for file in files.ranks}
     notes.append(f"ranks are told by: {', '.join(sorted(sources))}")
     return [*notes, *job.calls.notes]
+
+
+def spans(ranked: RankNodes, durations: list[float]) -> list[tuple[float, float]]:
+    """Start and end of each node (s); one that is not told starts when what it waits for ends."""
+    times = [(0.0, 0.0)] * len(ranked.nodes)
+    for position in ranked.order:
+        start = ranked.start[position]
+        if start is None:
+            start = max((times[source][1] for source in ranked.waits[position]), default=0.0)
+        times[position] = (start, start + durations[position])
+    return times
+
+
+def connect(graph: RankGraph, ranked: RankNodes) -> None:
+    """Give the ops of a graph that was measured their edges, lags and earliest starts."""
+    before = _lane_before(graph)
+    contradicted = 0
+    for position, op in enumerate(graph.ops):
+        waits = {*ranked.waits[position], *before.get(position, ())}
+        allowed = {
+            source: graph.ops[source].end
+            for source in waits
+            if graph.ops[source].end <= op.start + CONTRADICTED
+        }
+        contradicted += len(set(ranked.waits[position]) - set(allowed))
+        _explain(graph, position, allowed)
+    if contradicted:
+        reason = "dependencies whose source ends after the start that waits for it"
+        ranked.unused[reason] += contradicted
+
+
+def _lane_before(graph: RankGraph) -> dict[int, list[int]]:
+    """Find the op before each on its lane, where the one had ended when the other started."""
+    lanes: dict[str, list[int]] = {}
+    for position in sorted(range(len(graph.ops)), key=lambda op: (graph.ops[op].start, op)):
+        if graph.ops[position].lane != COMMUNICATION:
+            lanes.setdefault(graph.ops[position].lane, []).append(position)
+    return {
+        later: [earlier]
+        for lane in lanes.values()
+        for earlier, later in pairwise(lane)
+        if graph.ops[earlier].end <= graph.ops[later].start + CONTRADICTED
+    }
+
+
+_DEVICE = (What.COMPUTE, What.COPY, What.COLLECTIVE, What.SEND, What.RECEIVE)
+
+
+def _explain(graph: RankGraph, position: int, allowed: dict[int, float]) -> None:
+    op = graph.ops[position]
+    last = max(allowed, key=lambda source: (allowed[source], source), default=None)
+    if last is None:
+        op.ready = op.start
+    for source, end in allowed.items():
+        lag = max(0.0, op.start - end) if source == last else 0.0
+        graph.edges.append((source, position, lag))
+    if op.what in _DEVICE:
+        reason = _reason(op, graph.ops[last] if last is not None else None)
+        graph.explained[reason] = graph.explained.get(reason, 0) + 1
+
+
+def _reason(op: LocalOp, last: LocalOp | None) -> str:
+    """Name what explains a device op's start, in the words of the coverage line."""
+    if last is None or op.start - last.end > EXPLAINED:
+        return "unexplained"
+    if last.what == What.HOST:
+        return "launch"
+    return "stream" if last.lane == op.lane else "wait"

@@ -17,11 +17,17 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.workload import Floats
 from traces.chakra.calls import calls_of, highest_rank, local_calls, with_own_places
 from traces.chakra.columns import of_nodes, of_plain, rank_calls, workload_of_columns
-from traces.chakra.coverage import ChakraJob, chakra_coverage, member_durations, waited
+from traces.chakra.coverage import (
+    ChakraJob,
+    chakra_coverage,
+    connect,
+    member_durations,
+    spans,
+    waited,
+)
 from traces.chakra.files import ChakraFiles, read_files
 from traces.chakra.nodes import RankNodes, lanes_of, often, rank_nodes
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
-from traces.chakra.starts import connect, spans
 from traces.core.calls import LocalCall
 from traces.core.files import uncollected
 from traces.core.loaded import Loaded

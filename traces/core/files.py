@@ -1,11 +1,16 @@
-"""How files are read: their bytes, unpacked within bounds, and without Python's cycle collector."""
+"""How files are read: their bytes, unpacked within bounds, and without Python's cycle collector.
+
+Protobuf message classes are built when needed, from a table of the fields a reader uses (protobuf
+skips the others): no generated files, no ``protoc``.
+"""
 
 import gc
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import TraceError
 
@@ -118,3 +123,42 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+MessageFields = Sequence[tuple[int, str, str]]
+"""``(number, name, type)``; a type with a ``*`` is repeated, one in capitals is a message."""
+
+
+def message_class(messages: Mapping[str, MessageFields], name: str) -> Any:
+    r"""Return the class of the message ``name``; ``messages`` maps each message to its fields.
+
+    Examples
+    --------
+    >>> Pair = message_class({"Pair": [(1, "key", "int64"), (2, "tags", "string*")]}, "Pair")
+    >>> Pair.FromString(b"\x08\x05\x12\x01a").tags[0]
+    'a'
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # slow to load
+
+    file = descriptor_pb2.FileDescriptorProto(name="own.proto", package="own", syntax="proto3")
+    for message, fields in messages.items():
+        described = file.message_type.add(name=message)
+        for number, field, type_name in fields:
+            _add_field(described, number, field, type_name)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"own.{name}"))
+
+
+def _add_field(message: Any, number: int, name: str, type_name: str) -> None:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+    repeated = type_name.endswith("*")
+    type_name = type_name.removesuffix("*")
+    label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+    field = message.field.add(name=name, number=number, label=label)
+    scalar = f"TYPE_{type_name.upper()}"
+    if type_name[0].isupper():
+        field.type, field.type_name = Field.TYPE_MESSAGE, f".own.{type_name}"
+    else:
+        field.type = getattr(Field, scalar)

@@ -1,21 +1,24 @@
 """SPMD expansion: from the programs of the stages to a workload, each rank running its stage's.
 
 Ranks are in order, each with all its ops in a row, so that equal ranks stay easy to recognise.
+Where not all replicas are written down, those that are stand for the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
+from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
+from simulator.folding.representatives import Copies
 from simulator.workload import KINDS, Calls, Edges, Floats, Group, Ints, Workload
-from traces.generate.parallelism import stage_ranks
+from traces.generate.parallelism import Parallelism, coordinates, stage_ranks
 from traces.generate.plan import GenerationPlan
-from traces.generate.program import Channel, ChannelKey, RankProgram
+from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups
 
 
 class _RankColumns(NamedTuple):
@@ -186,3 +189,42 @@ def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
 
 def _joined(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate([np.empty(0), *columns]).astype(dtype)
+
+
+def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
+    """Return which rank stands for each of the job, and which groups make the calls of a group.
+
+    Parameters
+    ----------
+    workload
+        A step with the ranks of the first ``replicas`` data-parallel replicas.
+    parallelism
+        That of the whole job.
+    replicas
+        How many are written down; replica ``i`` of the job is represented by ``i % replicas``.
+    """
+    p = parallelism
+    job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
+    stand_in = job[:, np.arange(p.dp) % replicas].ravel()
+    keys = [_channel(group, p) for group in workload.groups]
+    groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}
+    return Copies(stand_in, tuple(groups[key] for key in keys))
+
+
+def fewest_replicas(parallelism: Parallelism, ranks_per_node: int) -> int | None:
+    """Return how many replicas fill whole nodes; None if those of a stage do not.
+
+    Examples
+    --------
+    >>> fewest_replicas(Parallelism(tp=2, dp=16, pp=4), 8)
+    4
+    """
+    ranks = parallelism.tp * parallelism.cp
+    replicas = lcm(ranks, ranks_per_node) // ranks
+    return replicas if parallelism.dp % replicas == 0 else None
+
+
+def _channel(group: Group, parallelism: Parallelism) -> ChannelKey:
+    """Return the channel of a group: its label, and the stages of its first and last rank."""
+    first, last = (coordinates(parallelism, group.ranks[end]).pp for end in (0, -1))
+    return ChannelKey(group.label, first, last)

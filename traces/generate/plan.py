@@ -55,7 +55,7 @@ class GenerationPlan:
         Time that the host needs to launch an op (s); None leaves the host out.
     replicas
         How many of the data-parallel replicas are written down, groups and all, to stand for the
-        whole job; None for all. :func:`traces.generate.representatives.copies` says for whom they
+        whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
         stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
         network.
 

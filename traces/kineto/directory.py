@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.errors import TraceError
-from traces.core.events import Job, RankTrace, Skipped
-from traces.core.rank_names import unknown_rank
+from traces.core.events import Job, RankTrace, Skipped, unknown_rank
 from traces.kineto.document import ASSUMED, ForeignFile, named_json, read_document
 from traces.kineto.reader import rank_trace, read_rank
 

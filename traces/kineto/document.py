@@ -1,7 +1,7 @@
 """A file on disk becomes a :class:`KinetoDocument` and its rank, or the reason why it is none.
 
 What a file is, its content says and not its name. Its rank is ``distributedInfo.rank``, else the
-number in its name (:mod:`traces.core.rank_names`).
+number in its name (:mod:`traces.core.events`).
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from pathlib import Path
 from msgspec import Raw
 
 from simulator.errors import TraceError, shown
-from traces.core.events import EXECUTION_TRACE
+from traces.core.events import EXECUTION_TRACE, rank_in_name, unknown_rank
 from traces.core.files import head_of, unpack
-from traces.core.rank_names import rank_in_name, unknown_rank
 from traces.kineto.schema import (
     ABSENT,
     KinetoHeader,

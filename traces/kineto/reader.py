@@ -18,8 +18,7 @@ from traces.kineto.document import (
     rank_of_file,
     read_document,
 )
-from traces.kineto.events import EventReading
-from traces.kineto.flows import correlate
+from traces.kineto.events import EventReading, correlate
 from traces.kineto.schema import DistributedInfo, group_configs, whole_number
 
 _ELIDED = "ranks of a process group (elided, and no sequence fits its size)"

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.distinct import by_appearance
-from simulator.workload import Floats
+from simulator.workload import Floats, by_appearance
 from traces.core.calls import LocalCall
 from traces.matching.match import Matching, group_of
 

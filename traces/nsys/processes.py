@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from traces.core.comm_kernels import communicates
-from traces.core.events import Longs
-from traces.core.rank_names import NAMED
+from traces.core.events import NAMED, Longs
 from traces.nsys.nccl import Membership, NcclCall
 from traces.nsys.tables import Export
 

@@ -1,4 +1,7 @@
-"""From the ranks of a job to a workload: cut, link, order, match."""
+"""From the ranks of a job to a workload: cut, link, order, match.
+
+Each rank's trace becomes its part of the graph; what the ranks do together joins the parts.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,16 +12,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.core.calls import UNKNOWN_GROUP
-from traces.core.comm_kernels import KERNELS, load_kernel_rules
-from traces.core.events import Job
+from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
+from traces.core.events import Job, RankTrace
+from traces.core.files import uncollected
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import RankGraph
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
-from traces.profiler.rank import rank_graph
+from traces.profiler.comms import Enclosing
+from traces.profiler.device import add_device_ops, split_messages
+from traces.profiler.host import (
+    add_host_ops,
+    every_thread,
+    handover_cuts,
+    launch_cuts,
+    main_thread,
+    queue_cuts,
+    wait_cuts,
+)
+from traces.profiler.host_collectives import add_host_collectives, add_queue_edges, collective_waits
+from traces.profiler.host_waits import device_waits, handovers, polling_waits
+from traces.profiler.launches import pair, typical_latency
+from traces.profiler.stream_waits import graph_waits, waits_between_streams
+from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import Window, choose_step, rank_phases, step_window
+
+
+@uncollected()
+def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
+    """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
+    graph = RankGraph(rank=trace.rank, start=window.start)
+    launches = pair(trace, window)
+    enclosing = Enclosing.of(trace, window)
+    ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
+    cuts = every_thread(trace, window)
+    main = main_thread(trace, window, cuts)
+    launch_cuts(trace, launches, cuts)
+    wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
+    wait_cuts(trace, polling_waits(trace, window, ops), cuts)
+    handover_cuts(handovers(trace, window, main), cuts)
+    works = add_host_collectives(trace, window, graph)
+    queue_cuts(trace, works, cuts)
+    wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
+    lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
+    waits = waits_between_streams(trace, window, launches, enclosing, ops)
+    for op, sources in graph_waits(launches, ops).items():
+        waits.setdefault(op, set()).update(sources)
+    lane_op = {
+        ops.op_of[device]: lanes.launch_op[launch]
+        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+    }
+    add_queue_edges(trace, graph, works, lanes.launch_op)
+    add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
+    split_messages(graph)
+    return graph
 
 
 def link_job(

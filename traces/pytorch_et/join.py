@@ -25,9 +25,10 @@ from traces.core.events import (
     RankTrace,
     launch_rows,
     merged_record,
+    rank_in_name,
+    unknown_rank,
 )
 from traces.core.files import HEAD, unpack
-from traces.core.rank_names import rank_in_name, unknown_rank
 from traces.core.sniff import is_execution_trace
 from traces.pytorch_et.reader import ExecutionTrace, parse_execution_trace
 

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
+from traces.core.files import message_class
 from traces.xla.hlo import (
     COLLECTIVES,
     TYPE_BITS,
@@ -18,7 +19,6 @@ from traces.xla.hlo import (
     mesh_groups,
     split_phase,
 )
-from traces.xla.messages import message_class
 
 _MESSAGES = {
     "HloProto": [(1, "hlo_module", "HloModule")],

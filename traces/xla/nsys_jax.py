@@ -21,10 +21,10 @@ from simulator.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
 from traces.xla.events import XlaDevice, XlaOp, XlaRecording
-from traces.xla.files import bundle_files
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
+from traces.xla.planes import bundle_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

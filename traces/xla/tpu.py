@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from traces.core.files import message_class
 from traces.xla.events import NO_STEP, Span, XlaDevice, XlaOp
 from traces.xla.hlo import base_name
 from traces.xla.host_events import XlaHostEvents
-from traces.xla.messages import message_class
 from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Programs, event_kind, leaves
 
 PLANE = re.compile(r"/device:TPU:(\d+)(?: (SparseCore \d+))?$")

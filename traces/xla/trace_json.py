@@ -17,9 +17,8 @@ from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
 from traces.xla.devices import number_ranks, recording
 from traces.xla.events import XlaRecording
-from traces.xla.files import profile_files, unpacked
 from traces.xla.link import link_recordings
-from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine
+from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, profile_files, unpacked
 
 _LONGEST = 1e14
 """Stamps (us) beyond three years are damage."""

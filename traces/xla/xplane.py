@@ -10,16 +10,23 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from simulator.errors import TraceError
+from traces.core.files import message_class
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xplane
 from traces.xla.devices import number_ranks, recording
 from traces.xla.events import XlaRecording
-from traces.xla.files import profile_files, unpacked
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
-from traces.xla.messages import message_class
-from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, Stats
+from traces.xla.planes import (
+    USED_STATS,
+    Plane,
+    PlaneEvent,
+    PlaneLine,
+    Stats,
+    profile_files,
+    unpacked,
+)
 
 _MESSAGES = {
     "XSpace": [(1, "planes", "XPlane*")],

@@ -13,8 +13,7 @@ from experiments.costing.slowdown import given, measured, recorded_steps
 from experiments.questions.curve import curve
 from experiments.questions.explain import explain
 from experiments.questions.sweep import sweep
-from experiments.questions.utility import utility
-from experiments.questions.utility_bound import most_utility
+from experiments.questions.utility import most_utility, utility
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse

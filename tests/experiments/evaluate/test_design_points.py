@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from collectives.libraries.planners import times
 from collectives.libraries.rules import parse
 from experiments.baseline import Settings, baseline
-from experiments.evaluate.call_costs import different_calls
-from experiments.evaluate.design_points import Study, grid, steps_at
+from experiments.evaluate.design_points import Study, different_calls, grid, steps_at
 from experiments.output.figures import draw
 from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
-from experiments.questions.utility import utility
-from experiments.questions.utility_bound import most_utility
+from experiments.questions.utility import most_utility, utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve

@@ -7,8 +7,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from experiments.cli.main import COMMANDS, app
-from experiments.schemas.generate import reports, schema_of_report
-from experiments.schemas.shipped import schema_names, schema_of
+from experiments.schemas.schema import reports, schema_names, schema_of, schema_of_report
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
@@ -94,7 +93,7 @@ def test_every_command_that_answers_has_a_schema():
 @pytest.mark.parametrize("name", schema_names())
 def test_what_ships_is_made_of_the_types(name):
     made = json.loads(json.dumps(schema_of_report(reports()[name])))
-    assert made == schema_of(name), "python -m experiments.schemas.generate"
+    assert made == schema_of(name), "python -m experiments.schemas.schema"
     Draft202012Validator.check_schema(made)
 
 

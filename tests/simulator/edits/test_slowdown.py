@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.programs import build
 from helpers.slowed_programs import DEEP, as_recorded, slowed
-from simulator.analysis.intervals import cover, length, union
+from simulator.analysis.metrics import cover, length, union
 from simulator.builder import WorkloadBuilder
 from simulator.edits.slowdown import beside, kernels_alone, recorded
 from simulator.workload import STEP_BEFORE, CallRow, What, Workload

@@ -16,9 +16,9 @@ from simulator.topology import SCALE_OUT
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
+from traces.generate.expand import copies, fewest_replicas
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
-from traces.generate.representatives import copies, fewest_replicas
 from traces.generate.run import Training
 
 CLUSTER = load_cluster("hgx-h100").model_copy(update={"nodes": 4096})

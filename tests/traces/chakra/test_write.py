@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.costing.modes import with_costs
+from experiments.costing.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.chakra_traces import whole
 from helpers.link_tapes import Tape

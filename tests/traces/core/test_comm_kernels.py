@@ -11,7 +11,7 @@ from simulator.errors import TraceError
 from traces.core.calls import UNKNOWN_GROUP
 from traces.core.comm_kernels import KERNELS, KernelRule, load_kernel_rules
 from traces.kineto.directory import read_job
-from traces.profiler.rank import rank_graph
+from traces.profiler.link import rank_graph
 from traces.profiler.window import step_window
 
 NAMES = {

@@ -14,7 +14,7 @@ from traces.core.calls import UNKNOWN_GROUP
 from traces.core.loaded import WORST, Gap, worst
 from traces.kineto.directory import read_job
 from traces.load import load
-from traces.profiler.rank import rank_graph
+from traces.profiler.link import rank_graph
 from traces.profiler.stream_waits import EXPLAINED
 from traces.profiler.window import step_window
 

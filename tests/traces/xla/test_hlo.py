@@ -14,11 +14,11 @@ from traces.xla.hlo import (
     call_size,
     iota_groups,
     mesh_groups,
+    parse_instruction,
     peers_of,
     replica_group_of,
 )
 from traces.xla.hlo_proto import parse_module
-from traces.xla.hlo_text import parse_instruction
 
 
 def read(text: str) -> HloOp:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.costing.modes import with_costs
+from experiments.costing.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SHARED
 from simulator.errors import TraceError

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.costing.modes import with_costs
+from benchmarks import record_jax_cpu as made
+from experiments.costing.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.xla_profiles import (
@@ -28,7 +29,6 @@ from simulator.errors import TraceError
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
-from traces.samples import record_jax_cpu as made
 from traces.xla.trace_json import load_trace_json
 from traces.xla.xplane import load_xplane
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.costing.modes import with_costs
+from experiments.costing.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.xla_profiles import (
     ALL_REDUCE,

@@ -1,19 +1,59 @@
-"""Make the JSON Schema of every answer from its type, and write it beside this file.
+"""The JSON Schema of every answer, as it ships, and how it is made from the answer's type.
 
-``python -m experiments.schemas.generate`` after an answer's type has changed; a test holds the
-files against the types. A change that breaks a reader counts up the number in ``Report.schema``.
+``twofold schema COMMAND`` prints one. After an answer's type has changed,
+``python -m experiments.schemas.schema`` writes the files beside this one anew; a test holds them
+against the types. A change that breaks a reader counts up the number in ``Report.schema``.
 """
 
 import json
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter
-
-from experiments import questions
 from experiments.report import Report
+from simulator.errors import WhatIfError
+
+
+def schema_names() -> tuple[str, ...]:
+    """Names that have a schema: those of the commands, and ``program``.
+
+    ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
+    times.
+
+    Examples
+    --------
+    >>> "utility" in schema_names()
+    True
+    """
+    entries = (entry.name for entry in files("experiments.schemas").iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what a command prints with ``--output json``.
+
+    Raises
+    ------
+    WhatIfError
+        If no command of this name has an answer.
+
+    Examples
+    --------
+    >>> schema_of("utility")["$id"]
+    'twofold/utility/1'
+    """
+    names = schema_names()
+    if command not in names:
+        near = get_close_matches(command, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise WhatIfError(f"{command!r} has no schema; {hint}these have: {', '.join(names)}")
+    text = (files("experiments.schemas") / f"{command}.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
 
 _FOLDER = Path(__file__).parent
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,6 +61,10 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def reports() -> dict[str, type[Report]]:
     """Return the reports of all questions by the names of their schemas."""
+    from experiments import (
+        questions,  # all that commands import: slow, and shipped schemas do without
+    )
+
     found = {}
     for module in iter_modules(questions.__path__):
         for value in vars(import_module(f"{questions.__name__}.{module.name}")).values():
@@ -31,6 +75,8 @@ def reports() -> dict[str, type[Report]]:
 
 def schema_of_report(report: type[Report]) -> dict[str, Any]:
     """Make the schema of a report's answer: all fields are there, and no others."""
+    from pydantic import TypeAdapter
+
     answer = get_type_hints(report.answer)["return"]
     made = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(made, report.schema)}

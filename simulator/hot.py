@@ -3,7 +3,8 @@
 A hot loop is a function that ``numba.njit(cache=True)`` compiles for the types it is first called
 with; Numba keeps the machine code beside the source, or in the user's cache directory. All that is
 here besides is that Numba, which takes a third of a second to import, is imported when a loop is
-first called, and that the user is told when there is something to compile. A module of loops that
+first called, that the user is told when there is something to compile, and that what was kept and
+cannot be read is compiled anew. A module of loops that
 imports Numba itself would be plainer still, but it would have to be a second module beside each
 room that has loops: their named tuples and their callers are used where no loop is called.
 
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
@@ -52,11 +54,12 @@ class HotLoop(Generic[P, R]):
 
         _report_compilation()
         options: dict[str, Any] = {"error_model": "numpy", "fastmath": self.fastmath}
+        dispatcher: Any = njit(**options)(self.function)
         try:
-            return njit(cache=True, **options)(self.function)
+            dispatcher._cache = _kept_code(self.function)  # what cache=True does with Numba's own
         except RuntimeError:  # no directory that it could be kept in can be written
             _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
-            return njit(**options)(self.function)
+        return dispatcher
 
     @property
     def _numba_type_(self) -> Any:
@@ -76,6 +79,37 @@ def hot_loop(function: Callable[P, R] | None = None, *, nan_free: bool = False) 
     if function is None:
         return lambda function: HotLoop(function, nan_free=nan_free)
     return HotLoop(function, nan_free=nan_free)
+
+
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    TypeError,
+    ValueError,
+    UnpicklingError,
+)
+"""What reading a pickle raises if it is damaged, or names a type that has another name now."""
+
+
+def _kept_code(function: Callable[..., Any]) -> Any:
+    """Return Numba's cache for a loop, but one that drops what cannot be read.
+
+    Numba reads all of an index before it looks whether it is still that of the source. After an
+    upgrade in place the index may name types that are gone.
+    """
+    from numba.core.caching import FunctionCache
+
+    class KeptCode(FunctionCache):
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            try:
+                return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            except _UNREADABLE:
+                self.flush()  # type: ignore[no-untyped-call]
+                return None
+
+    return KeptCode(function)  # type: ignore[no-untyped-call]
 
 
 @cache

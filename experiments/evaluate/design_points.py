@@ -441,12 +441,16 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
 
 
 def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
-    """Refuse what cannot be asked about before anything is contracted."""
-    given = {name: np.asarray(values, dtype=np.float64) for name, values in factors.items()}
+    """Name resources as they are called; refuse what cannot be asked before all is contracted."""
+    given: dict[str, Floats] = {}
+    for name, values in factors.items():
+        resource = check_resource(name)
+        if resource in given:
+            raise WhatIfError(f"{resource} is given twice, the second time as {name!r}")
+        given[resource] = np.asarray(values, dtype=np.float64)
     if len({values.shape for values in given.values()}) != 1:
         raise WhatIfError("a study needs resources, and as many factors of one as of the other")
-    for name, values in given.items():
-        check_resource(name)
+    for values in given.values():
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))
     return given

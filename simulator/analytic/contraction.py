@@ -74,7 +74,7 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     Raises
     ------
     DeadlockError
-        If calls wait for each other in a circle.
+        If calls wait for each other in a cycle.
     """
     asked = tuple(sorted(set(parts)))
     web = _web(workload, asked)
@@ -143,7 +143,7 @@ def _order(workload: Workload, web: _Web, points: int) -> Ints:
     stuck = np.setdiff1d(np.arange(len(workload), points - 2), order) - len(workload)
     names = "; ".join(str(workload.call_view(int(call))) for call in stuck[:3])
     more = f" and {len(stuck) - 3} more" if len(stuck) > 3 else ""
-    raise DeadlockError(f"calls wait for each other in a circle: {names}{more}")
+    raise DeadlockError(f"calls wait for each other in a cycle: {names}{more}")
 
 
 def _distinct(web: _Web) -> _Web:

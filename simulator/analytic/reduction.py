@@ -46,7 +46,7 @@ class _Stand(NamedTuple):
 
 
 def topological(points: int, source: Ints, target: Ints) -> Ints:
-    """Points in an order along the edges; fewer than all if there is a circle."""
+    """Points in an order along the edges; fewer than all if there is a cycle."""
     begin = np.zeros(points + 1, dtype=np.int64)
     np.cumsum(np.bincount(source, minlength=points), out=begin[1:])
     order: Ints = order_of(begin, target[np.argsort(source, kind="stable")])

@@ -125,7 +125,7 @@ def networks(draw, ranks, shapes=SHAPES):
 
 @st.composite
 def workloads(draw, ranks, *, items=10, kinds=tuple(SCHEDULES), serial=False):
-    """Ops and calls in one global order, edges along it: nothing can wait in a circle.
+    """Ops and calls in one global order, edges along it: nothing can wait in a cycle.
 
     ``serial``: every op waits for all ops of the item before.
     """

@@ -31,7 +31,7 @@ def add(values):
     return total
 
 assert "numba" not in sys.modules
-print(add(np.arange(4)))
+print(add({given}))
 """
 NOBODY = """
 def unknown(user):
@@ -41,10 +41,10 @@ pwd.getpwuid = unknown
 """
 
 
-def run(folder, before="", **environment):
+def run(folder, before="", given="np.arange(4)", **environment):
     """Output and errors of a script with a hot loop, in a folder."""
     script = folder / "loop.py"
-    script.write_text(LOOP.format(before=before))
+    script.write_text(LOOP.format(before=before, given=given))
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -84,6 +84,31 @@ def test_compiling_is_told_once_and_what_is_kept_is_not_compiled(tmp_path):
     cache = str(tmp_path / "kept")
     assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", COMPILED)
     assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", "")
+
+
+def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
+    cache = str(tmp_path / "kept")
+    for name in ("Pair", "Couple"):
+        fields = "    one: int\n    other: int\n"
+        (tmp_path / "pair.py").write_text(
+            f"from typing import NamedTuple\nclass {name}(NamedTuple):\n{fields}"
+        )
+        told = [
+            run(tmp_path, f"from pair import {name}", f"{name}(2, 4)", NUMBA_CACHE_DIR=cache)
+            for _ in range(2)
+        ]
+        assert told == [("6\n", COMPILED), ("6\n", "")]
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("kept", [b"", b"no pickle", b"\x80\x05K\xff"])
+def test_what_is_kept_and_damaged_is_compiled_anew(ending, kept, tmp_path):
+    cache = tmp_path / "kept"
+    run(tmp_path, NUMBA_CACHE_DIR=str(cache))
+    (file,) = cache.rglob(f"*.{ending}")
+    file.write_bytes(kept)
+    told = [run(tmp_path, NUMBA_CACHE_DIR=str(cache)) for _ in range(2)]
+    assert told == [("6\n", COMPILED), ("6\n", "")]
 
 
 def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):

@@ -102,6 +102,17 @@ def test_a_study_answers_one_point_as_it_answers_many(base):
     assert study.steps_at(points) == pytest.approx(together, rel=1e-12)
 
 
+def test_another_spelling_of_a_resource_is_the_same_question():
+    base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
+    study = Study(base)
+    spelt = study.steps_at({"scaleout.bandwidth": [1, 2, 4], "Compute": [1, 1, 3]})
+    assert len(study._shapes) == 1  # all points in one pass
+    known = study.steps_at({"scale_out.bandwidth": [1, 2, 4], "compute": [1, 1, 3]})
+    assert spelt.tolist() == known.tolist()
+    with pytest.raises(WhatIfError, match="compute is given twice, the second time as 'Compute'"):
+        study.steps_at({"compute": [1], "Compute": [2]})
+
+
 def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
     base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
     points = grid({"scale_out.nics_per_node": [1, 2], "scale_up.latency": [1, 4]})

@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
-ENTRIES = ("twofold", "experiments.cli.main", "experiments.cli")
+ENTRIES = ("twofold", "experiments.cli")
 """Modules that may be the command line; the first that exists is."""
 
 FORMS = {"t": "table", "j": "json", "c": "csv"}
@@ -126,6 +126,15 @@ def entry_point() -> str:
     raise LookupError(f"none of {', '.join(ENTRIES)} can be imported")
 
 
+def _run(entry: str) -> None:
+    """Run a module as a program: from its file, where pytest reads modules in a way of its own."""
+    spec = importlib.util.find_spec(entry)
+    if spec is not None and spec.submodule_search_locations is None and spec.origin:
+        runpy.run_path(spec.origin, run_name="__main__")
+    else:
+        runpy.run_module(entry, run_name="__main__", alter_sys=True)
+
+
 def ask(entry: str, words: Sequence[str]) -> int:
     """Run a command in this process, as ``python -m ENTRY WORDS`` would; return its exit status."""
     arguments, sys.argv = sys.argv, [entry, *words]
@@ -133,7 +142,7 @@ def ask(entry: str, words: Sequence[str]) -> int:
         with warnings.catch_warnings():
             # its packages may be imported already, and hold it
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-            runpy.run_module(entry, run_name="__main__", alter_sys=True)
+            _run(entry)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0

@@ -27,6 +27,7 @@ def case(*dimensions, kind="all_reduce", size=64 * MIB, splits=1, baseline=False
 
 
 @needs_table
+@pytest.mark.slow
 def test_every_row_on_which_physics_agrees_is_within_the_limit():
     table = astra.load(astra.TABLE)
     table = astra.compare(table[table.reason == ""])

@@ -49,6 +49,7 @@ def truth(program: Program, cluster: Cluster, library: dict[str, Calibrated]) ->
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(programs, libraries, st.sampled_from(THERE), st.floats(0, 0.03))
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_trace_calibrated_here_tells_the_step_there(
     program: Program, library: dict[str, Calibrated], there: str, noise: float
 ) -> None:

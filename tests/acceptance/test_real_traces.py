@@ -26,6 +26,7 @@ def replayed(path: Path, step: str = "median", cost: str = "trace") -> Baseline:
 
 
 @pytest.mark.parametrize("path", KINETO, ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.slow
 def test_every_step_replays_as_it_was_measured_or_is_refused(path: Path) -> None:
     """What was measured includes contention already: the engine adds none."""
     numbers = [str(step.number) for step in read_job(path).ranks[0].steps]

@@ -104,6 +104,7 @@ def test_times_that_do_not_grow_with_bytes_leave_the_bandwidth_as_it_is():
     assert "no longer for more bytes" in found.why_not["scale_up.bandwidth"]
 
 
+@pytest.mark.slow
 def test_bounds_hold_the_truth_nearly_always():
     random = np.random.default_rng(1)
     held = 0

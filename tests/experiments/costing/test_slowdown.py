@@ -143,6 +143,7 @@ def test_off_by_default_and_then_nothing_changes(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_explain_tells_the_slow_down_whether_it_is_asked_for_or_not(folder: Path) -> None:
     for asked in ("", "0.1", "trace"):
         report = explain(folder, CLUSTER, settings=Settings(nodes=NODES, slow_down=asked))

@@ -242,6 +242,7 @@ def test_overlapped_rings_stay_close_on_unlike_links(case):
         (SHAPES, GENERAL, 0.04),
     ],
 )
+@pytest.mark.slow
 def test_nearly_all_overlapped_pairs_agree_at_any_size(shapes, kinds, most):
     """Of 400 random pairs half agree to rounding, 95 in 100 within ``most``.
 

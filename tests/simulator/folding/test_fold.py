@@ -37,6 +37,7 @@ def check(workload, network, planner=with_software):
 
 @settings(max_examples=60, deadline=None)
 @given(case=replicated())
+@pytest.mark.slow
 def test_a_replicated_job_is_folded_and_its_times_stay(case):
     workload, network = case
     folded, found = check(workload, network)
@@ -51,6 +52,7 @@ def test_a_replicated_job_is_folded_and_its_times_stay(case):
 
 @settings(max_examples=40, deadline=None)
 @given(case=replicated(), pick=st.integers(0, 10**6), extra=st.sampled_from([1e-9, 1e-6, 1e-3]))
+@pytest.mark.slow
 def test_a_straggler_is_kept_and_no_time_changes(case, pick, extra):
     workload, network = case
     late = with_straggler(workload, pick % len(workload), extra)
@@ -60,6 +62,7 @@ def test_a_straggler_is_kept_and_no_time_changes(case, pick, extra):
 
 @settings(max_examples=40, deadline=None)
 @given(case=replicated(), pick=st.integers(0, 10**6))
+@pytest.mark.slow
 def test_a_call_that_costs_more_is_kept_and_no_time_changes(case, pick):
     workload, network = case
     if not len(workload.calls):

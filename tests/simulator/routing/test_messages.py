@@ -43,6 +43,7 @@ def weighted(network):
 
 @settings(max_examples=200)
 @given(wild_networks(), st.data())
+@pytest.mark.slow
 def test_paths_are_the_least_whatever_nodes_are_called_hubs(network, data):
     """Ranks and dead ends too, all nodes or none of them."""
     nodes = len(network.nodes)

@@ -144,6 +144,7 @@ def test_no_path_is_an_error_that_names_both_ends(pair):
 
 @settings(max_examples=300)
 @given(wild_networks(), st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_every_path_of_a_wild_network_is_the_least_whatever_else_is_sent(network, random):
     """Between switches and NICs too, through ranks where that is shorter, all at once or some."""
     least = least_metrics(network)

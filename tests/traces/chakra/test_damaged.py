@@ -103,6 +103,7 @@ def own(folder):
 
 @settings(max_examples=500)
 @given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
+@pytest.mark.slow
 def test_a_flipped_bit_in_what_was_written_here_is_refused_or_answered(
     tmp_path_factory, place, bit
 ):

@@ -51,12 +51,14 @@ def check_law(timeline: Timeline, read: Loaded) -> None:
 
 
 @given(jobs, starts)
+@pytest.mark.slow
 def test_what_is_written_reads_back(job: list[Step], ready: list[float]) -> None:
     timeline = run(build_job(job, ready))
     check_law(timeline, read_back([timeline], "1"))
 
 
 @given(st.lists(st.tuples(jobs, starts), min_size=2, max_size=3))
+@pytest.mark.slow
 def test_each_of_several_steps_reads_back(
     job_steps: list[tuple[list[Step], list[float]]],
 ) -> None:
@@ -68,6 +70,7 @@ def test_each_of_several_steps_reads_back(
 
 
 @given(jobs, starts)
+@pytest.mark.slow
 def test_calls_keep_kind_group_size_dtype_and_sequence(job: list[Step], ready: list[float]) -> None:
     workload = build_job(job, ready)
     read = read_back([run(workload)], "1").workload
@@ -155,6 +158,7 @@ def test_both_ends_tell_the_same_of_a_message(tmp_path: Path) -> None:
 
 
 @given(jobs, starts)
+@pytest.mark.slow
 def test_messages_keep_who_sends_and_who_receives(job: list[Step], ready: list[float]) -> None:
     workload = build_job(job, ready)
     read = read_back([run(workload)], "1").workload

@@ -197,6 +197,7 @@ def test_recorded_waits_need_their_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not MEGATRON.is_dir(), reason="the real traces are not at hand")
+@pytest.mark.slow
 def test_the_megatron_job_is_the_same_workload(tmp_path: Path) -> None:
     truth = read_job(MEGATRON)
     two = replace(truth, ranks=truth.ranks[:2])

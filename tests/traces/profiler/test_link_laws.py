@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def linked(program: list[Call]) -> Workload:
 
 @settings(max_examples=300)
 @given(st.lists(calls, min_size=1, max_size=25))
+@pytest.mark.slow
 def test_no_order_contradicts_the_measured_times(program: list[Call]) -> None:
     """A workload refuses cycles when it is built."""
     workload = linked(program)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
-from experiments.scenario.language import GRAMMAR, matches, parse, ranks_of, words_of
+from experiments.scenario.language import GRAMMAR, parse
+from experiments.scenario.words import matches, ranks_of, words_of
 from simulator.errors import WhatIfError
 
 

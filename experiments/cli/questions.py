@@ -224,6 +224,7 @@ def what_if(
     algorithm: Algorithms = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
+    what_if: WhatIfs = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,

@@ -206,7 +206,8 @@ def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tu
 
 def _said_times(factor: float) -> str:
     """Say a factor of a duration, which is worse the greater it is."""
-    return {2.0: "twice", 0.5: "half"}.get(factor, f"{factor:.4g} times")
+    text = f"{factor:.4g}"
+    return {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
 
 
 def _say_value(cluster: Cluster, resource: str) -> str:

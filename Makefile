@@ -16,6 +16,8 @@ INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
 DOCUMENTED := $(VENV)/documented
 PYTEST := -m pytest --numprocesses auto
+# Of make newest: all, unless some are named.
+TESTS :=
 
 # True of a Python that is new enough and can make virtual environments with pip in them.
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
@@ -110,8 +112,9 @@ newest:  ## the tests with the newest versions on the newest Python that is here
 	echo "== setup: make $(NEWEST) with $$($$python --version) and the newest versions"; \
 	$$python -m venv --clear $(NEWEST)
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
+	@$(NEWEST)/bin/twofold warm
 	@$(NEWEST)/bin/twofold $(DEMO)
-	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow")
+	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow" $(TESTS))
 
 lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \

@@ -67,7 +67,7 @@ class Utilisation:
     utilisation: float | None
 
 
-def volumes(run: RunTimes) -> list[GroupVolume]:
+def call_volumes(run: RunTimes) -> list[GroupVolume]:
     """Bytes by kind and group, the most first."""
     workload = run.workload
     rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])

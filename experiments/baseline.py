@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from typing_extensions import TypedDict
 
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import parse_rule
 from experiments.cards.cluster import CardCluster, card_cluster
 from experiments.costing.calibration import with_costs
 from experiments.costing.slowdown import (
@@ -18,7 +18,7 @@ from experiments.costing.slowdown import (
     slow_down,
     with_slow_down,
 )
-from experiments.provenance import plain
+from experiments.provenance import jsonable
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, settings_of
@@ -107,7 +107,7 @@ class Baseline:
 
     def record(self) -> dict[str, Any]:
         """Return the same of what JSON has types for."""
-        record: dict[str, Any] = plain(self.answer())
+        record: dict[str, Any] = jsonable(self.answer())
         return record
 
 
@@ -159,7 +159,7 @@ def baseline(
     settings = settings_of(settings, options) or Settings()
     where, notes = _where(trace, cluster)
     for rule in settings.algorithms:
-        parse(rule)
+        parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
         given(settings.slow_down)
     _check_what_ifs(settings.what_ifs)
@@ -169,10 +169,10 @@ def baseline(
 def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
     """Read what-ifs before anything that takes time is begun."""
     if what_ifs:
-        from experiments.scenario.language import parse
+        from experiments.scenario.language import parse_change
 
         for change in what_ifs:
-            parse(change)
+            parse_change(change)
 
 
 def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, tuple[str, ...]]:
@@ -180,9 +180,9 @@ def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, t
     if not what_ifs:
         return scenario, ()
     from experiments.scenario.change import changed  # most scenarios are asked about as they are
-    from experiments.scenario.language import parse
+    from experiments.scenario.language import parse_change
 
-    return changed(scenario, map(parse, what_ifs))
+    return changed(scenario, map(parse_change, what_ifs))
 
 
 def replayed(
@@ -207,7 +207,7 @@ def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
 
     Its kernels last as long as they were recorded, whatever they run beside.
     """
-    forced = tuple(parse(rule) for rule in settings.algorithms)
+    forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
         loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
     )

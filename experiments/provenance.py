@@ -26,7 +26,7 @@ Unbounded = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"typ
 """A number that may be infinite, which is null in JSON."""
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Make dicts of dataclasses, lists of tuples and text of paths; null of what is no number.
 
     JSON has neither NaN nor infinity: both are null, and the type of the field says so.
@@ -39,11 +39,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): jsonable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [jsonable(one) for one in value]
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
     return str(value) if isinstance(value, Path) else value
 
 

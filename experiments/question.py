@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from experiments.provenance import Inputs, Option, plain
+from experiments.provenance import Inputs, Option, jsonable
 from experiments.report import Report
 from simulator.errors import SettingsError
 
@@ -143,9 +143,9 @@ def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict
         if name in _SAID_ELSEWHERE or callable(value):  # as is what stands for no default
             continue
         if isinstance(value, list | tuple | range):
-            found[name] = [plain(one) if _is_plain(one) else _said(one) for one in value]
+            found[name] = [jsonable(one) if _is_plain(one) else _said(one) for one in value]
         else:
-            found[name] = plain(value) if _is_plain(value) else _said(value)
+            found[name] = jsonable(value) if _is_plain(value) else _said(value)
     return found
 
 

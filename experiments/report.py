@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from experiments.provenance import Head, Inputs, Option, identity, plain, version
+from experiments.provenance import Head, Inputs, Option, identity, jsonable, version
 from simulator.errors import OutputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Report(ABC):
 
     def record(self) -> dict[str, Any]:
         """Return the answer of what JSON has types for."""
-        record: dict[str, Any] = plain(self.answer())
+        record: dict[str, Any] = jsonable(self.answer())
         return record
 
     def to_json(self) -> str:
@@ -104,7 +104,7 @@ class Report(ABC):
             ) from error
         kind, rows = self.table()
         columns = [column.name for column in fields(kind)]
-        frame = pd.DataFrame([plain(row) for row in rows], columns=columns)
+        frame = pd.DataFrame([jsonable(row) for row in rows], columns=columns)
         frame.attrs = {"schema": self.schema, "version": version(), "command": self.command}
         return frame
 

@@ -105,13 +105,13 @@ class Settings:
     nodes : int, optional
         Spread the ranks evenly over that many nodes; by default nodes are filled in order.
     algorithms : sequence of str
-        Force algorithms, as :func:`collectives.libraries.rules.parse` reads them:
+        Force algorithms, as :func:`collectives.libraries.rules.parse_rule` reads them:
         ``all_reduce[1MiB..]@tp=ring``.
     workers : int
         Processes that simulate what-ifs; answers do not depend on it.
     what_ifs : sequence of str
         Change the step before anything is asked of it, as
-        :func:`experiments.scenario.language.parse` reads them: ``rank 3 compute x1.2``.
+        :func:`experiments.scenario.language.parse_change` reads them: ``rank 3 compute x1.2``.
     kernels : path, optional
         Rules that tell kernels which communicate (:class:`traces.core.loaded.Options`).
     replicate : bool

@@ -244,7 +244,7 @@ def _model_card(path: Path) -> Sequence[Path]:
 
 
 def _open_plan(path: Path, _: Options) -> OpenTrace:
-    from traces.generate.generate import load as load_plan
+    from traces.generate.generate import load_plan as load_plan
 
     return partial(load_plan, path)
 

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class LibraryPlanner:
     """How a communication library carries out a call, by itself: on a network, and on many.
 
     Both functions take the call, the network or networks, the machine, and the algorithm that is
@@ -188,10 +188,10 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
     return np.array(costs)[which]
 
 
-LIBRARIES: dict[str, Library] = {
-    "nccl": Library(nccl.plan, nccl.times),
-    "rccl": Library(select.plan, _selected),
-    "xla": Library(_xla, _on_slice),
-    "none": Library(select.plan, _selected),
+LIBRARIES: dict[str, LibraryPlanner] = {
+    "nccl": LibraryPlanner(nccl.plan, nccl.times),
+    "rccl": LibraryPlanner(select.plan, _selected),
+    "xla": LibraryPlanner(_xla, _on_slice),
+    "none": LibraryPlanner(select.plan, _selected),
 }
 """Libraries by the name a cluster file gives them."""

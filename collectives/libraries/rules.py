@@ -21,7 +21,7 @@ _RULE = re.compile(
 )
 
 
-def parse(text: str) -> Rule:
+def parse_rule(text: str) -> Rule:
     """Turn text into a rule.
 
     Raises

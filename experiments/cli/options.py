@@ -127,10 +127,10 @@ def _several(values: list[str] | None) -> list[str]:
 
 
 def _changes(values: list[str] | None) -> list[str]:
-    from experiments.scenario.language import parse
+    from experiments.scenario.language import parse_change
 
     for value in values or ():
-        checked(parse, value)
+        checked(parse_change, value)
     return values or []
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.costing.collective_costs import alone, by_model, by_trace
-from experiments.costing.fitting import Fit, Rows, fit
+from experiments.costing.fitting import Fit, FitRows, fit
 from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Costs
 from simulator.errors import CalibrationError, WhatIfError
@@ -76,7 +76,7 @@ def _why_none(scenarios: Iterable[Scenario]) -> str:
     )
 
 
-def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, Rows]:
+def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, FitRows]:
     """Gather the calls of steps of one job, costed :func:`by_trace`, by kind, as rows to fit."""
     tables: dict[str, list[Row]] = {}
     names: tuple[str, ...] = ()
@@ -155,12 +155,12 @@ def _parts(costs: Costs, scenario: Scenario, index: int) -> Floats:
     return parts
 
 
-def _rows(names: tuple[str, ...], table: list[Row]) -> Rows:
+def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
     """Make columns; parts that no call has are left out."""
     parts = np.array([row for _, row in table])
     used = np.flatnonzero(parts.any(axis=0))
     took = np.array([took for took, _ in table])
-    return Rows(tuple(names[place] for place in used), took, parts[:, used])
+    return FitRows(tuple(names[place] for place in used), took, parts[:, used])
 
 
 COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {

@@ -83,7 +83,7 @@ _LEVEL = 95.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class FitRows:
     """Calls of one kind: ``took`` (s), shape ``(rows,)``; ``parts`` (s), ``(rows, len(names))``."""
 
     names: tuple[str, ...]
@@ -99,7 +99,7 @@ class Fit:
     ``predicted / took - 1``, by row; ``before`` the same with all multiples 1.
     """
 
-    rows: Rows
+    rows: FitRows
     multiple: Floats
     why_not: dict[str, str]
     residual: Floats
@@ -111,7 +111,7 @@ class Fit:
         return tuple(name for name in self.rows.names if name not in self.why_not)
 
 
-def fit(rows: Rows) -> Fit:
+def fit(rows: FitRows) -> Fit:
     """Fit the multiples, weighting each call by its relative error."""
     why_not = _refused(rows)
     while True:
@@ -144,13 +144,13 @@ def interval(found: Fit, rng: "np.random.Generator") -> Floats:
     members = [np.flatnonzero(alike == one) for one in range(alike.max() + 1)]
     for number in range(_DRAWS):
         drawn = np.concatenate([rng.choice(own, len(own)) for own in members])
-        again = Rows(rows.names, rows.took[drawn], rows.parts[drawn])
+        again = FitRows(rows.names, rows.took[drawn], rows.parts[drawn])
         draws[number, chosen] = _robust(again, chosen)
     edges = [(100 - _LEVEL) / 2, (100 + _LEVEL) / 2]
     return np.asarray(np.percentile(draws, edges, axis=0), dtype=np.float64)
 
 
-def _refused(rows: Rows) -> dict[str, str]:
+def _refused(rows: FitRows) -> dict[str, str]:
     """Say of each part that the rows cannot tell why not."""
     if len(rows.took) < FEWEST:
         return dict.fromkeys(rows.names, f"{len(rows.took)} calls: too few, it needs {FEWEST}")
@@ -186,7 +186,7 @@ def _told_apart(share: Floats) -> bool:
     return bool(np.linalg.svd(scaled, compute_uv=False)[-1] >= _APART)
 
 
-def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
+def _robust(rows: FitRows, chosen: Sequence[int]) -> Floats:
     """Non-negative least absolute relative errors: half the calls took longer, half shorter.
 
     What a call is held up by is never negative, so its times have a tail on one side, and squares
@@ -208,11 +208,11 @@ def _robust(rows: Rows, chosen: Sequence[int]) -> Floats:
     return np.asarray(found, dtype=np.float64)
 
 
-def _residual(rows: Rows, multiple: Floats) -> Floats:
+def _residual(rows: FitRows, multiple: Floats) -> Floats:
     return np.asarray(rows.parts @ multiple / rows.took - 1, dtype=np.float64)
 
 
-def _alike(rows: Rows) -> NDArray[np.int64]:
+def _alike(rows: FitRows) -> NDArray[np.int64]:
     """Give calls that should have taken the same one number."""
     _, which = np.unique(rows.parts, axis=0, return_inverse=True)
     return which.ravel()

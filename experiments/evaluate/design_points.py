@@ -28,7 +28,7 @@ from experiments.scenario.resources import RANKS, better, check_factor, check_re
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
-from simulator.costing.call_costs import distinct
+from simulator.costing.call_costs import distinct_calls
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.routing.routes import routes
@@ -93,7 +93,7 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
     number: dict[object, int] = {}
     rows = []
     for workload in steps:
-        first, row = distinct(workload)
+        first, row = distinct_calls(workload)
         own = np.empty(len(first) + 1, dtype=np.intp)
         own[-1] = -1
         for place, index in enumerate(first):

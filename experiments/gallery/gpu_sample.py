@@ -147,7 +147,7 @@ class RankThread:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SampleStep:
     """The training step of one rank: what is launched, in which order."""
 
     thread: RankThread
@@ -234,7 +234,7 @@ def workload(cluster: Cluster, number: int) -> Workload:
         slow = 12.0 if warm_up else random.uniform(0.95, 1.15)
         ready = float(late[rank] - late.min())
         thread = RankThread(builder, rank, random, slow, ready, calls)
-        Step(thread, Roofline.of(cluster)).launch_all()
+        SampleStep(thread, Roofline.of(cluster)).launch_all()
     return builder.build()
 
 

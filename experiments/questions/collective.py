@@ -11,7 +11,7 @@ import numpy as np
 
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
-from collectives.libraries.rules import algorithm_named, parse
+from collectives.libraries.rules import algorithm_named, parse_rule
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -189,7 +189,7 @@ def _network(
     if isinstance(network, Topology):
         return network.name, network, _bare_planner(network, algorithm)
     cluster = network if isinstance(network, Cluster) else load_cluster(network)
-    forced = (parse(f"{kind}={algorithm}"),) if algorithm else ()
+    forced = (parse_rule(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
     where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"

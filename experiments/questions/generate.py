@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
 from experiments.files import writing
 from experiments.provenance import Head
@@ -23,7 +23,7 @@ from topologies import Cluster, load_cluster, place
 from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes
 from traces.generate.generate import generate as generate_step
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
+from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, plan_text
@@ -241,7 +241,7 @@ def accelerator_of(
     *,
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
-) -> Accelerator:
+) -> KernelRates:
     """Return the rates of a cluster's accelerator at a precision.
 
     Raises
@@ -267,7 +267,7 @@ def accelerator_of(
             f"{cluster.name}: accelerator.memory_bandwidth is missing, and a generated workload"
             " needs it"
         )
-    return Accelerator(
+    return KernelRates(
         peak=given.peak[precision],
         memory_bandwidth=given.memory_bandwidth,
         compute_efficiency=compute_efficiency,
@@ -315,7 +315,7 @@ def representatives(
 
 def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:
     """Why the replicas of a plan do not stand for all on a cluster; "" if they do."""
-    forced = tuple(parse(rule) for rule in settings.algorithms)
+    forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
     return why_not_copies(workload, stand_ins, scenario.costs())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from collectives.traffic import Ports, utilisations, volumes
+from collectives.traffic import Ports, call_volumes, utilisations
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.cards.check import check_card, peak_of, step_flops
 from experiments.cards.cluster import CardCluster, card_cluster
@@ -244,7 +244,7 @@ def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: Workload
         ("dominant_kernel_share", ""): dominant.share if dominant else None,
         ("dominant_kernel", ""): dominant.name if dominant else None,
     }
-    for row in volumes(run):
+    for row in call_volumes(run):
         known = row.unknown < row.calls
         values["collective_size", f"{row.kind} {row.group}"] = row.size if known else None
         values["collective_volume", f"{row.kind} {row.group}"] = row.wire if known else None

@@ -9,7 +9,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.scenario.language import parse
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
 from experiments.settings import SettingsOptions
 from simulator.analysis.metrics import exposed_communication
@@ -78,7 +78,7 @@ def what_ifs(
 ) -> WhatIfReport:
     """Simulate a step with each of several changes, each written as text.
 
-    :func:`experiments.scenario.language.parse` reads them.
+    :func:`experiments.scenario.language.parse_change` reads them.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def what_ifs(
     if not changes:
         raise WhatIfError("say what to change, such as 'compute x0.5'")
     changes = (changes,) if isinstance(changes, str) else changes
-    asked = [parse(text) for text in changes]
+    asked = [parse_change(text) for text in changes]
     base = baseline(trace, cluster, settings, watch)
     points = []
     for change, done in [(change, change.apply(base.scenario)) for change in asked]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import parse_rule
 from collectives.machine import choose
 from experiments.scenario.change import Changed, Edited
 from experiments.scenario.scenario import Scenario
@@ -59,7 +59,7 @@ def drop_calls(named: CallsNamed) -> Edited:
 
 def force(rule: str) -> Edited:
     """Force an algorithm on the calls that a rule names (:mod:`collectives.libraries.rules`)."""
-    forced = parse(rule)
+    forced = parse_rule(rule)
 
     def apply(scenario: Scenario) -> Changed:
         workload = scenario.workload

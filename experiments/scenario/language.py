@@ -48,7 +48,7 @@ GRAMMAR = (
 """All of it in one line."""
 
 
-def parse(text: str) -> Change:
+def parse_change(text: str) -> Change:
     """Read a what-if.
 
     Raises

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analytic.reduction import Rows, backwards, direct, forwards, longest, topological
+from simulator.analytic.reduction import EdgeRows, backwards, direct, forwards, longest, topological
 from simulator.engine.propagate import LocalTimes
 from simulator.errors import DeadlockError
 from simulator.workload import Floats, Ints, Offsets, What, Workload
@@ -159,7 +159,7 @@ def _without(web: _Web, points: int) -> _Web:
     out, into = np.zeros((2, points + 1), dtype=np.int64)
     np.cumsum(np.bincount(web.source, minlength=points), out=out[1:])
     np.cumsum(np.bincount(web.target, minlength=points), out=into[1:])
-    kept = direct(out, Rows(into, np.argsort(web.target, kind="stable")), *web)
+    kept = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
     return _Web(web.source[kept], web.target[kept], web.weight[kept])
 
 

@@ -20,7 +20,7 @@ _COMPARED = 32
 """Edges an edge is compared with at most, so that the work stays linear."""
 
 
-class Rows(NamedTuple):
+class EdgeRows(NamedTuple):
     """The edges of each point ``p``: ``edge[offset[p]:offset[p + 1]]``."""
 
     offset: Offsets
@@ -91,7 +91,7 @@ def longest(source: Ints, target: Ints, weight: Matrix) -> Mask:
     return kept
 
 
-def direct(out: Offsets, into: Rows, source: Ints, target: Ints, weight: Matrix) -> Mask:
+def direct(out: Offsets, into: EdgeRows, source: Ints, target: Ints, weight: Matrix) -> Mask:
     """Mark the edges that no way over a third point replaces.
 
     ``out`` is where the edges of each source begin, ``into`` the same by target with their numbers.
@@ -188,7 +188,7 @@ def _way_no_shorter(weight: Matrix, one: int, second: int, edge: int) -> bool:
 
 
 @hot_loop
-def _direct(out: Offsets, into: Rows, edges: _Columns, first: Offsets, kept: Mask) -> None:
+def _direct(out: Offsets, into: EdgeRows, edges: _Columns, first: Offsets, kept: Mask) -> None:
     """Fill ``kept``; ``first`` is scratch: the first edge to each point from the one at hand."""
     source, target, weight = edges
     for point in range(len(out) - 1):

@@ -72,7 +72,7 @@ class Costs:
 
     def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
         """Return a function from a call of the workload, by its index, to its loads."""
-        row: list[int] = distinct(workload)[1].tolist()
+        row: list[int] = distinct_calls(workload)[1].tolist()
         known: dict[int, tuple[Load, ...]] = {}
 
         def loads(call: int) -> tuple[Load, ...]:
@@ -88,13 +88,13 @@ class Costs:
 
     def idle_times(self, workload: Workload) -> Floats:
         """Time of every call of a workload on an idle network (s); 0 if nobody takes part."""
-        first, row = distinct(workload)
+        first, row = distinct_calls(workload)
         times = [self.idle_time(workload.call_view(call)) for call in first]
         return np.array([*times, 0.0])[row]
 
     def plans(self, workload: Workload) -> Plans:
         """Plan of every call of a workload, shape ``(calls,)``; None if nobody takes part."""
-        first, row = distinct(workload)
+        first, row = distinct_calls(workload)
         plans = np.empty(len(first) + 1, dtype=np.object_)
         for number, call in enumerate(first):
             plans[number] = self.carried(workload.call_view(call)).plan
@@ -129,7 +129,7 @@ class Costs:
         return self._patterns[ranks]
 
 
-def distinct(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
+def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     """Find calls that cost the same on any network: the first of each, and which every call is.
 
     A call that nobody takes part in is none of them (-1).

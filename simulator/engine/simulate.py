@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.costing.call_costs import Costs, Planner, distinct
+from simulator.costing.call_costs import Costs, Planner, distinct_calls
 from simulator.costing.link_load import cost
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Progress, Simulation
@@ -71,7 +71,7 @@ def simulate_on(
 def _analytic(simulation: Simulation) -> None:
     """No contention: a call costs what it costs on an idle network, so no clock is needed."""
     workload = simulation.workload
-    first, row = distinct(workload)
+    first, row = distinct_calls(workload)
     time = np.zeros(len(first))
     spent = np.zeros((len(first), simulation.spent.shape[1]))
     often = np.bincount(row[row >= 0], workload.calls.factor[row >= 0], len(first))

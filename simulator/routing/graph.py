@@ -65,7 +65,7 @@ class Ends(NamedTuple):
     target: int
 
 
-class Links(NamedTuple):
+class LinkColumns(NamedTuple):
     """Links of many paths, one path after the other: ``used[0]`` of them are there."""
 
     link: Indices
@@ -165,7 +165,7 @@ def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: in
 
 @hot_loop
 def follow(
-    node: int, goal: int, ends: Ends, graph: Graph, state: SearchState, links: Links
+    node: int, goal: int, ends: Ends, graph: Graph, state: SearchState, links: LinkColumns
 ) -> None:
     """Write the links from a node to the goal of a search behind all others."""
     while node != goal:
@@ -177,7 +177,7 @@ def follow(
 
 
 @hot_loop
-def put(link: int, links: Links) -> None:
+def put(link: int, links: LinkColumns) -> None:
     """Write a link behind all others."""
     links.link[links.used[0]] = link
     links.used[0] += 1

@@ -24,7 +24,7 @@ from simulator.routing.graph import (
     Graph,
     Indices,
     Ints,
-    Links,
+    LinkColumns,
     Mask,
     SearchState,
     choose_link,
@@ -83,24 +83,28 @@ def messages(source: Indices, target: Indices, nodes: int) -> Messages:
     )
 
 
-def no_links(sent: Messages, graph: Graph) -> Links:
+def no_links(sent: Messages, graph: Graph) -> LinkColumns:
     """Make room for the links of messages, for two of each at first."""
     nodes = len(graph.out.offset) - 1
-    return Links(np.zeros(2 * (len(sent.source) + nodes), dtype=np.int32), np.zeros(1, np.int64))
+    return LinkColumns(
+        np.zeros(2 * (len(sent.source) + nodes), dtype=np.int32), np.zeros(1, np.int64)
+    )
 
 
-def inside(sent: Messages, graph: Graph, cells: Cells, links: Links) -> Links:
+def inside(sent: Messages, graph: Graph, cells: Cells, links: LinkColumns) -> LinkColumns:
     """Find the path of every message within a cell; return the links of all."""
     state = search_state(graph)
     (link,) = filled(
-        lambda begin, link: _inside(begin, sent, graph, cells, state, Links(link, links.used)),
+        lambda begin, link: _inside(
+            begin, sent, graph, cells, state, LinkColumns(link, links.used)
+        ),
         len(cells.part),
         (links.link,),
     )
-    return Links(link, links.used)
+    return LinkColumns(link, links.used)
 
 
-def across(sent: Messages, graph: Graph, hubs: Hubs, links: Links) -> Links:
+def across(sent: Messages, graph: Graph, hubs: Hubs, links: LinkColumns) -> LinkColumns:
     """Improve paths by those through hubs; return the links of all."""
     nodes = len(hubs.hub)
     reach = Reach(
@@ -111,14 +115,14 @@ def across(sent: Messages, graph: Graph, hubs: Hubs, links: Links) -> Links:
         limit=np.empty(1, dtype=np.int64),
     )
     (link,) = filled(
-        lambda begin, link: _across(begin, sent, graph, hubs, reach, Links(link, links.used)),
+        lambda begin, link: _across(begin, sent, graph, hubs, reach, LinkColumns(link, links.used)),
         2 * len(hubs.order),
         (links.link,),
     )
-    return Links(link, links.used)
+    return LinkColumns(link, links.used)
 
 
-def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
+def gathered(sent: Messages, links: LinkColumns) -> tuple[Ints, Indices]:
     """Put the kept paths one after the other, in the order of the messages."""
     offset = np.zeros(len(sent.length) + 1, dtype=np.int64)
     np.cumsum(sent.length, out=offset[1:])
@@ -129,7 +133,7 @@ def gathered(sent: Messages, links: Links) -> tuple[Ints, Indices]:
 
 @hot_loop
 def _inside(
-    begin: int, sent: Messages, graph: Graph, cells: Cells, state: SearchState, links: Links
+    begin: int, sent: Messages, graph: Graph, cells: Cells, state: SearchState, links: LinkColumns
 ) -> int:
     """Find paths to each target from ``begin`` on; return that for which there is no room."""
     targets = len(cells.part)
@@ -156,7 +160,9 @@ def _ask(target: int, sent: Messages, cells: Cells, state: SearchState) -> int:
 
 
 @hot_loop
-def _answer(target: int, sent: Messages, graph: Graph, state: SearchState, links: Links) -> bool:
+def _answer(
+    target: int, sent: Messages, graph: Graph, state: SearchState, links: LinkColumns
+) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
     for index in range(offset[target], offset[target + 1]):
@@ -180,7 +186,7 @@ def _answer(target: int, sent: Messages, graph: Graph, state: SearchState, links
 
 @hot_loop
 def _across(
-    begin: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links
+    begin: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
 ) -> int:
     """Take hub by hub as the last of a path: first find who gains by it, then follow the winners.
 
@@ -276,7 +282,9 @@ def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
 
 
 @hot_loop
-def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> bool:
+def _walk(
+    row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
+) -> bool:
     """Follow the messages whose last hub was searched for, or as many as there is room for."""
     offset, item = sent.to
     begin, end = hubs.beyond.offset[row], hubs.beyond.offset[row + 1]
@@ -301,7 +309,9 @@ def _walk(row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, link
 
 
 @hot_loop
-def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links: Links) -> None:
+def _cross(
+    ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
+) -> None:
     """Follow a message to a hub, on to the last, to the target.
 
     The third part is found from the target backwards: there a hub's thousand links are one.
@@ -327,7 +337,7 @@ def _cross(ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links:
 
 
 @hot_loop
-def _turn(begin: int, links: Links) -> None:
+def _turn(begin: int, links: LinkColumns) -> None:
     """Turn round the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
     for index in range((end - begin) // 2):
@@ -336,7 +346,7 @@ def _turn(begin: int, links: Links) -> None:
 
 
 @hot_loop
-def _gather(sent: Messages, links: Links, offset: Ints, link: Indices) -> None:
+def _gather(sent: Messages, links: LinkColumns, offset: Ints, link: Indices) -> None:
     for message in range(len(sent.length)):
         for index in range(sent.length[message]):
             link[offset[message] + index] = links.link[sent.first[message] + index]

@@ -16,7 +16,7 @@ from experiments.baseline import Settings
 from experiments.cli.main import app
 from experiments.cli.options import settings_of
 from experiments.output.encoding import writable
-from experiments.output.tables.layout import Bar, Rows, print_facts, print_rows, print_text
+from experiments.output.tables.layout import Bar, TableRows, print_facts, print_rows, print_text
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 
@@ -135,7 +135,7 @@ def printed(width, *tables):
 
 
 def example():
-    rows = Rows((">number", "name", "|text"))
+    rows = TableRows((">number", "name", "|text"))
     rows.add("1.25 ms", "first", "some words that can be wrapped")
     rows.add("17 ms", "second", "")
     return rows
@@ -167,7 +167,7 @@ def test_a_table_is_wrapped_and_then_split_where_it_does_not_fit():
 
 
 def test_a_bar_is_as_long_as_there_is_room_and_its_note_is_told():
-    rows = Rows(("name", ">value"))
+    rows = TableRows(("name", ">value"))
     rows.add("long", "100 %", bar=Bar(100.0, "a note"))
     rows.add("short", "-25 %", bar=Bar(-25.0))
     for width, most in ((100, 24), (30, 16), (20, 0)):
@@ -178,8 +178,8 @@ def test_a_bar_is_as_long_as_there_is_room_and_its_note_is_told():
 
 
 def test_tables_without_rows_are_not_printed():
-    assert printed(80, Rows(("nothing",))) == []
-    assert printed(80, Rows(("a", "b", "c")), example())[0].startswith(" number")
+    assert printed(80, TableRows(("nothing",))) == []
+    assert printed(80, TableRows(("a", "b", "c")), example())[0].startswith(" number")
 
 
 def test_facts_and_paragraphs_are_wrapped():

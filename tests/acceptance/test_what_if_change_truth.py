@@ -8,7 +8,7 @@ import pytest
 
 from experiments.baseline import Settings, baseline
 from experiments.gallery import gpu_sample
-from experiments.scenario.language import parse
+from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.workload import What
 from topologies import load_cluster
@@ -121,6 +121,6 @@ def test_a_change_to_the_trace_is_what_the_changed_program_would_do(
     monkeypatch.setattr(gpu_sample, "RankThread", CHANGES[change])
     program = Scenario(gpu_sample.workload(cluster, int(number)), cluster, nodes=gpu_sample.NODES)
     truth = program.run().makespan
-    asked = parse(change).apply(base.scenario).scenario.run().makespan
+    asked = parse_change(change).apply(base.scenario).scenario.run().makespan
     assert abs(truth / base.replayed_step - 1) > 1e-3
     assert asked == pytest.approx(truth, rel=1e-3)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.bandwidth import busbw_factor
-from collectives.traffic import Ports, least_time, utilisations, volumes
+from collectives.traffic import Ports, call_volumes, least_time, utilisations
 from experiments.questions.metrics import ports
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -61,7 +61,7 @@ def took(workload, times):
 @given(st.integers(2, 16), st.lists(st.tuples(kinds, st.integers(1, 1 << 30)), min_size=1))
 def test_volume_is_size_times_the_factor_of_the_kind(n, calls):
     workload = job([(kind, range(n), float(size)) for kind, size in calls], n)
-    found = {row.kind: row for row in volumes(took(workload, np.ones(len(calls))))}
+    found = {row.kind: row for row in call_volumes(took(workload, np.ones(len(calls))))}
     for kind in {kind for kind, _ in calls}:
         total = sum(size for one, size in calls if one == kind)
         assert found[kind].size == pytest.approx(total)
@@ -73,14 +73,14 @@ def test_volume_is_size_times_the_factor_of_the_kind(n, calls):
 def test_volume_is_a_mean_over_ranks_of_the_calls_each_joins():
     """Two groups of two of four: each rank joins one call of 8 B; one pair calls twice."""
     rows = [("all_gather", (0, 1), 8.0), ("all_gather", (2, 3), 8.0), ("all_gather", (0, 1), 8.0)]
-    (row,) = volumes(took(job(rows, 4), np.ones(3)))
+    (row,) = call_volumes(took(job(rows, 4), np.ones(3)))
     assert (row.group, row.calls, row.size, row.wire) == ("g[2]", 3, 12.0, 6.0)
 
 
 def test_unknown_sizes_are_counted_and_in_no_sum():
     rows = [("all_reduce", (0, 1), 4.0), ("all_reduce", (0, 1), np.nan), (UNKNOWN, (0, 1), np.nan)]
     workload = job(rows, 2)
-    found = {row.kind: row for row in volumes(took(workload, np.ones(3)))}
+    found = {row.kind: row for row in call_volumes(took(workload, np.ones(3)))}
     assert (found["all_reduce"].unknown, found["all_reduce"].size) == (1, 4.0)
     assert (found[UNKNOWN].unknown, found[UNKNOWN].wire) == (1, 0.0)
     (used,) = utilisations(took(workload, np.ones(3)), None)

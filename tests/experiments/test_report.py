@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import twofold as tf
 from experiments.cli.main import app
-from experiments.provenance import hashed, identity, plain
+from experiments.provenance import hashed, identity, jsonable
 from experiments.report import _cell
 from helpers.experiments_jobs import SAMPLE
 from simulator.errors import OutputError, TraceError
@@ -120,7 +120,7 @@ def test_a_value_with_the_sign_of_a_comment_is_quoted():
 
 def test_json_has_no_numbers_that_are_none(report):
     json.loads(report.to_json(), parse_constant=pytest.fail)
-    assert plain({"x": [float("inf"), float("nan"), 1.0]}) == {"x": [None, None, 1.0]}
+    assert jsonable({"x": [float("inf"), float("nan"), 1.0]}) == {"x": [None, None, 1.0]}
 
 
 def test_a_figure_is_matplotlibs_where_there_is_one(report):

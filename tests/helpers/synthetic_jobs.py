@@ -3,13 +3,13 @@
 from hypothesis import strategies as st
 
 from traces.generate.generate import generate
-from traces.generate.kernel_times import Accelerator
+from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan
 from traces.generate.run import Training
 
-CHIP = Accelerator(peak=989e12, memory_bandwidth=3.35e12)
+CHIP = KernelRates(peak=989e12, memory_bandwidth=3.35e12)
 
 
 def planned(model, parallelism, run, accelerator=CHIP, **more):

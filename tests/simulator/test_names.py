@@ -2,9 +2,9 @@
 
 import pytest
 
-from collectives.libraries.rules import parse as parse_rule
+from collectives.libraries.rules import parse_rule as parse_rule
 from experiments.questions.collective import collective
-from experiments.scenario.language import parse as parse_change
+from experiments.scenario.language import parse_change as parse_change
 from experiments.scenario.resources import check_resource
 from simulator.errors import QuantityError, TwofoldError, WhatIfError
 from simulator.names import nearest, same_name

@@ -153,7 +153,7 @@ def _model_flops(plan: GenerationPlan) -> float:
     return flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp)
 
 
-def load(path: Path, step: str) -> Loaded:
+def load_plan(path: Path, step: str) -> Loaded:
     """Generate the step of a plan's file, as if it were its trace.
 
     Raises

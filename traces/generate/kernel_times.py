@@ -20,7 +20,7 @@ MEMORY_EFFICIENCY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class KernelRates:
     """Peak rates of an accelerator, and the fractions of them that kernels reach.
 
     Parameters
@@ -67,7 +67,7 @@ class KernelWork(NamedTuple):
 NO_WORK = KernelWork()
 
 
-def roofline_time(work: KernelWork, accelerator: Accelerator) -> float:
+def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
     """Time of a kernel (s) by the roofline (Williams et al., CACM 52, 2009).
 
     It is the longer of the times that arithmetic and memory traffic take.

@@ -31,7 +31,7 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, Accelerator
+from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
@@ -81,7 +81,7 @@ class GenerationPlan:
     model: Model
     parallelism: Parallelism
     run: Training | Serving
-    accelerator: Accelerator
+    accelerator: KernelRates
     launch: float | None = None
     replicas: int | None = None
 
@@ -253,7 +253,7 @@ class _PlanFile(_PlanTable):
             model=self.model,
             parallelism=self.parallelism,
             run=self.training if self.training is not None else cast("Serving", self.serving),
-            accelerator=Accelerator(**self.accelerator.model_dump()),
+            accelerator=KernelRates(**self.accelerator.model_dump()),
             launch=self.launch,
             replicas=self.replicas,
         )

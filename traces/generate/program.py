@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.generate.kernel_times import Accelerator, Kernel, KernelWork, roofline_time
+from traces.generate.kernel_times import Kernel, KernelRates, KernelWork, roofline_time
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism, groups, stage_ranks
 
@@ -104,7 +104,7 @@ class RankProgram:
 
     stage: int
     channels: Channels
-    accelerator: Accelerator
+    accelerator: KernelRates
     dtype: str
     what: list[int] = field(default_factory=list)
     lane: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from experiments.output.tables.layout import (
-    Rows,
+    TableRows,
     print_facts,
     print_rows,
     print_text,
@@ -65,7 +65,9 @@ def print_inspect(console: Console, report: "InspectReport") -> None:
     }
     print_facts(console, facts)
     print_gaps(console, coverage.gaps)
-    rows = Rows(("collective", "|group", ">size", "dtype", ">count", ">transfer\n(median)"), keys=2)
+    rows = TableRows(
+        ("collective", "|group", ">size", "dtype", ">count", ">transfer\n(median)"), keys=2
+    )
     for call in report.calls:
         size = "unknown" if call.size_bytes is None else f"{call.size_bytes:,.0f} B"
         measured = "unknown" if call.transfer_s is None else say_time(call.transfer_s)
@@ -80,7 +82,7 @@ def print_gaps(console: Console, gaps: "Sequence[Gap]") -> None:
     if not gaps:
         return
     console.print()
-    rows = Rows(("|worst unexplained start", ">rank", "|lane", ">at", ">gap", "|came last"))
+    rows = TableRows(("|worst unexplained start", ">rank", "|lane", ">at", ">gap", "|came last"))
     lane = min(_LANE, max(len(gap.lane) for gap in gaps))
     name = max(_LEAST_NAME, min(_NAME, (console.width - _BESIDE - lane) // 2))
     for gap in gaps:
@@ -119,7 +121,7 @@ def print_program(console: Console, report: "ProgramReport") -> None:
     }
     print_facts(console, facts)
     console.print()
-    rows = Rows(("record", "|group", ">ranks", ">size", "dtype", ">count"), keys=2)
+    rows = TableRows(("record", "|group", ">ranks", ">size", "dtype", ">count"), keys=2)
     for call in found.calls:
         size = "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B"
         ranks = "" if call.ranks is None else str(call.ranks)
@@ -141,7 +143,7 @@ def print_convert(console: Console, report: "ConvertReport") -> None:
     }
     print_facts(console, facts)
     console.print()
-    rows = Rows(("|file", ">size"))
+    rows = TableRows(("|file", ">size"))
     for file in report.files[:_SHOWN]:
         rows.add(file.file, say_size(file.size_bytes))
     print_rows(console, rows)
@@ -152,7 +154,7 @@ def print_convert(console: Console, report: "ConvertReport") -> None:
 def print_package(console: Console, report: "PackageReport") -> None:
     """Print what was written."""
     print_title(console, f"Package: {report.directory}")
-    rows = Rows(("|file", ">size", "|from"))
+    rows = TableRows(("|file", ">size", "|from"))
     for file in report.files:
         rows.add(file.file, f"{file.bytes:,} B", file.source)
     print_rows(console, rows)

@@ -34,7 +34,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table: the names of its columns, and rows of as many texts, each with or without a bar.
 
     The name of a column of numbers begins with ``>``, that of one whose text may be wrapped with
@@ -107,7 +107,7 @@ class _Band:
     Below others (``continues``) there are no rows of which nothing is left to say.
     """
 
-    table: Rows
+    table: TableRows
     columns: Sequence[int]
     gap: int
     wide: Sequence[int]
@@ -186,7 +186,7 @@ def wrapped(text: str, width: int) -> list[str]:
     ]
 
 
-def print_rows(console: Console, *tables: Rows) -> None:
+def print_rows(console: Console, *tables: TableRows) -> None:
     """Print tables below each other, their first three columns equally wide; none without rows."""
     full = [_spelt(table, console.encoding) for table in tables if table.cells]
     least = [max(widths) for widths in zip(*(table.widths()[:3] for table in full), strict=True)]
@@ -218,7 +218,7 @@ def print_facts(console: Console, facts: Mapping[str, str]) -> None:
             _print_line(console, head.append_text(Text(line, style="not dim")))
 
 
-def _spelt(table: Rows, encoding: str) -> Rows:
+def _spelt(table: TableRows, encoding: str) -> TableRows:
     """Return the table with texts that an encoding has characters for."""
     return replace(
         table,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from experiments.output.tables.layout import (
-    Rows,
+    TableRows,
     print_facts,
     print_rows,
     print_text,
@@ -40,12 +40,12 @@ def print_clusters(console: Console, report: "ClustersReport") -> None:
         print_text(console, cluster.description)
         print_foot(console, cluster.network)
         console.print()
-        rows = Rows(("quantity", ">value", "|source"))
+        rows = TableRows(("quantity", ">value", "|source"))
         for quantity in report.quantities:
             rows.add(quantity.quantity, str(quantity), quantity.source)
         print_rows(console, rows)
         return
-    rows = Rows(("cluster", "accelerator", ">ranks\nper node", ">nodes", "|network"))
+    rows = TableRows(("cluster", "accelerator", ">ranks\nper node", ">nodes", "|network"))
     for cluster in report.clusters:
         counts = str(cluster.ranks_per_node), str(cluster.nodes)
         rows.add(cluster.cluster, cluster.accelerator, *counts, cluster.network)
@@ -58,7 +58,7 @@ def print_collective(console: Console, report: "CollectiveReport") -> None:
     first = report.points[0]
     title = f"{first.kind} of {first.ranks} ranks on {report.where}, engine {report.engine}"
     print_title(console, title)
-    rows = Rows((">size", ">time", ">algbw", ">busbw", "algorithm", "protocol"))
+    rows = TableRows((">size", ">time", ">algbw", ">busbw", "algorithm", "protocol"))
     for point in report.points:
         rows.add(
             say_size(point.size_bytes),
@@ -93,7 +93,7 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
 def print_calibration(console: Console, report: "CalibrationReport") -> None:
     """Print what was fitted and within what bounds, what was not and why, and how well it fits."""
     print_head(console, "Calibration", report.base)
-    rows = Rows(("kind", "parameter", ">cluster", ">trace", ">95 % bounds", "|note"), keys=2)
+    rows = TableRows(("kind", "parameter", ">cluster", ">trace", ">95 % bounds", "|note"), keys=2)
     for row in report.parameters:
         now, value, bounds = (_say(row, number) for number in (row.now, row.value, None))
         if row.value is not None and row.low is not None and row.high is not None:
@@ -101,7 +101,9 @@ def print_calibration(console: Console, report: "CalibrationReport") -> None:
         rows.add(row.kind, row.parameter, now, value, bounds, row.note)
     print_rows(console, rows)
     console.print()
-    fits = Rows(("kind", ">calls", ">sizes", ">error\nof cluster", ">error\ncalibrated", ">worst"))
+    fits = TableRows(
+        ("kind", ">calls", ">sizes", ">error\nof cluster", ">error\ncalibrated", ">worst")
+    )
     for one in report.residuals:
         off = (percent(value) for value in (one.before_pct, one.median_pct, one.worst_pct))
         fits.add(one.kind, f"{one.calls:,}", f"{one.sizes:,}", *off)
@@ -146,7 +148,7 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
 def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
     from experiments.questions.validate import EVERY
 
-    rows = Rows(
+    rows = TableRows(
         (
             ">step",
             ">measured",

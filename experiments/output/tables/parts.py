@@ -9,7 +9,7 @@ from experiments.baseline import Baseline, Settings
 from experiments.output.tables.layout import (
     FACT_NAME,
     Bar,
-    Rows,
+    TableRows,
     print_facts,
     print_rows,
     print_text,
@@ -101,7 +101,7 @@ def print_foot(console: Console, text: str) -> None:
 def print_shares(console: Console, title: str, shares: Mapping[str, float]) -> None:
     """Print times (s) and their shares of the sum, the largest first."""
     total = sum(shares.values()) or 1.0
-    rows = Rows((title, ">time", ">share"), full=100.0)
+    rows = TableRows((title, ">time", ">share"), full=100.0)
     for name, seconds in sorted(shares.items(), key=lambda one: -one[1]):
         share = 100 * seconds / total
         rows.add(name, say_time(seconds), f"{share:.1f} %", bar=Bar(share))

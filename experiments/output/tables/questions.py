@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from experiments.output.tables.layout import Bar, Rows, print_rows, print_text
+from experiments.output.tables.layout import Bar, TableRows, print_rows, print_text
 from experiments.output.tables.parts import percent, print_foot, print_head, say_time
 from experiments.scenario.resources import factor_means
 
@@ -22,8 +22,8 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
-    rows = Rows(("resource", ">now", f">{better}", ">step", ">utility", ">at most"))
-    unused = Rows(("not used", ">now", f">{better}", "|why"))
+    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most"))
+    unused = TableRows(("not used", ">now", f">{better}", "|why"))
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
         if row.step_s is None or row.utility_pct is None:
@@ -71,7 +71,7 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
     if report.note:
         print_text(console, report.note)
         console.print()
-    rows = Rows((">factor", ">value", ">step", ">utility"))
+    rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
         gain = point.utility_pct
         cells = f"{point.factor:g}", point.value, say_time(point.step_s), percent(gain)
@@ -90,7 +90,7 @@ def _factor_foot(resource: str) -> str:
 def print_curve(console: Console, report: "CurveReport") -> None:
     """Print the points of a curve, from the worst to the best."""
     print_head(console, f"Curve of {report.resource}", report.base)
-    rows = Rows((">factor", ">value", ">step", ">utility"))
+    rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
         gain = point.utility_pct
         cells = f"{point.factor:.4g}", point.value, say_time(point.step_s), percent(gain)
@@ -126,7 +126,7 @@ def curve_lines(report: "CurveReport") -> Iterator[str]:
 def print_compare(console: Console, report: "CompareReport") -> None:
     """Print clusters side by side."""
     print_head(console, "Comparison", report.base)
-    rows = Rows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
+    rows = TableRows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         gain = percent(point.utility_pct)
@@ -142,7 +142,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
 def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     """Print changes in the order in which they were asked."""
     print_head(console, "What if", report.base)
-    rows = Rows(("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches"))
+    rows = TableRows(("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         gain = percent(point.gain_pct)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from experiments.output.tables.layout import (
-    Rows,
+    TableRows,
     print_facts,
     print_rows,
     print_text,
@@ -49,7 +49,7 @@ def print_replay(console: Console, report: "ReplayReport") -> None:
     """Print a replay rank by rank, and its critical path."""
     print_head(console, "Replay", report.base)
     factor, unit = unit_of(report.base.timeline.makespan)
-    rows = Rows(
+    rows = TableRows(
         (
             ">rank",
             f">start\n[{unit}]",
@@ -145,7 +145,7 @@ def _print_path(console: Console, path: "Sequence[Stretch]") -> None:
     scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
     longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
     times = f">start\n[{unit}]", f">time\n[{unit}]"
-    rows = Rows((*times, ">rank", "|lane", "what", "|name", ">ops"))
+    rows = TableRows((*times, ">rank", "|lane", "what", "|name", ">ops"))
     for one in sorted(longest, key=lambda stretch: stretch.start_s):
         rows.add(
             f"{scale * one.start_s:.3f}",
@@ -176,7 +176,7 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
         }
         print_facts(console, facts)
         console.print()
-    rows = Rows(("metric", "|of", ">measured", ">simulated"), keys=2)
+    rows = TableRows(("metric", "|of", ">measured", ">simulated"), keys=2)
     for metric in report.metrics:
         known = (metric.measured, metric.simulated) != (None, None)
         if metric.metric == "dominant_kernel" or not known:
@@ -227,7 +227,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
     }
     print_facts(console, facts)
     console.print()
-    rows = Rows(("group", "collective", ">calls", ">bytes"), keys=2)
+    rows = TableRows(("group", "collective", ">calls", ">bytes"), keys=2)
     for row in report.exchanged:
         size = format_quantity(row.size_bytes, "B")
         rows.add(row.label, row.kind, f"{row.calls:,}", size)

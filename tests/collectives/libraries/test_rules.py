@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import names
-from collectives.libraries.rules import known, parse
+from collectives.libraries.rules import known, parse_rule
 from collectives.machine import Rule, choose
 from helpers.calls import call_of
 from simulator.errors import QuantityError, ScheduleError
@@ -29,13 +29,13 @@ MIB = 2.0**20
     ],
 )
 def test_a_rule_is_read(text, rule):
-    assert parse(text) == rule
+    assert parse_rule(text) == rule
 
 
 @given(kind=st.sampled_from(KINDS))
 def test_every_name_may_be_forced(kind):
     for name in names(kind):
-        assert parse(f"{kind}={name}") == Rule(kind, name)
+        assert parse_rule(f"{kind}={name}") == Rule(kind, name)
     assert ("nvls_tree" in known(kind)) == (kind == "all_reduce")
 
 
@@ -57,21 +57,21 @@ def test_every_name_may_be_forced(kind):
 )
 def test_a_wrong_rule_is_refused_with_the_choices(text, said):
     with pytest.raises(ScheduleError) as error:
-        parse(text)
+        parse_rule(text)
     assert said in str(error.value)
 
 
 def test_a_size_without_a_unit_is_refused():
     with pytest.raises(QuantityError, match="'1024' has no unit"):
-        parse("all_reduce[1024..]=ring")
+        parse_rule("all_reduce[1024..]=ring")
 
 
 def chosen(rules, kind, size, label=""):
     return choose(rules, call_of(kind, range(2), size, label))
 
 
-RULES = [parse(text) for text in ("all_reduce=ring", "all_reduce[1MiB..2MiB]=tree")]
-LABELLED = [*RULES, parse("all_reduce@tp=two_shot")]
+RULES = [parse_rule(text) for text in ("all_reduce=ring", "all_reduce[1MiB..2MiB]=tree")]
+LABELLED = [*RULES, parse_rule("all_reduce@tp=two_shot")]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_a_label_wins_over_none():
 
 
 def test_among_equals_the_last_wins():
-    rules = [parse("all_reduce=ring"), parse("all_reduce=tree")]
+    rules = [parse_rule("all_reduce=ring"), parse_rule("all_reduce=tree")]
     assert chosen(rules, "all_reduce", 1.0) == "tree"
 
 
 def test_without_a_rule_nothing_is_forced():
     assert chosen([], "all_reduce", 1.0) is None
     assert chosen(RULES, "all_gather", 1.0) is None
-    assert chosen([parse("all_reduce@tp=ring")], "all_reduce", 1.0, "dp") is None
-    assert chosen([parse("all_reduce[1MiB..]=ring")], "all_reduce", MIB / 2) is None
+    assert chosen([parse_rule("all_reduce@tp=ring")], "all_reduce", 1.0, "dp") is None
+    assert chosen([parse_rule("all_reduce[1MiB..]=ring")], "all_reduce", MIB / 2) is None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.costing.fitting import FEWEST, Rows, fit, interval, nonnegative
+from experiments.costing.fitting import FEWEST, FitRows, fit, interval, nonnegative
 
 NAMES = ("software", "scale_up.latency", "scale_up.bandwidth")
 multiples = st.floats(0.2, 5)
@@ -15,7 +15,7 @@ seeds = st.integers(0, 1000)
 def rows(parts, multiple, noise=0.0, seed=0):
     parts = np.asarray(parts, dtype=float)
     off = 1 + noise * np.random.default_rng(seed).standard_normal(len(parts))
-    return Rows(NAMES[-parts.shape[1] :], parts @ np.asarray(multiple) * off, parts)
+    return FitRows(NAMES[-parts.shape[1] :], parts @ np.asarray(multiple) * off, parts)
 
 
 def by_size(*sizes, calls=4):
@@ -36,14 +36,14 @@ def test_a_few_calls_that_were_held_up_change_nothing(byte, held_up, seed):
     clean = rows(by_size(1e3, 1e8, calls=20), (1.0, byte))
     took = clean.took.copy()
     took[np.random.default_rng(seed).choice(len(took), held_up, replace=False)] *= 30
-    found = fit(Rows(clean.names, took, clean.parts))
+    found = fit(FitRows(clean.names, took, clean.parts))
     assert found.multiple == pytest.approx([1.0, byte], rel=1e-3)
 
 
 @given(st.floats(1e-3, 1e3), seeds)
 def test_times_in_another_unit_give_the_same(scale, seed):
     one = rows(by_size(1e3, 1e6, 1e8), (1.4, 0.7), noise=0.05, seed=seed)
-    other = Rows(one.names, scale * one.took, scale * one.parts)
+    other = FitRows(one.names, scale * one.took, scale * one.parts)
     assert fit(other).multiple == pytest.approx(fit(one).multiple, rel=1e-4)
 
 
@@ -51,7 +51,7 @@ def test_times_in_another_unit_give_the_same(scale, seed):
 def test_nothing_comes_out_negative(seed):
     random = np.random.default_rng(seed)
     parts = random.uniform(0.1, 1, (12, 3))
-    found = fit(Rows(NAMES, random.uniform(0.1, 3, 12), parts))
+    found = fit(FitRows(NAMES, random.uniform(0.1, 3, 12), parts))
     assert (found.multiple >= 0).all()
     assert all(
         found.multiple[place] == 1 for place, name in enumerate(NAMES) if name in found.why_not
@@ -92,7 +92,7 @@ def test_too_few_calls_tell_nothing():
 
 def test_parts_that_go_together_are_not_told_apart():
     parts = [(1e-5, 3e-6, 1e-10 * size) for size in (1e3, 1e5, 1e8) for _ in range(4)]
-    found = fit(Rows(NAMES, np.array(parts) @ [1.5, 1.5, 1.0], np.array(parts)))
+    found = fit(FitRows(NAMES, np.array(parts) @ [1.5, 1.5, 1.0], np.array(parts)))
     assert len(found.fitted) == 2
     (why,) = found.why_not.values()
     assert "cannot be told from" in why
@@ -100,7 +100,7 @@ def test_parts_that_go_together_are_not_told_apart():
 
 def test_times_that_do_not_grow_with_bytes_leave_the_bandwidth_as_it_is():
     parts = np.array(by_size(1e4, 1e5, 1e6, calls=5))
-    found = fit(Rows(("software", "scale_up.bandwidth"), np.full(15, 3e-5), parts))
+    found = fit(FitRows(("software", "scale_up.bandwidth"), np.full(15, 3e-5), parts))
     assert "no longer for more bytes" in found.why_not["scale_up.bandwidth"]
 
 

@@ -16,7 +16,7 @@ from experiments.questions.sweep import sweep
 from experiments.questions.utility import most_utility, utility
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.scenario.change import changed
-from experiments.scenario.language import parse
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
@@ -31,7 +31,7 @@ from traces.kineto.write import write_kineto
 NODES = 2
 GLOO = SAMPLES / "gloo-ddp-4"
 DEEPER = replace(DEEP, layers=60)
-APART = parse("overlap none")
+APART = parse_change("overlap none")
 
 
 def trace_of(timeline: Timeline, folder: Path) -> Path:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.libraries.planners import times
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Study, different_calls, grid, steps_at
 from experiments.output.figures import draw
@@ -19,7 +19,7 @@ from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
 from experiments.questions.utility import most_utility, utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
-from experiments.scenario.language import parse as what_if
+from experiments.scenario.language import parse_rule as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import AUTO, Scenario
 from helpers.calls import stacked
@@ -140,7 +140,7 @@ def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
         call = builder.call(CallRow(kind, group, 0, data.draw(st.sampled_from([1e4, 1e8]))))
         for rank in ranks_of:
             builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
-    forced = (parse("broadcast@g1=tree"),)
+    forced = (parse_rule("broadcast@g1=tree"),)
     scenario = Scenario(builder.build(), cluster, "analytic", forced=forced)
     graph = scenario.topology()
     if ranks == 6:
@@ -170,7 +170,7 @@ def test_groups_that_meet_on_links_or_have_rules_of_their_own_are_not_like_other
             for rank in ranks:
                 builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     cluster = load_cluster("l40s-pcie-8").model_copy(update={"library": None})
-    for rules, alike in (((), [0, 1, 1, 0]), ((parse("all_gather@g2=direct"),), [0, 1, 2, 0])):
+    for rules, alike in (((), [0, 1, 1, 0]), ((parse_rule("all_gather@g2=direct"),), [0, 1, 2, 0])):
         scenario = Scenario(builder.build(), cluster, "analytic", forced=rules)
         found = different_calls([scenario.workload], scenario.machine(), stacked([graph]))
         cost = found.on(stacked([graph]))[found.rows[0]][:4, 0]

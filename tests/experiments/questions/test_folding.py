@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.chakra import without_our_attributes
-from collectives.libraries.rules import parse
+from collectives.libraries.rules import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
 from experiments.questions.utility import utility
@@ -24,7 +24,7 @@ from simulator.folding.fold import most_alike
 from simulator.workload import CallRow, What
 from topologies import changed, load_cluster
 from traces.chakra.write import write_chakra
-from traces.generate.kernel_times import Accelerator
+from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
@@ -77,7 +77,7 @@ def test_a_replicated_job_has_its_times_from_half_of_its_ranks_at_most(workload,
 def test_stragglers_and_rules_for_single_groups_are_not_folded_away(data, workload, extra, engine):
     late = data.draw(st.integers(0, len(workload) - 1))
     label = data.draw(st.integers(0, max(0, len(workload.groups) - 1)))
-    rules = (parse(f"all_reduce@{label}=tree"), parse("all_gather=ring"))
+    rules = (parse_rule(f"all_reduce@{label}=tree"), parse_rule("all_gather=ring"))
     slow_down = data.draw(st.sampled_from([0.0, 0.5]))
     for one, forced in ((with_straggler(workload, late, extra), ()), (workload, rules)):
         cluster = data.draw(st.sampled_from([CLUSTER, NCCL]))
@@ -91,9 +91,9 @@ def test_any_workload_keeps_its_times(workload, engine):
 
 
 def test_a_rule_for_one_group_keeps_its_ranks():
-    scenario = Scenario(sixteen_alike(), CLUSTER, forced=(parse("all_reduce@3=tree"),))
+    scenario = Scenario(sixteen_alike(), CLUSTER, forced=(parse_rule("all_reduce@3=tree"),))
     assert assert_same(scenario).startswith("8 of 16 ranks are simulated: 2 of 4")
-    for_all = replace(scenario, forced=(parse("all_reduce=tree"),))
+    for_all = replace(scenario, forced=(parse_rule("all_reduce=tree"),))
     assert assert_same(for_all).startswith("4 of 16 ranks are simulated: 1 of 4")
 
 
@@ -165,7 +165,7 @@ def chakra(tmp_path_factory):
         load_model("llama-3.1-8b"),
         Parallelism(tp=8, dp=4),
         Training(micro_batch=1, global_batch=4, sequence=512),
-        Accelerator(peak=312e12, memory_bandwidth=2e12),
+        KernelRates(peak=312e12, memory_bandwidth=2e12),
     )
     write_chakra(workload, folder)
     without_our_attributes(folder)

@@ -14,7 +14,7 @@ from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
 from experiments.questions.what_if import what_ifs
 from experiments.scenario.change import changed
-from experiments.scenario.language import parse
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import SAMPLE, write_job
@@ -40,7 +40,7 @@ def job(tmp_path_factory):
 
 
 def after(base, text):
-    return parse(text).apply(base.scenario)
+    return parse_change(text).apply(base.scenario)
 
 
 def step(base, text):
@@ -85,11 +85,11 @@ def test_once_is_as_it_was(base, text):
 
 def test_what_is_joined_applies_in_order(base):
     both = after(base, "compute x0.5 and all_reduce@tp bytes x0.5")
-    one = parse("compute x0.5").apply(base.scenario)
-    other = parse("all_reduce@tp bytes x0.5").apply(one.scenario)
+    one = parse_change("compute x0.5").apply(base.scenario)
+    other = parse_change("all_reduce@tp bytes x0.5").apply(one.scenario)
     assert both.scenario.run().makespan == other.scenario.run().makespan
     assert both.note == f"{one.note}; {other.note}"
-    scenario, notes = changed(base.scenario, map(parse, ["compute x0.5", "calls drop"]))
+    scenario, notes = changed(base.scenario, map(parse_change, ["compute x0.5", "calls drop"]))
     assert (len(notes), len(scenario.workload.calls)) == (2, 0)
 
 
@@ -120,15 +120,15 @@ def test_host_takes_launches_along_and_gaps_are_the_devices(base):
     lagged = workload.edges.lag + 1e-6
     spaced = replace(workload, edges=replace(workload.edges, lag=lagged))
     scenario = replace(base.scenario, workload=spaced)
-    host = parse("host x3").apply(scenario).scenario.workload
+    host = parse_change("host x3").apply(scenario).scenario.workload
     np.testing.assert_allclose(host.edges.lag, lagged * np.where(source == What.HOST, 3, 1))
-    gaps = parse("gaps x3").apply(scenario).scenario.workload
+    gaps = parse_change("gaps x3").apply(scenario).scenario.workload
     np.testing.assert_allclose(gaps.edges.lag, lagged * np.where(source == What.HOST, 1, 3))
     np.testing.assert_array_equal(gaps.duration, workload.duration)
-    launch = parse("launch x3").apply(scenario).scenario.workload
+    launch = parse_change("launch x3").apply(scenario).scenario.workload
     np.testing.assert_array_equal(launch.edges.lag, host.edges.lag)
     np.testing.assert_array_equal(launch.duration, workload.duration)
-    one = parse("rank 2 gaps drop").apply(scenario).scenario.workload
+    one = parse_change("rank 2 gaps drop").apply(scenario).scenario.workload
     here = (source != What.HOST) & (workload.rank[workload.edges.source] == 2)
     np.testing.assert_allclose(one.edges.lag, np.where(here, 0, lagged))
 
@@ -166,12 +166,12 @@ def test_calls_of_unknown_size_keep_their_time(base):
     size = workload.calls.size.copy()
     size[:10] = np.nan
     scenario = replace(base.scenario, workload=workload.with_calls(size=size))
-    done = parse("bytes x0.5").apply(scenario)
+    done = parse_change("bytes x0.5").apply(scenario)
     assert done.note.endswith("; 10 of unknown size as they were")
     np.testing.assert_allclose(done.scenario.workload.calls.size, size * 0.5)
     nothing = replace(scenario, workload=workload.with_calls(size=size * np.nan))
     with pytest.raises(WhatIfError, match="are unknown: they cost what was measured"):
-        parse("bytes x0.5").apply(nothing)
+        parse_change("bytes x0.5").apply(nothing)
 
 
 def test_dropped_calls_are_of_the_chosen(base):
@@ -206,13 +206,13 @@ def test_another_accelerator_is_faster_by_its_roofline():
     # 1 s on the A100's matrix units beside 0.9 of its memory; the H100's memory is its limit.
     turned = (312e12, 0.9 * 2.039e12)
     workload = roofs(compute, memory, unknown, (1e15, float("nan")), turned)
-    done = parse("accelerator H100").apply(chip(workload))
+    done = parse_change("accelerator H100").apply(chip(workload))
     expected = [312 / 989, 2.039 / 3.35, 1.0, 312 / 989, 0.9 * 2.039 / 3.35]
     np.testing.assert_allclose(done.scenario.workload.duration, expected)
     assert (
         done.note == "A100-SXM4-80GB → H100-SXM5-80GB: 4 kernels on rank 0; 1 of unknown work kept"
     )
-    there_and_back = parse("accelerator dgx-a100").apply(done.scenario).scenario
+    there_and_back = parse_change("accelerator dgx-a100").apply(done.scenario).scenario
     np.testing.assert_allclose(there_and_back.workload.duration, workload.duration)
     cluster = done.scenario.cluster
     assert cluster.scale_up == load_cluster(CLUSTER).scale_up
@@ -229,19 +229,19 @@ def test_another_accelerator_is_faster_by_its_roofline():
 )
 def test_an_accelerator_must_be_one(name, message):
     with pytest.raises(WhatIfError, match=message):
-        parse(f"accelerator {name}")
+        parse_change(f"accelerator {name}")
 
 
 def test_an_accelerator_needs_work_that_is_known(base):
     with pytest.raises(WhatIfError, match="tells of no op how many FLOPs or bytes"):
         after(base, "accelerator H100")
     with pytest.raises(WhatIfError, match="tells of no kernel how many"):
-        parse("accelerator H100").apply(chip(roofs((float("nan"), 0.0))))
+        parse_change("accelerator H100").apply(chip(roofs((float("nan"), 0.0))))
 
 
 def test_one_rank_has_no_stragglers():
     with pytest.raises(WhatIfError, match="only one rank is traced"):
-        parse("stragglers removed").apply(chip(roofs((1.0, 1.0))))
+        parse_change("stragglers removed").apply(chip(roofs((1.0, 1.0))))
 
 
 def test_stragglers_removed_undoes_one_that_was_injected(base):
@@ -256,7 +256,7 @@ def test_a_row_per_change_in_order_each_on_its_own(job):
     assert [point.change for point in report.points] == texts
     assert report.points[0] == report.points[2]
     for point, text in zip(report.points, texts, strict=True):
-        done = parse(text).apply(report.base.scenario)
+        done = parse_change(text).apply(report.base.scenario)
         assert point.step_s == done.scenario.run().makespan
         assert point.note == done.note
         now = report.base.timeline.makespan

@@ -16,7 +16,7 @@ from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
 from experiments.scenario import scenario as scenarios
 from experiments.scenario.change import LINKS, Change
-from experiments.scenario.language import parse
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
@@ -33,7 +33,7 @@ FACTORS = (0.3, 2.0, 7.0)
 changes = st.one_of(
     st.builds(better, st.sampled_from([*LINKS, "compute", "host"]), st.sampled_from(FACTORS)),
     st.just(better("scale_out.nics_per_node")),
-    st.sampled_from(["host drop", "calls bytes x2", "all_reduce time x3"]).map(parse),
+    st.sampled_from(["host drop", "calls bytes x2", "all_reduce time x3"]).map(parse_change),
     st.just(Change()),
 )
 
@@ -80,20 +80,20 @@ def test_to_compose_changes_is_to_apply_one_after_the_other(base, several):
 
 
 def test_a_change_says_what_it_touched_and_how_it_was_written(base):
-    both = parse("scale_out.bandwidth x2") | parse("rank 3 compute x1.2")
+    both = parse_change("scale_out.bandwidth x2") | parse_change("rank 3 compute x1.2")
     assert both.text == "scale_out.bandwidth x2 and rank 3 compute x1.2"
     assert both.apply(base).note == "25 GB/s → 50 GB/s; 140 kernels on rank 3"
     with pytest.raises(WhatIfError, match=r"^what-if 'nothing here x2': "):
-        (Change("nothing here x2", parse("nothing* x2").parts)).apply(base)
+        (Change("nothing here x2", parse_change("nothing* x2").parts)).apply(base)
 
 
 def test_numbers_are_read_off_and_the_rest_is_applied():
-    numbers = parse("compute x0.5 and scale_up.latency x3")
+    numbers = parse_change("compute x0.5 and scale_up.latency x3")
     assert (len(numbers.split()[0]), len(numbers.split()[1])) == (0, 2)
     structure, left = (numbers | better("scale_up.size")).split()
     assert [part.resource for part in structure] == ["scale_up.size"]
     assert left == numbers.parts
-    edited = numbers | parse("rank 3 compute x2")
+    edited = numbers | parse_change("rank 3 compute x2")
     assert edited.split() == (edited.parts, ())
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
-from experiments.scenario.language import GRAMMAR, parse
+from experiments.scenario.language import GRAMMAR, parse_change
 from experiments.scenario.words import matches, ranks_of, words_of
 from simulator.errors import WhatIfError
 
@@ -71,7 +71,7 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
 )
 def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
     with pytest.raises(WhatIfError, match=message) as caught:
-        parse(text)
+        parse_change(text)
     assert str(caught.value).endswith(f"; write {GRAMMAR}")
     assert "\n" not in str(caught.value)
 
@@ -96,14 +96,14 @@ def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
 )
 def test_what_touches_nothing_is_refused(base, text, message):
     with pytest.raises(WhatIfError, match=message) as caught:
-        parse(text).apply(base.scenario)
+        parse_change(text).apply(base.scenario)
     assert str(caught.value).startswith(f"what-if {text!r}: ")
 
 
 @given(st.text(alphabet="compute x05.drop\"'@=[]- and", max_size=30))
 def test_any_text_is_a_change_or_refused(text):
     with suppress(WhatIfError):
-        assert parse(text).parts
+        assert parse_change(text).parts
 
 
 def test_words_and_ranks_are_read_as_written():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, wild_networks
-from simulator.routing.graph import UNKNOWN, Links
+from simulator.routing.graph import UNKNOWN, LinkColumns
 from simulator.routing.hubs import cells, filled, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
 from simulator.routing.routes import graph_of
@@ -26,7 +26,7 @@ def found(network, hub, pairs, room=None):
     sent = messages(source, target, nodes)
     links = no_links(sent, graph)
     if room is not None:
-        links = Links(np.zeros(room, dtype=np.int32), links.used)
+        links = LinkColumns(np.zeros(room, dtype=np.int32), links.used)
     links = inside(sent, graph, cells(graph, hub), links)
     if hub.any():
         links = across(sent, graph, hubs(graph, hub), links)
@@ -100,7 +100,7 @@ def test_no_path_is_written_twice_where_there_is_little_room_for_them():
     links = inside(sent, graph, cells(graph, hub), no_links(sent, graph)._replace(link=SMALL))
     assert links.used[0] == sent.length.sum() > 4 * len(SMALL)
     before = int(links.used[0])
-    links = across(sent, graph, hubs(graph, hub), Links(links.link[:before], links.used))
+    links = across(sent, graph, hubs(graph, hub), LinkColumns(links.link[:before], links.used))
     assert links.used[0] == sent.length.sum() > 2 * before
 
 

@@ -19,7 +19,7 @@ from simulator.schedule import Plan
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import as_loaded, generate
-from traces.generate.kernel_times import Accelerator, KernelWork, roofline_time
+from traces.generate.kernel_times import KernelRates, KernelWork, roofline_time
 from traces.generate.layers import chunks
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
@@ -225,7 +225,7 @@ def test_megatron_hides_input_gradients_behind_weight_gradients():
 
 def test_a_faster_chip_shortens_the_step_by_as_much():
     run = Serving(phase="prefill", batch=4, context=2048)
-    twice = Accelerator(peak=2 * 989e12, memory_bandwidth=2 * 3.35e12)
+    twice = KernelRates(peak=2 * 989e12, memory_bandwidth=2 * 3.35e12)
     one, other = (generated(LLAMA, Parallelism(), run, chip) for chip in (CHIP, twice))
     assert timeline(one).makespan == pytest.approx(2 * timeline(other).makespan)
 
@@ -338,8 +338,8 @@ def test_what_cannot_be_divided_is_refused(parallelism, run, told):
         lambda: training(precision="bf17"),
         lambda: Serving(phase="prefill", batch=3, context=8, micro_batches=2),
         lambda: Serving(phase="reading", batch=3, context=8),
-        lambda: Accelerator(peak=0.0, memory_bandwidth=1.0),
-        lambda: Accelerator(peak=1.0, memory_bandwidth=1.0, compute_efficiency=1.1),
+        lambda: KernelRates(peak=0.0, memory_bandwidth=1.0),
+        lambda: KernelRates(peak=1.0, memory_bandwidth=1.0, compute_efficiency=1.1),
         lambda: planned(LLAMA, Parallelism(), training(), launch=-1.0),
     ],
 )

@@ -12,7 +12,7 @@ from helpers.synthetic_jobs import generated
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
 from simulator.workload import What
-from traces.generate.kernel_times import Accelerator
+from traces.generate.kernel_times import KernelRates
 from traces.generate.model import parse_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.pipeline import SCHEDULES, Pipeline, SlotKind
@@ -31,7 +31,7 @@ gated: false
     source="square",
 )
 """A head and scores that cost nothing beside its layers: stages are equal, and F = I = W."""
-ARITHMETIC = Accelerator(peak=1e15, memory_bandwidth=1e30, compute_efficiency=1.0)
+ARITHMETIC = KernelRates(peak=1e15, memory_bandwidth=1e30, compute_efficiency=1.0)
 CLOSE = 1e-4
 """More than head and scores of SQUARE are of a layer: 1 / 12h and s / 6h for one token, s = 1."""
 

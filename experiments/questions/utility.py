@@ -38,6 +38,7 @@ from simulator.analytic.bounds import least_step, longest_ways
 from simulator.analytic.contraction import PARTS
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 
 def most_utility(
@@ -80,6 +81,8 @@ def bounds(asked: Asked) -> dict[str, float]:
     }
 
 
+_TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
+"""How the resources of links are called in a sentence."""
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
 
@@ -254,12 +257,12 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_held_by(spent(base.timeline), found.spent, resource),
+        note=_limited_by(spent(base.timeline), found.spent, resource),
         engine=found.engine,
     )
 
 
-def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> str:
+def _limited_by(held: dict[str, float], now: dict[str, float], resource: str) -> str:
     """Say which tier that was no limit before holds calls back now; "" if none does.
 
     Twice the NICs' bandwidth buys less where PCIe cannot feed them.
@@ -270,7 +273,8 @@ def _held_by(held: dict[str, float], now: dict[str, float], resource: str) -> st
     if tier not in held or freed <= 0 or not others:
         return ""
     most = max(others, key=lambda one: others[one])
-    return f"then {most} holds" if others[most] > _SHIFTED * freed else ""
+    name = _TIER_NAMES.get(most, most)
+    return f"limited by {name}" if others[most] > _SHIFTED * freed else ""
 
 
 def without_effect(base: Baseline, resource: str, factor: float) -> str:

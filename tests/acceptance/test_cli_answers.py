@@ -179,7 +179,7 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
 @pytest.mark.parametrize("columns", [80, 100])
 def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
-    noted = tuple(replace(row, note=f"then {row.resource[:4]} holds") for row in report.utilities)
+    noted = tuple(replace(row, note=f"limited by {row.resource[:4]}") for row in report.utilities)
     print_utility(Console(width=columns), replace(report, utilities=noted))
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]

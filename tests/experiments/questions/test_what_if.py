@@ -300,7 +300,7 @@ def test_a_tier_that_begins_to_hold_back_is_named():
     report = utility(sample, "dgx-a100", resources=names, settings=Settings(nodes=2))
     notes = {row.resource: row.note for row in report.utilities}
     assert notes == {
-        "scale_out.bandwidth": "then pcie holds",
+        "scale_out.bandwidth": "limited by PCIe",
         "scale_up.bandwidth": "",
         "pcie.bandwidth": "",
     }

@@ -4,9 +4,9 @@ A hot loop is a function that ``numba.njit(cache=True)`` compiles for the types 
 with; Numba keeps the machine code beside the source, or in the user's cache directory. All that is
 here besides is that Numba, which takes a third of a second to import, is imported when a loop is
 first called, that the user is told when there is something to compile, and that what was kept and
-cannot be read is compiled anew. A module of loops that
-imports Numba itself would be plainer still, but it would have to be a second module beside each
-room that has loops: their named tuples and their callers are used where no loop is called.
+cannot be read is compiled anew. A module of loops that imports Numba itself would be plainer still,
+but it would have to be a second module beside each room that has loops: their named tuples and
+their callers are used where no loop is called.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
 does: after a change to ``heap.py`` or ``routing/graph.py`` run ``make clean`` or delete ``*.nbi``.
@@ -32,6 +32,12 @@ READ_ONLY = "read-only"
 _COMPILING = "compiling hot loops (first use after installation)"
 
 
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+"""Division by zero gives what C gives. Without Numba's reference counts, which a loop that takes
+named tuples of arrays would keep at every step, it is two to three times as fast; it must allocate
+nothing then: its results and scratch are arrays it is given, and Numba refuses another."""
+
+
 class HotLoop(Generic[P, R]):
     """A function that Numba compiles when it is first called."""
 
@@ -53,8 +59,7 @@ class HotLoop(Generic[P, R]):
         from numba import njit
 
         _report_compilation()
-        options: dict[str, Any] = {"error_model": "numpy", "fastmath": self.fastmath}
-        dispatcher: Any = njit(**options)(self.function)
+        dispatcher: Any = njit(**_OPTIONS, fastmath=self.fastmath)(self.function)
         try:
             dispatcher._cache = _kept_code(self.function)  # what cache=True does with Numba's own
         except RuntimeError:  # no directory that it could be kept in can be written

@@ -33,7 +33,7 @@ def jsonable(value: Any) -> Any:
 
     Examples
     --------
-    >>> plain({"ranks": (0, 1), "busbw": float("inf"), "file": Path("a.json")})
+    >>> jsonable({"ranks": (0, 1), "busbw": float("inf"), "file": Path("a.json")})
     {'ranks': [0, 1], 'busbw': None, 'file': 'a.json'}
     """
     if isinstance(value, float):

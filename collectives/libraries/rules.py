@@ -33,7 +33,7 @@ def parse_rule(text: str) -> Rule:
 
     Examples
     --------
-    >>> parse("all_gather[..64KiB]@tp=ring")
+    >>> parse_rule("all_gather[..64KiB]@tp=ring")
     Rule(kind='all_gather', algorithm='ring', least=0.0, most=65536.0, label='tp')
     """
     match = _RULE.fullmatch(text)

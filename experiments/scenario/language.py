@@ -58,7 +58,7 @@ def parse_change(text: str) -> Change:
 
     Examples
     --------
-    >>> len(parse("rank 3 compute x1.2 and scale_out.bandwidth = 400 Gbit/s").parts)
+    >>> len(parse_change("rank 3 compute x1.2 and scale_out.bandwidth = 400 Gbit/s").parts)
     2
     """
     try:

@@ -104,7 +104,7 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
     ...     model=load_model("llama-3.1-8b"),
     ...     parallelism=Parallelism(tp=4, dp=2),
     ...     run=Training(micro_batch=1, global_batch=8, sequence=4096),
-    ...     accelerator=Accelerator(peak=989e12, memory_bandwidth=3.35e12),
+    ...     accelerator=KernelRates(peak=989e12, memory_bandwidth=3.35e12),
     ... )
     >>> workload, volumes = generate(plan)
     >>> workload.job_ranks, sorted({group.label for group in workload.groups})

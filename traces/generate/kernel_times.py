@@ -39,7 +39,7 @@ class KernelRates:
 
     Examples
     --------
-    >>> Accelerator(peak=989e12, memory_bandwidth=3.35e12).compute_efficiency
+    >>> KernelRates(peak=989e12, memory_bandwidth=3.35e12).compute_efficiency
     0.8
     """
 
@@ -74,7 +74,7 @@ def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
 
     Examples
     --------
-    >>> chip = Accelerator(peak=100e12, memory_bandwidth=1e12, compute_efficiency=0.5)
+    >>> chip = KernelRates(peak=100e12, memory_bandwidth=1e12, compute_efficiency=0.5)
     >>> roofline_time(KernelWork(flops=1e12, traffic=1e9), chip)
     0.02
     """

@@ -72,7 +72,7 @@ class GenerationPlan:
     ...     model=load_model("llama-3.1-8b"),
     ...     parallelism=Parallelism(tp=4, dp=2),
     ...     run=Training(micro_batch=1, global_batch=8, sequence=4096),
-    ...     accelerator=Accelerator(peak=989e12, memory_bandwidth=3.35e12),
+    ...     accelerator=KernelRates(peak=989e12, memory_bandwidth=3.35e12),
     ... )
     >>> print(plan)
     llama-3.1-8b tp4-dp2

@@ -19,7 +19,7 @@ from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
 from experiments.questions.utility import most_utility, utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
-from experiments.scenario.language import parse_rule as what_if
+from experiments.scenario.language import parse_change as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import AUTO, Scenario
 from helpers.calls import stacked

@@ -98,7 +98,7 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
 
     Examples
     --------
-    >>> from traces.generate.kernel_times import Accelerator
+    >>> from traces.generate.kernel_times import KernelRates
     >>> from traces.generate.model import load_model
     >>> plan = GenerationPlan(
     ...     model=load_model("llama-3.1-8b"),

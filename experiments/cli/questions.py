@@ -349,6 +349,9 @@ def metrics(
     replicate: Replicate = False,
     slow_down: SlowDown = "",
     fold: Fold = None,
+    windows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tell traffic in N parts of the step (JSON).")
+    ] = 10,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compute a step's metrics as measured and as simulated, and check a package's card."""
@@ -357,5 +360,5 @@ def metrics(
 
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        report = ask(trace, cluster, windows=windows, settings=settings, watch=watch)
     show(report, output)

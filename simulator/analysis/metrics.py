@@ -6,6 +6,7 @@ and bandwidths are in :mod:`collectives.traffic`, phases of serving in
 of one another: their functions stand first.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -237,6 +238,67 @@ def load_imbalance(run: RunTimes) -> float | None:
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
 
+def load_imbalance_ratio(run: RunTimes) -> float | None:
+    """Greatest over least time that a kernel runs on a rank, kernels of calls included.
+
+    1 is balanced. Of CCL-Bench (arXiv 2605.06544) ``load_imbalance_ratio``. A kernel of a
+    collective waits for others, which evens out what :func:`load_imbalance` shows. None of a single
+    rank, and where a rank runs no kernel.
+    """
+    active = [length(_spans(run, ops)) for ops in _device_ops(run)]
+    return max(active) / min(active) if len(active) > 1 and min(active) > 0 else None
+
+
+def straggler_delay(run: RunTimes) -> float | None:
+    """How much later the last rank is done with its calls than the first (0 to 1).
+
+    Of CCL-Bench (arXiv 2605.06544) ``straggler``: the time between the first and the last rank's
+    end of its last call, over that from the first start of any call to the last end. None where
+    fewer than two ranks communicate.
+    """
+    workload = run.workload
+    calls = [ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run)]
+    windows = [(run.start[ops].min(), run.end[ops].max()) for ops in calls if len(ops)]
+    if len(windows) < 2:
+        return None
+    ends = [end for _, end in windows]
+    whole = max(ends) - min(start for start, _ in windows)
+    return float((max(ends) - min(ends)) / whole) if whole > 0 else 0.0
+
+
+def communication_time(run: RunTimes) -> float:
+    """Mean over ranks of the time in which a call of the rank is under way, waiting included (s).
+
+    Of CCL-Bench (arXiv 2605.06544) ``total_communication_time``.
+    """
+    workload = run.workload
+    calls = (ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run))
+    seconds = [length(_spans(run, ops)) for ops in calls]
+    return float(np.mean(seconds)) if seconds else 0.0
+
+
+_EXPERTS = re.compile(
+    r"moe|expert|grouped_?gemm|gating|(?<![a-z])(?:router|routing|topk|deep_?ep)"
+    r"|(?<![a-z])(?:dispatch|combine)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Words in the names of kernels that route tokens, exchange them, or compute experts."""
+
+
+def experts_share(run: RunTimes) -> float | None:
+    """Share of the time of all kernels, those of calls included, spent on experts (0 to 1).
+
+    By the kernels' names. Of CCL-Bench (arXiv 2605.06544) ``moe_fraction``, whose words are nearly
+    the same. None without kernels.
+    """
+    workload = run.workload
+    ops = np.concatenate([np.empty(0, dtype=np.int64), *_device_ops(run)])
+    lasting = run.end[ops] - run.start[ops]
+    routed = [number for number, name in enumerate(workload.names) if _EXPERTS.search(name)]
+    total = float(lasting.sum())
+    return float(lasting[np.isin(workload.name[ops], routed)].sum()) / total if total > 0 else None
+
+
 def straggler(run: RunTimes) -> Straggler | None:
     """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
 
@@ -293,6 +355,23 @@ def _kernels(run: RunTimes) -> NDArray[np.int64]:
     if STEP_BEFORE in workload.names:
         mine &= workload.name != workload.names.index(STEP_BEFORE)
     return np.flatnonzero(mine)
+
+
+def _ops_by_rank(run: RunTimes) -> list[NDArray[np.int64]]:
+    return [run.workload.ops_of(rank) for rank in run.workload.ranks]
+
+
+def _device_ops(run: RunTimes) -> list[NDArray[np.int64]]:
+    """Kernels of each rank: those of its own, and those of calls where it has others."""
+    workload, kernels = run.workload, _kernels(run)
+    computes = np.zeros(len(workload), dtype=np.bool_)
+    computes[kernels] = True
+    every = []
+    for ops in _ops_by_rank(run):
+        what = workload.what[ops]
+        by_device = bool((computes[ops]).any() or (what == What.COPY).any())
+        every.append(ops[computes[ops] | (by_device & (what >= What.COLLECTIVE))])
+    return every
 
 
 def _share_of_step(run: RunTimes, seconds: list[float]) -> float:

@@ -279,12 +279,10 @@ class EventReading:
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
-        recorded = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        every = [event.args or _NO_ARGS for event, _, _ in picked]
         self.device.extend(
-            blocks=[
-                blocks if isinstance(blocks, (int, float)) and blocks >= 0 else nan
-                for blocks in recorded
-            ]
+            blocks=[_counted(args.blocks) for args in every],
+            moved=[_counted(args.moved) for args in every],
         )
 
     def _add_rows(
@@ -344,6 +342,11 @@ def _seconds(span: SpanNs, first: int) -> tuple[float, float]:
 def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
     start = nanoseconds(event.ts, raw, "ts")
     return start, start + int(durations_ns([event.dur], [raw])[0])
+
+
+def _counted(value: LooseNumber) -> float:
+    """Return what a profiler counted; NaN where it is no number, or one that cannot be."""
+    return value if isinstance(value, (int, float)) and value >= 0 else nan
 
 
 def _present(value: LooseNumber, which: str) -> int | None:

@@ -22,6 +22,7 @@ from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
 from traces.profiler.comms import Enclosing
+from traces.profiler.counters import counters
 from traces.profiler.device import add_device_ops, split_messages
 from traces.profiler.host import (
     add_host_ops,
@@ -119,25 +120,13 @@ def link_job(
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
-        sm_coverage=_sm_coverage(job, windows),
+        counters=counters(job, windows),
         phases=tuple(
             phase
             for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
             for phase in rank_phases(rank, window, float(shift))
         ),
     )
-
-
-def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
-    """Mean of ``min(1, blocks per multiprocessor)`` over the time of kernels that tell it."""
-    busy = covered = 0.0
-    for rank, window in zip(job.ranks, windows, strict=True):
-        device, rows = rank.device, window.device
-        known = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
-        time = device.end[known] - device.start[known]
-        busy += float(time.sum())
-        covered += float((time * np.minimum(1.0, device.blocks[known])).sum())
-    return covered / busy if busy else float("nan")
 
 
 def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:

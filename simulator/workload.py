@@ -149,6 +149,8 @@ class Call:
         Row of the table; -1 of a call by itself.
     sequence
         Number of the call among those of its group, as the trace counts.
+    eager
+        Whether it is a message that does not wait for its receiver.
 
     Examples
     --------
@@ -163,6 +165,7 @@ class Call:
     transfer: float = math.nan
     index: int = -1
     sequence: int = 0
+    eager: bool = False
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
@@ -177,7 +180,9 @@ class Calls:
     ``transfer`` is the measured time from the last member's arrival to the end, NaN if the trace
     does not tell. ``factor`` multiplies what the network model says the call costs (1: the model
     as it is). ``late`` is how long after the last member in the workload the members that are
-    not in it arrive.
+    not in it arrive. ``eager`` marks messages that do not wait for their receiver: they move from
+    their sender's arrival on, and the receiver is done when it and the message are there. The
+    others are rendezvous, as all collectives are.
     """
 
     kind: NDArray[np.uint8]
@@ -188,6 +193,7 @@ class Calls:
     transfer: Floats
     factor: Floats
     late: Floats
+    eager: NDArray[np.bool_]
 
     def __repr__(self) -> str:
         """Say it in one line: columns are no description."""
@@ -195,6 +201,14 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def taken(self, rows: NDArray[np.integer]) -> "Calls":
+        """Return some of the calls, or some several times, in the order of ``rows``."""
+        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
+        return Calls(
+            dtype=tuple(self.dtype[row] for row in rows.tolist()),
+            **{name: getattr(self, name)[rows] for name in columns},
+        )
 
     @staticmethod
     def empty() -> "Calls":
@@ -213,6 +227,7 @@ class Calls:
             transfer=np.array([row.transfer for row in rows], dtype=np.float64),
             factor=np.ones(len(rows)),
             late=np.zeros(len(rows)),
+            eager=np.array([row.eager for row in rows], dtype=np.bool_),
         )
 
 
@@ -230,6 +245,8 @@ class CallRow:
     dtype: str = ""
     transfer: float = float("nan")
     """Measured time from the last arrival to the end (s), NaN if unknown."""
+    eager: bool = False
+    """Of a message: it does not wait for its receiver."""
 
     def __post_init__(self) -> None:
         if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
@@ -392,6 +409,11 @@ class Workload:
         return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)
 
     @cached_property
+    def unawaited(self) -> NDArray[np.bool_]:
+        """Which ops their call does not wait for, shape ``(ops,)``: :func:`unawaited`."""
+        return unawaited(self.what, self.call, self.calls.eager)
+
+    @cached_property
     def members(self) -> Ints:
         """How many ops of the workload take part in each call, shape ``(calls,)``."""
         joined = self.call[self.call >= 0]
@@ -421,6 +443,7 @@ class Workload:
             size=float(calls.size[index]),
             dtype=calls.dtype[index],
             transfer=float(calls.transfer[index]),
+            eager=bool(calls.eager[index]),
         )
 
     def ops(self) -> Iterator[Op]:
@@ -499,6 +522,8 @@ def _check_table_of_calls(calls: Calls, groups: int) -> None:
         wrong = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
         if len(wrong):
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (call {wrong[0]}) is out of range")
+    if len(calls.eager) != len(calls):
+        raise WorkloadError(f"column 'eager' of the calls does not have {len(calls)} rows")
 
 
 def _check_calls(workload: Workload) -> None:
@@ -513,6 +538,7 @@ def _check_calls(workload: Workload) -> None:
         op, call = int(ops[twice]), int(workload.call[ops[twice]])
         joined = f"{workload.op(op)} joins {workload.call_view(call)}"
         raise WorkloadError(f"{joined}, which its rank has joined already")
+    _check_eager(workload, ops)
     belongs = [
         index * workload.job_ranks + rank
         for index, group in enumerate(workload.groups)
@@ -526,11 +552,55 @@ def _check_calls(workload: Workload) -> None:
         raise WorkloadError(f"{joined}, to which its rank does not belong")
 
 
+def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
+    """Refuse eager calls that are no messages: a collective waits for all its members."""
+    calls = workload.calls
+    message = calls.kind == _ALL_KINDS.index("send_receive")
+    wrong = np.flatnonzero(calls.eager & ~message)
+    if len(wrong):
+        raise WorkloadError(f"{workload.call_view(int(wrong[0]))} is eager and no message")
+    both = ops[calls.eager[workload.call[ops]] & (workload.what[ops] == What.COLLECTIVE)]
+    if len(both):
+        call = workload.call_view(int(workload.call[both[0]]))
+        raise WorkloadError(f"{workload.op(int(both[0]))} neither sends nor receives {call}, eager")
+
+
 def _check_order(workload: Workload) -> None:
     cycle = find_cycle(workload.edges.offset, workload.edges.target)
     if cycle:
         ops = " -> ".join(str(workload.op(op)) for op in [*cycle, cycle[0]])
         raise WorkloadError(f"the edges make a cycle: {ops}")
+
+
+def unawaited(what: NDArray[np.uint8], call: Ints, eager: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the ops that their call does not wait for: receivers of eager messages.
+
+    Parameters
+    ----------
+    what, call
+        What each op is, and the call it is part of (-1: none), shape ``(ops,)``.
+    eager
+        Of each call.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(ops,)``. No receiver is marked whose sender is not among the ops: then nobody else
+        tells when the message was sent.
+
+    Examples
+    --------
+    >>> ends = np.array([What.SEND, What.RECEIVE], dtype=np.uint8)
+    >>> unawaited(ends, np.array([0, 0], dtype=np.int32), np.array([True])).tolist()
+    [False, True]
+    """
+    marked = np.zeros(len(what), dtype=np.bool_)
+    if eager.any():
+        receives = np.flatnonzero(what == What.RECEIVE)
+        sent = np.zeros(len(eager), dtype=np.bool_)
+        sent[call[what == What.SEND]] = True
+        marked[receives] = (eager & sent)[call[receives]]
+    return marked
 
 
 Index = NDArray[np.int64]

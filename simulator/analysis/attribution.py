@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.metrics import Intervals, length, union
+from simulator.analysis.metrics import Intervals, length, moves, union
 from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
 from simulator.workload import Floats, What
@@ -131,7 +131,8 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
         yield name, _spans(start[ops], end[ops])
     calls = mine[what >= What.COLLECTIVE]
     yield from _exposed(timeline, calls)
-    yield WAITING, _spans(start[calls], timeline.call_start[workload.call[calls]])
+    begun = np.maximum(start[calls], timeline.call_start[workload.call[calls]])
+    yield WAITING, _spans(start[calls], begun)
     host = mine[what == What.HOST]
     yield HOST, _spans(start[host], end[host])
     device = mine[what != What.HOST]
@@ -148,12 +149,12 @@ def _exposed(timeline: Timeline, ops: NDArray[np.int64]) -> Iterator[tuple[str, 
     """Spans in which a rank's calls move, by kind and group in order of their first call."""
     workload = timeline.workload
     calls = workload.call[ops]
-    begun = timeline.call_start[calls]
+    begun, over = moves(timeline, ops)
     key = workload.calls.group[calls].astype(np.int64) * 256 + workload.calls.kind[calls]
     for kind_and_group in dict.fromkeys(key[np.argsort(begun, kind="stable")].tolist()):
         mine = key == kind_and_group
         call = workload.call_view(int(calls[mine][0]))
-        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], timeline.end[ops[mine]])
+        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], over[mine])
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:

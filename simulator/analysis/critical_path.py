@@ -72,8 +72,9 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 def _backwards(timeline: Timeline) -> Iterator[Segment]:
     """Segments from the last to the first, some of no length."""
     workload = timeline.workload
-    left, arrived = _ops(timeline)
-    call, before = workload.call[left], timeline.released_by[arrived]
+    ended_with = _ended_with(timeline)
+    left, arrived = _ops(timeline, ended_with)
+    call, before = ended_with[left], timeline.released_by[arrived]
     launched = workload.what[before] == What.HOST
     rows = zip(
         workload.what[left].tolist(),
@@ -94,25 +95,37 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
             yield Segment(begun, over, _MOVING, op)
             yield Segment(start, begun, "absent ranks", last)
         else:
-            yield Segment(start, end, _BUSY[What(what)], op)
+            yield Segment(start, end, _BUSY.get(What(what), "drain"), op)
         reason = "not ready" if earlier < 0 else "launch" if by_host else "gap"
         yield Segment(released, start, reason, last)
 
 
-def _ops(timeline: Timeline) -> tuple[Ints, Ints]:
+def _ended_with(timeline: Timeline) -> Ints:
+    """Call with whose end each op ended, -1 of one without.
+
+    A receiver that comes to a message after that has come waits for nobody there.
+    """
+    workload = timeline.workload
+    call, receives = workload.call.copy(), np.flatnonzero(workload.unawaited)
+    came_late = timeline.start[receives] >= timeline.call_end[call[receives]]
+    call[receives[came_late]] = -1
+    return call
+
+
+def _ops(timeline: Timeline, ended_with: Ints) -> tuple[Ints, Ints]:
     """Ops on the path, from the last: each with the member whose arrival let its call begin.
 
     Of an op without a call that is itself.
     """
     rows = np.empty((2, len(timeline.end)), dtype=np.int32)
     left, arrived = rows
-    released = _Released(timeline.released_by, timeline.workload.call, timeline.call_released_by)
+    released = _Released(timeline.released_by, ended_with, timeline.call_released_by)
     count = _follow(int(np.argmax(timeline.end)), released, left, arrived)
     return left[:count], arrived[:count]
 
 
 class _Released(NamedTuple):
-    """What released each op; the call of each (-1: none); which member each call began with."""
+    """What released each op; the call whose end ended it (-1: none); who each call began with."""
 
     by: Ints
     call: Ints

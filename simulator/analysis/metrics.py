@@ -302,10 +302,11 @@ def experts_share(run: RunTimes) -> float | None:
 def straggler(run: RunTimes) -> Straggler | None:
     """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
 
-    Summed over the calls with at least two members in the run: from the first arrival to the last,
-    over from the first arrival to the end. It is CCL-Bench's (arXiv 2605.06544) relative lag of the
-    slowest member of a communication group, taken where members arrive, because they end
-    together. The rank is the one for which calls waited longest. None where no call has two.
+    Summed over the calls with at least two members in the run: from the first arrival to the last
+    (of an eager message, to the sender's), over from the first arrival to the end. It is
+    CCL-Bench's (arXiv 2605.06544) relative lag of the slowest member of a communication group,
+    taken where members arrive, because they end together. The rank is the one for which calls
+    waited longest. None where no call has two.
     """
     workload = run.workload
     ops = np.flatnonzero(workload.what >= What.COLLECTIVE)
@@ -316,11 +317,12 @@ def straggler(run: RunTimes) -> Straggler | None:
     if not of_many.any():
         return None
     last = np.full(len(workload.calls), -np.inf)
-    np.maximum.at(last, call, run.start[ops])
+    awaited = ~workload.unawaited[ops]
+    np.maximum.at(last, call[awaited], run.start[ops[awaited]])
     lag = np.where(of_many, last - first, 0.0)
     span = float((run.call_end - first)[of_many].sum())
     waited: dict[int, float] = defaultdict(float)
-    late = run.start[ops] == last[call]
+    late = awaited & (run.start[ops] == last[call])
     for rank, index in zip(workload.rank[ops[late]].tolist(), call[late].tolist(), strict=True):
         waited[rank] += float(lag[index])
     worst = max(waited, key=lambda rank: (waited[rank], -rank))
@@ -387,9 +389,9 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
     copies = _spans(run, mine[what == What.COPY])
     calls = mine[what >= What.COLLECTIVE]
     compute = united(kernels, copies)
-    begun = run.call_start[workload.call[calls]]
-    moving = union(begun, np.maximum(begun, run.end[calls]))
-    waiting = union(run.start[calls], begun)
+    begun, over = moves(run, calls)
+    moving = union(begun, over)
+    waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
     return RankTime(
         rank=rank,
         start=float(run.start[mine].min()),
@@ -400,6 +402,18 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
         exposed_waiting=_alone(waiting, compute),
         exposed_copy=_alone(copies, united(kernels, moving)),
     )
+
+
+def moves(run: RunTimes, ops: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When the calls of ops move for their ranks (s): from a call's start to the end of the op.
+
+    An eager message moves also before its receiver comes, and no longer if that comes after it.
+    """
+    workload = run.workload
+    call = workload.call[ops]
+    begun = run.call_start[call]
+    late = workload.unawaited[ops] & (run.start[ops] > run.call_end[call])
+    return begun, np.maximum(begun, np.where(late, run.call_end[call], run.end[ops]))
 
 
 def _spans(run: RunTimes, ops: NDArray[np.int64]) -> Intervals:

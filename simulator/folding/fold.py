@@ -263,7 +263,6 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
     groups, group = np.unique(table.group[calls], return_inverse=True)
     columns = ("what", "rank", "lane", "name", "duration", "ready")
     chosen = {name: getattr(workload, name)[ops] for name in columns}
-    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
     return replace(
         workload,
         **chosen,
@@ -277,12 +276,7 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
             target=number[edges.target[inside]].astype(np.int32),
             lag=edges.lag[inside],
         ),
-        calls=replace(
-            table,
-            **{name: getattr(table, name)[calls] for name in of_calls},
-            group=group.ravel().astype(np.int32),
-            dtype=tuple(table.dtype[index] for index in calls.tolist()),
-        ),
+        calls=replace(table.taken(calls), group=group.ravel().astype(np.int32)),
         groups=tuple(workload.groups[index] for index in groups.tolist()),
     )
 

@@ -184,6 +184,7 @@ def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
         transfer=np.full(total, np.nan),
         factor=np.ones(total),
         late=np.zeros(total),
+        eager=np.zeros(total, dtype=np.bool_),
     ), tuple(groups)
 
 

@@ -76,12 +76,20 @@ def assemble(
         group = groups.setdefault(Group(call.ranks, call.label), len(groups))
         transfer = ops.join(index, call)
         rows.append(
-            CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
+            CallRow(
+                call.kind,
+                group,
+                call.sequence,
+                call.size,
+                call.dtype,
+                transfer=transfer,
+                eager=call.eager,
+            )
         )
     names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
     return Workload(
-        what=np.array([op.what for op in every], dtype=np.uint8),
+        what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
         lane=lanes.column([op.lane for op in every]),
         name=names.column([op.name for op in every]),
@@ -107,6 +115,7 @@ class _Ops:
     """
 
     first: NDArray[np.int64]
+    what: NDArray[np.uint8]
     start: Floats
     end: Floats
     ready: Floats
@@ -123,18 +132,26 @@ class _Ops:
         end = np.array([op.end for op in every], dtype=np.float64) + shift
         given = [-np.inf if op.ready is None else op.ready for op in every]
         ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
-        return _Ops(first, start, end, ready, start.copy(), np.full(len(start), -1, np.int32))
+        what = np.array([op.what for op in every], dtype=np.uint8)
+        call = np.full(len(start), -1, np.int32)
+        return _Ops(first, what, start, end, ready, start.copy(), call)
 
     def join(self, index: int, call: MatchedCall) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).
 
         It is over when the first member ends; what the others need after that is their own
-        (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
+        (draining a ring, being scheduled), and kept as the ``duration`` of their ops. When an
+        eager message is over, :func:`simulator.timeline.measured` says.
         """
-        members = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
-        arrived = float(self.start[members].max())
-        transfer = max(0.0, float(self.end[members].min()) - arrived)
-        self.over[members] = arrived + transfer
+        members = np.array([self.first[at] + op for at, op in call.ops.items()], dtype=np.int64)
+        sends = self.what[members] == What.SEND
+        awaited = members[sends] if call.eager and sends.any() else members
+        arrived, over = float(self.start[awaited].max()), float(self.end[awaited].min())
+        for op in np.setdiff1d(members, awaited).tolist():
+            if self.start[op] < over:
+                over = float(self.end[op])
+        transfer = max(0.0, over - arrived)
+        self.over[members] = np.maximum(self.start[members], arrived + transfer)
         self.call[members] = index
         return transfer
 

@@ -103,7 +103,8 @@ def assemble(
 class _Ops:
     """Columns of the ops of all ranks on one clock (s); those of a rank begin at its ``first``.
 
-    ``over`` is when an op's own time begins: at its start, or when its call is over.
+    ``over`` is when an op's own time begins: at its start, when what it follows has ended though it
+    was on the device before, or when its call is over.
     """
 
     first: NDArray[np.int64]
@@ -123,7 +124,9 @@ class _Ops:
         end = np.array([op.end for op in every], dtype=np.float64) + shift
         given = [-np.inf if op.ready is None else op.ready for op in every]
         ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
-        return _Ops(first, start, end, ready, start.copy(), np.full(len(start), -1, np.int32))
+        begun = [op.start if op.begun is None else op.begun for op in every]
+        over = np.array(begun, dtype=np.float64) + shift
+        return _Ops(first, start, end, ready, over, np.full(len(start), -1, np.int32))
 
     def join(self, index: int, call: MatchedCall) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).
@@ -132,7 +135,7 @@ class _Ops:
         (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
         """
         members = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
-        arrived = float(self.start[members].max())
+        arrived = float(self.over[members].max())
         transfer = max(0.0, float(self.end[members].min()) - arrived)
         self.over[members] = arrived + transfer
         self.call[members] = index

@@ -46,6 +46,10 @@ UNKNOWN = "unknown"
 _ALL_KINDS = (*KINDS, UNKNOWN)
 STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""
+IN_PART = "part of a kernel"
+"""Name of the op for what a kernel had done when one that overlaps it started: counted there."""
+UNEXPLAINED = "unexplained delay"
+"""Name of an op of no length, behind which a delay lies that nothing recorded explains."""
 
 
 def kind_named(text: str) -> str | None:

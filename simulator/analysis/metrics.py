@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timeline import RunTimes
-from simulator.workload import STEP_BEFORE, What
+from simulator.workload import IN_PART, STEP_BEFORE, What
 
 Intervals = NDArray[np.float64]
 """Disjoint intervals, sorted, shape ``(n, 2)``: start and end (s)."""
@@ -351,11 +351,11 @@ def dominant_kernel(run: RunTimes) -> DominantKernel | None:
 
 
 def _kernels(run: RunTimes) -> NDArray[np.int64]:
-    """Kernels that the step launched: not what a stream had left of the step before."""
+    """Kernels that the step launched, each once: not what a stream had left of the step before."""
     workload = run.workload
     mine = workload.what == What.COMPUTE
-    if STEP_BEFORE in workload.names:
-        mine &= workload.name != workload.names.index(STEP_BEFORE)
+    for name in {STEP_BEFORE, IN_PART}.intersection(workload.names):
+        mine &= workload.name != workload.names.index(name)
     return np.flatnonzero(mine)
 
 

@@ -10,7 +10,11 @@ from traces.core.loaded import Gap
 
 @dataclass(slots=True)
 class LocalOp:
-    """An op of one rank; times are seconds since the trace's epoch."""
+    """An op of one rank; times are seconds since the trace's epoch.
+
+    ``begun`` is when its own work could begin, if that was after its ``start``: until then it was
+    on the device already, but waited for what it follows.
+    """
 
     what: What
     lane: str
@@ -18,6 +22,7 @@ class LocalOp:
     start: float
     end: float
     ready: float | None = None
+    begun: float | None = None
 
 
 @dataclass(slots=True)

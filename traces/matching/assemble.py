@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
@@ -95,7 +95,8 @@ def assemble(
 class _Ops:
     """Columns of the ops of all ranks on one clock (s); those of a rank begin at its ``first``.
 
-    ``over`` is when an op's own time begins: at its start, or when its call is over.
+    ``over`` is when an op's own time begins: at its start, when what it follows has ended though it
+    was on the device before, or when its call is over.
     """
 
     first: NDArray[np.int64]
@@ -116,9 +117,10 @@ class _Ops:
         end = np.array([op.end for op in every], dtype=np.float64) + shift
         given = [-np.inf if op.ready is None else op.ready for op in every]
         ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
+        begun = [op.start if op.begun is None else op.begun for op in every]
+        over = np.array(begun, dtype=np.float64) + shift
         what = np.array([op.what for op in every], dtype=np.uint8)
-        call = np.full(len(start), -1, np.int32)
-        return _Ops(first, what, start, end, ready, start.copy(), call)
+        return _Ops(first, what, start, end, ready, over, np.full(len(start), -1, np.int32))
 
     def join(self, index: int, call: MatchedCall, graphs: Sequence[RankGraph]) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.workload import What
-from traces.core.events import RankTrace
+from traces.core.events import Floats, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
@@ -165,22 +165,27 @@ class _LaneBuilder:
 
 
 def launch_cuts(trace: RankTrace, launches: Launches, cuts: dict[int, list[Cut]]) -> None:
-    """Cut each thread where it launches."""
-    _cut_at_start(trace, launches.host.tolist(), cuts)
+    """Cut each thread where its launches reach the device: as they begin, or end if held up."""
+    rows = launches.host
+    held = np.isin(rows, list(launches.held))
+    _cut(trace, rows[~held].tolist(), trace.host.start, cuts)
+    _cut(trace, rows[held].tolist(), trace.host.end, cuts)
 
 
 def queue_cuts(
     trace: RankTrace, works: Iterable[HostCollective], cuts: dict[int, list[Cut]]
 ) -> None:
     """Cut each thread where it queues a host collective."""
-    _cut_at_start(trace, [work.call for work in works if work.call is not None], cuts)
+    rows = [work.call for work in works if work.call is not None]
+    _cut(trace, rows, trace.host.start, cuts)
 
 
-def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
+def _cut(trace: RankTrace, rows: Iterable[int], at: Floats, cuts: dict[int, list[Cut]]) -> None:
+    """Cut at times that ``at`` has for each row of the host (s)."""
     host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
-    columns = (called, host.thread[called], host.name[called], host.start[called])
-    for row, thread, number, start in zip(*(column.tolist() for column in columns), strict=True):
-        cut = Cut(start, start, trace.names[number], launch=row)
+    columns = (called, host.thread[called], host.name[called], at[called])
+    for row, thread, number, time in zip(*(column.tolist() for column in columns), strict=True):
+        cut = Cut(time, time, trace.names[number], launch=row)
         cuts.setdefault(thread, []).append(cut)
 
 

@@ -50,6 +50,8 @@ IN_PART = "part of a kernel"
 """Name of the op for what a kernel had done when one that overlaps it started: counted there."""
 UNEXPLAINED = "unexplained delay"
 """Name of an op of no length, behind which a delay lies that nothing recorded explains."""
+UNEXPLAINED_HOST = "unexplained host"
+"""Name of a host op in which the trace shows nothing at work: it lasts as long on any host."""
 
 
 def kind_named(text: str) -> str | None:
@@ -406,6 +408,19 @@ class Workload:
     def _of_ranks(self) -> list[NDArray[np.intp]]:
         order = np.argsort(self.rank, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.rank[order])) + 1)
+
+    @cached_property
+    def part(self) -> NDArray[np.uint8]:
+        """The part of time that each op's duration belongs to, shape ``(ops,)``: what the op is.
+
+        ``COLLECTIVE`` stands for time that no resource scales: what a rank needs after a call, and
+        host time in which nothing is at work (:data:`UNEXPLAINED_HOST`).
+        """
+        kinds = np.minimum(self.what, np.uint8(What.COLLECTIVE))
+        if UNEXPLAINED_HOST in self.names:
+            silent = self.name == self.names.index(UNEXPLAINED_HOST)
+            kinds[silent & (self.what == What.HOST)] = What.COLLECTIVE
+        return kinds
 
     @cached_property
     def predecessors(self) -> Ints:

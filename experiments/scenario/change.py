@@ -70,18 +70,19 @@ class Scaled:
         WhatIfError
             With the word.
         """
-        if self.word and not (scenario.workload.what == self.part).any():
+        if self.word and not (scenario.workload.part == self.part).any():
             raise WhatIfError(f"there are no ops to count as {self.word!r} in this step")
 
     def apply(self, scenario: Scenario) -> Changed:
         """Return the scenario with the ops as long as that; errors as of ``check``."""
         self.check(scenario)
         workload, edges = scenario.workload, scenario.workload.edges
-        ops = workload.what == self.part
+        ops = workload.part == self.part
         lasting = workload.duration * self.times / self.over
         after = replace(workload, duration=np.where(ops, lasting, workload.duration))
         if self.part == What.HOST:
-            lag = np.where(ops[edges.source], edges.lag * self.times / self.over, edges.lag)
+            on_host = workload.what[edges.source] == What.HOST
+            lag = np.where(on_host, edges.lag * self.times / self.over, edges.lag)
             after = replace(after, edges=replace(edges, lag=lag))
         return Changed(replace(scenario, workload=after), say_ops(workload, ops))
 

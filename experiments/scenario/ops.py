@@ -47,7 +47,8 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
         note = say_ops(workload, ops)
         workload = durations_scaled(workload, ops, factor)
         if name.is_one_of("host"):
-            launches = ops[workload.edges.source]
+            launches = (workload.what == What.HOST)[workload.edges.source]
+            launches &= _on(workload, ranks)[workload.edges.source]
             workload = lags_scaled(workload, launches, factor)
         return Changed(replace(scenario, workload=workload), note)
 
@@ -144,7 +145,7 @@ def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> C
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
     """Find the ops that a word or a pattern names: the device's, the host's if there are none."""
     if name.is_one_of(*OPS):
-        found = workload.what == OPS[name.text]
+        found = workload.part == OPS[name.text]
         if not found.any():
             raise WhatIfError(f"there are no ops to count as {name.text!r} in this step")
     else:

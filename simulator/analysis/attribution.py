@@ -11,7 +11,7 @@ from simulator.analysis.critical_path import Segment
 from simulator.analysis.metrics import Intervals, length, moves, union
 from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
-from simulator.workload import Floats, What
+from simulator.workload import UNEXPLAINED_HOST, Floats, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 
     In this order: kernels, copies, ``exposed`` communication by kind and group (a call of the rank
     moves and nothing computes; of several the kind and group that came first), waiting in a call
-    for other ranks, the host at work, launches on their way, before its first op and after its
-    last, and ``idle``, where its device and host wait for something else.
+    for other ranks, the host at work, launches on their way, host threads on which nothing is seen
+    at work, before its first op and after its last, and ``idle``, where its device and host wait
+    for something else.
     """
     parts: dict[str, float] = {}
     covered = np.empty((0, 2))
@@ -133,12 +134,14 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     yield from _exposed(timeline, calls)
     begun = np.maximum(start[calls], timeline.call_start[workload.call[calls]])
     yield WAITING, _spans(start[calls], begun)
-    host = mine[what == What.HOST]
+    host = mine[workload.part[mine] == What.HOST]
     yield HOST, _spans(start[host], end[host])
     device = mine[what != What.HOST]
     launch = timeline.released_by[device]
     launched = (launch >= 0) & (workload.what[launch] == What.HOST)
     yield LAUNCH, _spans(end[launch[launched]], start[device[launched]])
+    silent = mine[(what == What.HOST) & (workload.part[mine] != What.HOST)]
+    yield UNEXPLAINED_HOST, _spans(start[silent], end[silent])
     first, last, makespan = start[mine].min(), end[mine].max(), timeline.makespan
     yield BEFORE, np.array([[0.0, first]])
     yield AFTER, np.array([[last, makespan]])

@@ -130,9 +130,9 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     weight: list[Floats] = [np.zeros((len(one), 1 + len(parts))) for one in source]
     host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
-    weight[0][np.arange(len(of)), column[workload.what[of]]] += workload.duration[of]
+    weight[0][np.arange(len(of)), column[workload.part[of]]] += workload.duration[of]
     weight[1][:, 0] = workload.calls.late[workload.call[member]]
-    weight[2][np.arange(len(leaf)), column[workload.what[leaf]]] = workload.duration[leaf]
+    weight[2][np.arange(len(leaf)), column[workload.part[leaf]]] = workload.duration[leaf]
     weight[3][:, 0] = workload.ready[first]
     return _Web(
         np.concatenate(source).astype(np.int32),

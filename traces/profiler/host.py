@@ -3,7 +3,8 @@
 A thread is cut where it launches, where it waits for the device, and where it hands over to
 another thread or takes over from one (forward to autograd and back, a worker that carries out
 gloo's collectives). Between two cuts lies one op with its measured length: host time is part of
-the program.
+the program. Only long silences are ops of their own (:mod:`traces.profiler.host_silence`): nothing
+says that the host was at work.
 """
 
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.workload import What
+from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.events import Floats, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
+from traces.profiler.host_silence import Silences, unexplained_silences
 from traces.profiler.host_waits import Handover, HostWait
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window
@@ -63,6 +65,7 @@ def add_host_ops(
     thread has got as far.
     """
     lanes = HostLanes()
+    quiet = unexplained_silences(trace, window)
     graph.left_out = [trace.threads[known] for known in cuts if known != main and not cuts[known]]
     for thread in sorted(known for known in cuts if known != main and cuts[known]):
         _begin_with_main(trace, window, thread, main, cuts)
@@ -73,7 +76,8 @@ def add_host_ops(
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        _LaneBuilder(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
+        builder = _LaneBuilder(graph, lanes, _Events(enclosing, quiet), thread, label)
+        builder.build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:
@@ -94,13 +98,21 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Events:
+    """What the events of a rank's threads say: what they are inside of, and when there is none."""
+
+    enclosing: Enclosing
+    silences: Silences
+
+
 class _LaneBuilder:
     """Builds one thread's chain of ops from left to right."""
 
     def __init__(
-        self, graph: RankGraph, lanes: HostLanes, enclosing: Enclosing, thread: int, label: str
+        self, graph: RankGraph, lanes: HostLanes, events: "_Events", thread: int, label: str
     ) -> None:
-        self._graph, self._lanes, self._enclosing = graph, lanes, enclosing
+        self._graph, self._lanes, self._events = graph, lanes, events
         self._thread, self._label = thread, label
         self._cursor = 0.0
         self._last: int | None = None
@@ -148,7 +160,16 @@ class _LaneBuilder:
         return LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
 
     def _host(self, until: float, name: str) -> int:
-        inside = self._enclosing.operator(self._thread, until)
+        """Add the host's time until then; what is silent of it by itself. Returns the last op."""
+        for begun, over in self._events.silences.within(self._thread, self._cursor, until):
+            if begun > self._cursor:
+                self._at_work(begun, name)
+            self._chain(LocalOp(What.HOST, self._label, UNEXPLAINED_HOST, begun, over))
+            self._cursor = over
+        return self._at_work(until, name)
+
+    def _at_work(self, until: float, name: str) -> int:
+        inside = self._events.enclosing.operator(self._thread, until)
         what = inside or name or "host"
         op = self._chain(LocalOp(What.HOST, self._label, what, self._cursor, until))
         self._cursor = until

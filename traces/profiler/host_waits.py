@@ -293,11 +293,14 @@ SILENT = 100e-6
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
     """Find stretches in which a thread neither begins nor ends an operator or runtime call.
 
+    So do the program's own ranges (``Optimizer.step``): they begin where Python has got that far.
+    Those of communication do not count, for a worker waits inside them.
     A thread is silent, too, before its first event and after its last. It is not while it works
     inside an operator, however long: see :func:`_at_work`.
     """
     host = trace.host
-    rows = window.host[host.kind[window.host] != HostKind.ANNOTATION]
+    waiting = (host.kind == HostKind.ANNOTATION) & (host.comm >= 0)
+    rows = window.host[~waiting[window.host]]
     for thread in np.unique(host.thread[rows]).tolist():
         mine = rows[host.thread[rows] == thread]
         sounds = np.unique(np.concatenate([host.start[mine], host.end[mine]]))

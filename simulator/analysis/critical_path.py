@@ -72,7 +72,8 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 def _backwards(timeline: Timeline) -> Iterator[Segment]:
     """Segments from the last to the first, some of no length."""
     workload = timeline.workload
-    left, arrived = _ops(timeline)
+    released = Released(timeline.released_by, workload.call, timeline.call_released_by)
+    left, arrived = ops_on_path(timeline.end, released)
     call, before = workload.call[left], timeline.released_by[arrived]
     launched = workload.what[before] == What.HOST
     rows = zip(
@@ -99,19 +100,7 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
         yield Segment(released, start, reason, last)
 
 
-def _ops(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Ops on the path, from the last: each with the member whose arrival let its call begin.
-
-    Of an op without a call that is itself.
-    """
-    rows = np.empty((2, len(timeline.end)), dtype=np.int32)
-    left, arrived = rows
-    released = _Released(timeline.released_by, timeline.workload.call, timeline.call_released_by)
-    count = _follow(int(np.argmax(timeline.end)), released, left, arrived)
-    return left[:count], arrived[:count]
-
-
-class _Released(NamedTuple):
+class Released(NamedTuple):
     """What released each op; the call of each (-1: none); which member each call began with."""
 
     by: Ints
@@ -119,8 +108,18 @@ class _Released(NamedTuple):
     last: Ints
 
 
+def ops_on_path(end: Floats, released: Released) -> tuple[Ints, Ints]:
+    """Ops on the path, from the last: each with the member whose arrival let its call begin.
+
+    Of an op without a call that is itself. ``end`` is when each op ends (s).
+    """
+    left, arrived = np.empty((2, len(end)), dtype=np.int32)
+    count = _follow(int(np.argmax(end)), released, left, arrived)
+    return left[:count], arrived[:count]
+
+
 @hot_loop
-def _follow(op: int, released: _Released, left: Ints, arrived: Ints) -> int:
+def _follow(op: int, released: Released, left: Ints, arrived: Ints) -> int:
     """Fill two columns from an op back to one that nothing released; return how long they are."""
     count = 0
     while op >= 0:

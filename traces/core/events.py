@@ -146,6 +146,25 @@ class ProfilerStep:
     end: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleEvents:
+    """Calls of modules, columns ``(calls,)``, and arrows from forward to backward operators.
+
+    ``thread`` and ``forward_thread`` and ``backward_thread`` are indices into
+    ``RankTrace.threads``; an arrow leads from the start of an operator (``forward``) to the start
+    of the one that autograd runs for it (``backward``). Times as of the other events (s).
+    """
+
+    thread: Ints
+    name: tuple[str, ...]
+    start: Floats
+    end: Floats
+    forward_thread: Ints
+    forward: Floats
+    backward_thread: Ints
+    backward: Floats
+
+
 @dataclass(frozen=True, eq=False)
 class RankTrace:
     """What one rank's file says.
@@ -172,6 +191,8 @@ class RankTrace:
         What the indices in the columns stand for.
     unused
         Events by category that carry nothing a replay needs.
+    modules
+        What names parts of the program besides annotations; None where nothing does.
     """
 
     file: Path
@@ -191,6 +212,7 @@ class RankTrace:
     streams: tuple[str, ...]
     unused: Mapping[str, int]
     accelerator: str = ""
+    modules: ModuleEvents | None = None
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"

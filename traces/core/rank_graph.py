@@ -10,7 +10,10 @@ from traces.core.loaded import Gap
 
 @dataclass(slots=True)
 class LocalOp:
-    """An op of one rank; times are seconds since the trace's epoch."""
+    """An op of one rank; times are seconds since the trace's epoch.
+
+    ``module`` names the layer or range of the program it belongs to, "" where that is not known.
+    """
 
     what: What
     lane: str
@@ -18,6 +21,7 @@ class LocalOp:
     start: float
     end: float
     ready: float | None = None
+    module: str = ""
 
 
 @dataclass(slots=True)

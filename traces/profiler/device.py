@@ -235,7 +235,7 @@ def split_messages(graph: RankGraph) -> None:
         model = graph.ops[op]
         for call in calls:
             times = (model.start, model.end, model.ready)
-            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times))
+            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times, model.module))
             graph.collectives[twin] = call
             twins.setdefault(op, []).append(twin)
     graph.edges += [

@@ -342,6 +342,10 @@ class Workload:
     flops, traffic
         Floating-point operations and bytes from and to the accelerator's memory, NaN where not
         known; None where they are known of no op.
+    module, modules
+        The layer, module or range of the program that each op belongs to, as an index into
+        ``modules`` (-1: not known), and their names; None where it is known of no op. Nothing is
+        simulated by it.
 
     Raises
     ------
@@ -378,10 +382,13 @@ class Workload:
     notes: tuple[str, ...] = field(default=())
     flops: Floats | None = None
     traffic: Floats | None = None
+    module: Ints | None = None
+    modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_columns(self)
         _check_work(self)
+        _check_modules(self)
         _check_ranks(self)
         _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
@@ -512,6 +519,16 @@ def _check_work(workload: Workload) -> None:
         known = getattr(workload, name)
         if known is not None and (len(known) != length or np.any((known < 0) | np.isinf(known))):
             raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
+
+
+def _check_modules(workload: Workload) -> None:
+    module = workload.module
+    if module is None:
+        return
+    if len(module) != len(workload):
+        raise WorkloadError(f"column 'module' does not have {len(workload)} rows")
+    if len(module) and not (module.min() >= -1 and module.max() < len(workload.modules)):
+        raise WorkloadError(f"column 'module' points outside its table of {len(workload.modules)}")
 
 
 def _check_ranks(workload: Workload) -> None:

@@ -122,6 +122,10 @@ def _resource(value: str) -> str:
     return checked(check_resource, value)
 
 
+def _resource_or_none(value: str) -> str:
+    return _resource(value) if value else ""
+
+
 def _several(values: list[str] | None) -> list[str]:
     return [_resource(value) for value in values or ()]
 
@@ -236,6 +240,15 @@ Resources = Annotated[
         callback=_several,
         autocompletion=completed(_resources),
         help="Only this one; may be repeated.",
+    ),
+]
+Utility = Annotated[
+    str,
+    typer.Option(
+        callback=_resource_or_none,
+        autocompletion=completed(_resources),
+        help="Take apart what a better resource saves, by cause, module and rank.",
+        show_default="none",
     ),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]

@@ -27,6 +27,7 @@ from experiments.cli.options import (
     SlowDown,
     Step,
     Trace,
+    Utility,
     WhatIfs,
     Workers,
     check_factor,
@@ -308,8 +309,16 @@ def explain(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
-    perfetto: Perfetto = None,
     *,
+    utility: Utility = "",
+    factor: Annotated[
+        float,
+        typer.Option(
+            callback=check_factor, help="How many times as good, of --utility: 2 halves a latency."
+        ),
+    ] = 2.0,
+    perfetto: Perfetto = None,
+    figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "median",
@@ -322,16 +331,21 @@ def explain(
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put the step down to compute, communication, host and idle, by its critical path."""
+    """Put the step down to compute, communication, host and idle, by its critical path.
+
+    With --utility: what makes up the utility of a resource, in parts that add
+    up to it.
+    """
     from experiments.output.progress import watching
     from experiments.questions.explain import explain as ask
 
     check_perfetto(perfetto)
+    check_figure(figure)
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        report = ask(trace, cluster, utility=utility, factor=factor, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
-    show(report, output)
+    show(report, output, figure)
 
 
 def metrics(

@@ -20,6 +20,7 @@ from experiments.files import check_output, writing
 from experiments.questions.collective import CollectiveReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport
+from experiments.questions.explain import ExplainReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
 from experiments.questions.what_if import WhatIfReport
@@ -224,6 +225,58 @@ def _bars(bars: Sequence[_Bar], title: str) -> Figure:
         figure.suptitle(title, fontsize=8)
         figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
         return figure
+
+
+_MOST_PARTS = 12
+"""Parts that a figure shows; the rest is one bar."""
+
+
+def explained(report: ExplainReport) -> Figure:
+    """Draw what makes up a utility if one was taken apart, else the critical path's causes."""
+    if report.saved is not None:
+        parts = [
+            (" ".join(filter(None, (part.name or part.what, part.cause))), part.saved_s)
+            for part in report.saved["by_cause"]
+        ]
+        title = f": {report.saved['resource']} x{report.saved['factor']:g}"
+        return _signed_bars(parts, _title(report.base, title), "saved")
+    parts = [
+        (f"{part.what} {part.name}".strip(), part.seconds) for part in report.parts if part.seconds
+    ]
+    return _signed_bars(parts, _title(report.base, ": critical path"), "critical path")
+
+
+def _signed_bars(parts: Sequence[tuple[str, float]], title: str, what: str) -> Figure:
+    """Draw times (s) that add up to something below each other, the largest first."""
+    ordered = sorted(parts, key=lambda part: -abs(part[1]))
+    shown, rest = ordered[:_MOST_PARTS], ordered[_MOST_PARTS:]
+    if rest:
+        shown.append((f"{len(rest)} others", sum(seconds for _, seconds in rest)))
+    names = [fill(_short(name), _WRAP).replace("$", r"\$") for name, _ in shown]
+    with mpl.rc_context(_STYLE):
+        lines = sum(max(1, name.count("\n") + 1) for name in names) or 1
+        figure = Figure(figsize=(_COLUMN, 0.9 + 0.17 * lines), layout="constrained")
+        axes = figure.add_subplot()
+        scale, unit = _unit(max((abs(seconds) for _, seconds in shown), default=1.0))
+        values = [scale * seconds for _, seconds in shown]
+        colours = [_BLUE if value > 0 else _ORANGE for value in values]
+        axes.barh(range(len(shown)), values, color=colours, height=0.62)
+        axes.axvline(0, color=_GREY, lw=0.6)
+        axes.set_yticks(range(len(shown)), names, fontsize=_SMALL)
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(f"{what} [{unit}]")
+        axes.grid(visible=False, axis="y")
+        figure.suptitle(title, fontsize=8)
+        return figure
+
+
+_NAME = 60
+"""Characters of a kernel's name at a bar."""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME // 2]}…{name[-_NAME // 2 + 1 :]}"
 
 
 def collective(report: CollectiveReport) -> Figure:

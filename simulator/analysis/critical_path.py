@@ -11,7 +11,15 @@ import numpy as np
 
 from simulator.hot import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, UNEXPLAINED_HOST, Floats, Ints, What, by_appearance
+from simulator.workload import (
+    KINDS,
+    UNEXPLAINED_HOST,
+    Floats,
+    Ints,
+    What,
+    Workload,
+    by_appearance,
+)
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
@@ -80,9 +88,10 @@ def _told_apart(timeline: Timeline, segment: Segment) -> Segment:
 def _backwards(timeline: Timeline) -> Iterator[Segment]:
     """Segments from the last to the first, some of no length."""
     workload = timeline.workload
-    ended_with = _ended_with(timeline)
-    left, arrived = _ops(timeline, ended_with)
-    call, before = ended_with[left], timeline.released_by[arrived]
+    call = ended_with(workload, timeline.start, timeline.call_end)
+    released = Released(timeline.released_by, call, timeline.call_released_by)
+    left, arrived = ops_on_path(timeline.end, released)
+    call, before = call[left], timeline.released_by[arrived]
     launched = workload.what[before] == What.HOST
     rows = zip(
         workload.what[left].tolist(),
@@ -108,31 +117,19 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
         yield Segment(released, start, reason, last)
 
 
-def _ended_with(timeline: Timeline) -> Ints:
+def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:
     """Call with whose end each op ended, -1 of one without.
 
-    A receiver that comes to a message after that has come waits for nobody there.
+    A receiver that comes to a message after that has come waits for nobody there. ``start`` is when
+    each op starts, ``call_end`` when each call is over (s).
     """
-    workload = timeline.workload
     call, receives = workload.call.copy(), np.flatnonzero(workload.unawaited)
-    came_late = timeline.start[receives] >= timeline.call_end[call[receives]]
+    came_late = start[receives] >= call_end[call[receives]]
     call[receives[came_late]] = -1
     return call
 
 
-def _ops(timeline: Timeline, ended_with: Ints) -> tuple[Ints, Ints]:
-    """Ops on the path, from the last: each with the member whose arrival let its call begin.
-
-    Of an op without a call that is itself.
-    """
-    rows = np.empty((2, len(timeline.end)), dtype=np.int32)
-    left, arrived = rows
-    released = _Released(timeline.released_by, ended_with, timeline.call_released_by)
-    count = _follow(int(np.argmax(timeline.end)), released, left, arrived)
-    return left[:count], arrived[:count]
-
-
-class _Released(NamedTuple):
+class Released(NamedTuple):
     """What released each op; the call whose end ended it (-1: none); who each call began with."""
 
     by: Ints
@@ -140,8 +137,18 @@ class _Released(NamedTuple):
     last: Ints
 
 
+def ops_on_path(end: Floats, released: Released) -> tuple[Ints, Ints]:
+    """Ops on the path, from the last: each with the member whose arrival let its call begin.
+
+    Of an op without a call that is itself. ``end`` is when each op ends (s).
+    """
+    left, arrived = np.empty((2, len(end)), dtype=np.int32)
+    count = _follow(int(np.argmax(end)), released, left, arrived)
+    return left[:count], arrived[:count]
+
+
 @hot_loop
-def _follow(op: int, released: _Released, left: Ints, arrived: Ints) -> int:
+def _follow(op: int, released: Released, left: Ints, arrived: Ints) -> int:
     """Fill two columns from an op back to one that nothing released; return how long they are."""
     count = 0
     while op >= 0:

@@ -112,4 +112,5 @@ def _with_joints(
         edges=edges,
         flops=None if workload.flops is None else longer(workload.flops, unknown),
         traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
+        module=None if workload.module is None else longer(workload.module, workload.module[like]),
     )

@@ -270,6 +270,7 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
         measured_end=workload.measured_end[ops],
         flops=None if workload.flops is None else workload.flops[ops],
         traffic=None if workload.traffic is None else workload.traffic[ops],
+        module=None if workload.module is None else workload.module[ops],
         call=new_call[workload.call[ops]],
         edges=Edges(
             offset=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),

@@ -161,6 +161,25 @@ class ProfilerStep:
     end: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleEvents:
+    """Calls of modules, columns ``(calls,)``, and arrows from forward to backward operators.
+
+    ``thread`` and ``forward_thread`` and ``backward_thread`` are indices into
+    ``RankTrace.threads``; an arrow leads from the start of an operator (``forward``) to the start
+    of the one that autograd runs for it (``backward``). Times as of the other events (s).
+    """
+
+    thread: Ints
+    name: tuple[str, ...]
+    start: Floats
+    end: Floats
+    forward_thread: Ints
+    forward: Floats
+    backward_thread: Ints
+    backward: Floats
+
+
 @dataclass(frozen=True, eq=False)
 class RankTrace:
     """What one rank's file says.
@@ -191,6 +210,8 @@ class RankTrace:
         What the rank ran on, "" where the file does not tell.
     links
         Samples of counters of NVLink, sent and received.
+    modules
+        What names parts of the program besides annotations; None where nothing does.
     """
 
     file: Path
@@ -211,6 +232,7 @@ class RankTrace:
     unused: Mapping[str, int]
     accelerator: str = ""
     links: tuple[LinkSamples, ...] = ()
+    modules: ModuleEvents | None = None
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"

@@ -14,6 +14,7 @@ class LocalOp:
 
     ``begun`` is when its own work could begin, if that was after its ``start``: until then it was
     on the device already, but waited for what it follows.
+    ``module`` names the layer or range of the program it belongs to, "" where that is not known.
     """
 
     what: What
@@ -23,6 +24,7 @@ class LocalOp:
     end: float
     ready: float | None = None
     begun: float | None = None
+    module: str = ""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ from traces.core.calls import is_comm
 from traces.core.columns import EventRows, LaneLabels, ValueIndex
 from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
 from traces.kineto.comm import comm_record
+from traces.kineto.modules import CATEGORIES as MODULE_CATEGORIES
+from traces.kineto.modules import ModuleReading
 from traces.kineto.schema import (
     ABSENT,
     EventArgs,
@@ -166,6 +168,7 @@ class EventReading:
         self.streams = LaneLabels("device", "stream")
         self.comms: list[CommRecord] = []
         self.unused: Counter[str] = Counter()
+        self.modules = ModuleReading()
         self._steps: list[tuple[int, SpanNs]] = []
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
         self._uses = _Uses()
@@ -231,6 +234,8 @@ class EventReading:
             use = self._uses[event.cat] if event.ph == "X" else _UNUSED
             if use == _UNUSED:
                 unused.append(event.cat or _PHASES.get(event.ph, event.ph))
+                if event.cat in MODULE_CATEGORIES:
+                    self.modules.add(event, raw)
             elif use == _SYNC:
                 self._add_sync(event, raw)
             else:

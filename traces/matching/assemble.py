@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.clocks import offsets
 from traces.matching.match import MatchedCall
 from traces.matching.messages import EdgeColumns, handed_over, message_ends, received
@@ -72,6 +72,7 @@ def assemble(
         )
     names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
+    module, modules = _modules(every)
     return Workload(
         what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
@@ -88,7 +89,18 @@ def assemble(
         names=tuple(names.index),
         lanes=tuple(lanes.index),
         job_ranks=job_ranks,
+        module=module,
+        modules=modules,
     )
+
+
+def _modules(ops: Sequence[LocalOp]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
+    """Column and table of the modules that ops belong to; none where no op's is known."""
+    table = ValueIndex[str]()
+    table("")  # which becomes -1
+    column = table.column([op.module for op in ops]) - np.int32(1)
+    modules = tuple(table.index)[1:]
+    return (column, modules) if modules else (None, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

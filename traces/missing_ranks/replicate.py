@@ -222,6 +222,7 @@ def _assembled(
         measured_end=np.concatenate([workload.measured_end, unmeasured]),
         flops=None if workload.flops is None else workload.flops[rows],
         traffic=None if workload.traffic is None else workload.traffic[rows],
+        module=None if workload.module is None else workload.module[rows],
         edges=Edges.of(len(rows), *(np.concatenate(column) for column in (sources, targets, lags))),
         calls=calls,
         groups=groups,

@@ -314,8 +314,7 @@ def split_messages(graph: RankGraph) -> None:
     for op, calls in graph.together.items():
         model = graph.ops[op]
         for call in calls:
-            times = (model.start, model.end, model.ready)
-            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times))
+            twin = graph.add(replace(model, what=call.what))
             graph.collectives[twin] = call
             twins.setdefault(op, []).append(twin)
     graph.edges += [

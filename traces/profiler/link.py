@@ -41,6 +41,7 @@ from traces.profiler.host_collectives import (
 )
 from traces.profiler.host_waits import device_waits, handovers, polling_waits
 from traces.profiler.launches import pair, typical_latency
+from traces.profiler.modules import name_modules
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import Window, choose_step, rank_phases, step_window
@@ -73,6 +74,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     }
     add_queue_edges(trace, graph, works, lanes.launch_op)
     add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
+    name_modules(trace, ops, graph)
     split_messages(graph)
     return graph
 

@@ -24,6 +24,7 @@ from experiments.output.tables.parts import (
     shortened,
     unit_of,
 )
+from experiments.output.tables.saved import print_saved
 from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def _scaled(seconds: float | None, factor: float) -> str:
 def print_explain(console: Console, report: "ExplainReport") -> None:
     """Print what the step is spent on, what the ranks do, and the critical path."""
     print_head(console, "Explained", report.base)
+    if report.saved is not None:
+        print_saved(console, report.saved)
+        return
     totals: dict[str, float] = {}
     for part in report.parts:
         totals[part.what] = totals.get(part.what, 0.0) + part.seconds

@@ -52,6 +52,17 @@ Transfers = dict[int, list[Transfer]]
 """What each rank sends and receives in one step; every transfer stands in two rows."""
 
 
+def has_transfers(plan: Plan | None) -> bool:
+    """Whether a call is a list of transfers.
+
+    It is none if its plan is unknown, if all its steps are under way at once, or if the switches
+    add up.
+    """
+    if plan is None or plan.pipelined:
+        return False
+    return not any(step.in_network for step in plan.schedule.steps)
+
+
 def lay_transfers(
     plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
 ) -> list[Transfers]:

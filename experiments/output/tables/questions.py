@@ -39,21 +39,12 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
 def _utility_foot(report: "UtilityReport") -> str:
     """Say what the columns mean."""
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
-    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
-    foot += "certified without contention"
-    beyond = [row.resource for row in report.utilities if _is_beyond(row)]
-    if beyond:
-        foot += f" (there is some, and less of it with more {', '.join(beyond)})"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
+    foot += "".join(f"; at most: if {what}" for what in assumed)
     if any(row.interval_pct is not None for row in report.utilities):
         foot += "; ± 95 % of what steps and calls of the trace scatter by"
     return foot
-
-
-def _is_beyond(row: "Utility") -> bool:
-    """Whether a utility is printed above its bound: what goes of contention is no part of that."""
-    if row.utility_pct is None or row.bound_pct is None:
-        return False
-    return row.utility_pct > row.bound_pct and percent(row.utility_pct) != percent(row.bound_pct)
 
 
 def _sure(row: "Utility") -> str:

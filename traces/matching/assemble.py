@@ -80,7 +80,22 @@ def assemble(
         names=tuple(names.index),
         lanes=tuple(lanes.index),
         job_ranks=job_ranks,
+        library=_library(graphs),
     )
+
+
+_MODELLED = "gloo"
+"""The library that can be told by the names of its works, and has a model of its own."""
+
+
+def _library(graphs: Sequence[RankGraph]) -> str:
+    """Name the library that carried out all calls, "" where several did or nothing tells."""
+    carriers = {
+        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
+        for graph in graphs
+        for op in graph.collectives
+    }
+    return _MODELLED if carriers == {_MODELLED} else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

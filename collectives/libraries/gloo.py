@@ -32,8 +32,9 @@ takes ``N t + 2 L + (ceil(N / 2) - 1) max(0, 2 L - t)``.
 
 **All-gather and all-to-all post a send before the receive**, so among ranks that do not arrive
 within a latency of each other the last one's notice waits behind the first that it sends itself:
-one segment of an all-gather, one block of an all-to-all, during which nobody sends to it. Between
-two ranks an all-gather so takes 3/2 of the time of its bytes, an all-to-all twice.
+one segment of an all-gather, one block of an all-to-all. It is that far ahead of the others all
+the time, and done with sending before they are: between two ranks an all-gather takes 3/2 of the
+time of its bytes, an all-to-all twice. Ranks are taken to arrive like that, as hosts do.
 
 A message also wakes the thread that reads the sockets, and its worker: ``WAKE``.
 """
@@ -58,6 +59,8 @@ SEGMENT = 1 << 20
 """Most bytes of a segment: ``kMaxSegmentSize`` of gloo/allreduce.h."""
 _IN_FLIGHT = 2
 """Segments under way at all times, and the fewest of a block (same file)."""
+_MANY = 64
+"""Ranks beyond which a segment is less than 1 % of an all-gather."""
 WAKE = 75e-6
 """What a message takes besides the wire (s).
 
@@ -65,7 +68,10 @@ All-reduces of 4 B between two network namespaces without any delay, recorded wi
 virtual machine of two cores, take 0.31 ms at best: four messages. A larger machine is faster;
 calibrating says by how much.
 """
-_RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce")
+_PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 2, "reduce": 1}
+"""How often a ring goes round, of the kinds that have one."""
+_TINY = 1e-300
+"""Keeps a division by nothing from being one."""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
@@ -90,7 +96,6 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
         schedule,
         overhead=machine.overhead,
         step_latency=latencies * WAKE,
-        efficiency=_efficiency(call.kind, len(positions)),
         latencies=latencies,
     )
 
@@ -114,7 +119,7 @@ def times(call: Call, networks: Networks, machine: Machine) -> Floats:
         laid = networks.laid(schedule, positions)
         wire = on_networks(laid, there, pipelined=False, chosen_on=networks)
         software = software * known.overhead
-    moving = call.size * wire.per_byte / _efficiency(call.kind, len(positions))
+    moving = call.size * wire.per_byte
     found: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
     return found
 
@@ -135,19 +140,27 @@ def _schedule(call: Call, positions: Ranks, graph: Topology, machine: Machine) -
 
 def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
     """One-way latencies that the mean step costs."""
-    n, steps = schedule.ranks, wire.steps
+    n, steps = schedule.ranks, max(wire.steps, 1)
     if call.kind == "broadcast":
-        return (steps + 1) / max(steps, 1)
-    if call.kind not in _RINGS or n == 1:
-        return 2.0
+        return (steps + 1) / steps
+    if call.kind not in _PHASES or n == 1:
+        return 2.0 / (steps if call.kind == "all_to_all" else 1)
+    phases = _PHASES[call.kind]
     passed = (n - 1) * _segments(call, n)
-    phases = 1 if call.kind in ("all_gather", "reduce") else 2
-    of_ring = phases * (n - 1)
-    latency = wire.latency / steps
-    segment = call.size * wire.per_byte / (steps * passed / (n - 1))
-    waits = np.maximum(0.0, 1 - segment / np.where(latency > 0, 2 * latency, np.inf))
-    shakes = 1 + (-(-passed // _IN_FLIGHT) - 1) * np.where(latency > 0, waits, 0.0)
-    return 2 * (phases * shakes + steps - of_ring) / steps
+    segment = call.size / (n * _segments(call, n)) / _rate(schedule, wire)
+    there_and_back = 2 * wire.latency / steps
+    exposed = 1 - segment / np.where(there_and_back > 0, there_and_back, np.inf)
+    waits = np.where(there_and_back > 0, np.maximum(0.0, exposed), 0.0)
+    shakes = phases * (1 + (-(-passed // _IN_FLIGHT) - 1) * waits)
+    return 2 * (shakes + (call.kind == "reduce")) / steps
+
+
+def _rate(schedule: Schedule, wire: Wire) -> Number:
+    """Bandwidth at which blocks move round (B/s): bytes of a step over its time."""
+    steps = sum(step.repeats for step in schedule.steps)
+    return np.where(
+        wire.per_byte > 0, steps / schedule.parts / np.maximum(wire.per_byte, _TINY), np.inf
+    )
 
 
 def _segments(call: Call, n: int) -> int:
@@ -158,12 +171,38 @@ def _segments(call: Call, n: int) -> int:
     return -(-least // n)
 
 
-def _efficiency(kind: str, n: int) -> float:
-    """Part of the time of a link in which gloo keeps it busy: see the module."""
-    if kind == "all_gather":
-        passed = _IN_FLIGHT * (n - 1)
-        return passed / (passed + 1) if n > 1 else 1.0
-    return (n - 1) / n if kind == "all_to_all" and n > 1 else 1.0
+def _all_gather(n: int) -> Schedule:
+    """Pass segments round, two of each rank's block; the last rank is one segment ahead.
+
+    A rank's segments are chunks ``2 r`` and ``2 r + 1``. With many ranks one segment is nothing.
+    """
+    if n > _MANY or n == 1:
+        return ring.all_gather(n)
+    rank = np.arange(n, dtype=np.int32)
+    passed = _IN_FLIGHT * (n - 1)
+    steps = []
+    for time in range(passed + 1):
+        number = np.where(rank == n - 1, time, time - 1)
+        sends = rank[(number >= 0) & (number < passed)]
+        block = (sends - number[sends] // _IN_FLIGHT) % n
+        chunk = (_IN_FLIGHT * block + number[sends] % _IN_FLIGHT).astype(np.int32)
+        target = (sends + np.int32(1)) % np.int32(n)
+        steps.append(Step(sends, target, chunk, np.ones_like(sends), reduce=False))
+    chunks = _IN_FLIGHT * n
+    return Schedule("all_gather", "ring", ranks=n, chunks=chunks, parts=chunks, steps=tuple(steps))
+
+
+def _all_to_all(n: int) -> Schedule:
+    """Send everything at once, but for one block of the last rank: that goes first."""
+    if n == 1:
+        return direct.all_to_all(n)
+    (step,) = direct.all_to_all(n).steps
+    ahead = (step.source == n - 1) & (step.target == 0)
+    steps = tuple(
+        Step(step.source[now], step.target[now], step.chunk[now], step.count[now], reduce=False)
+        for now in (ahead, ~ahead)
+    )
+    return Schedule("all_to_all", "direct", ranks=n, chunks=n * n, parts=n, steps=steps)
 
 
 def _reduce_scatter(n: int) -> Schedule:
@@ -194,13 +233,13 @@ def _broadcast(n: int) -> Schedule:
 
 _SCHEDULES: dict[str, Any] = {
     "all_reduce": ring.all_reduce,
-    "all_gather": ring.all_gather,
+    "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "reduce": _reduce,
     "broadcast": _broadcast,
     "gather": direct.gather,
     "scatter": direct.scatter,
-    "all_to_all": direct.all_to_all,
+    "all_to_all": _all_to_all,
     "barrier": logarithmic.barrier,
     "send_receive": direct.send_receive,
 }

@@ -346,6 +346,8 @@ class Workload:
         The layer, module or range of the program that each op belongs to, as an index into
         ``modules`` (-1: not known), and their names; None where it is known of no op. Nothing is
         simulated by it.
+    library
+        The communication library that carried out all of its calls, where the trace tells; else "".
 
     Raises
     ------
@@ -384,6 +386,7 @@ class Workload:
     traffic: Floats | None = None
     module: Ints | None = None
     modules: tuple[str, ...] = ()
+    library: str = ""
 
     def __post_init__(self) -> None:
         _check_columns(self)

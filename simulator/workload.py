@@ -50,6 +50,8 @@ IN_PART = "part of a kernel"
 """Name of the op for what a kernel had done when one that overlaps it started: counted there."""
 UNEXPLAINED = "unexplained delay"
 """Name of an op of no length, behind which a delay lies that nothing recorded explains."""
+NOT_RECORDED = (STEP_BEFORE, IN_PART, UNEXPLAINED)
+"""Names of ops that stand for something else than an event of the step's own."""
 
 
 def kind_named(text: str) -> str | None:

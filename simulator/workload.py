@@ -52,6 +52,8 @@ UNEXPLAINED = "unexplained delay"
 """Name of an op of no length, behind which a delay lies that nothing recorded explains."""
 UNEXPLAINED_HOST = "unexplained host"
 """Name of a host op in which the trace shows nothing at work: it lasts as long on any host."""
+NOT_RECORDED = (STEP_BEFORE, IN_PART, UNEXPLAINED)
+"""Names of ops that stand for something else than an event of the step's own."""
 
 
 def kind_named(text: str) -> str | None:

@@ -20,7 +20,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
-from experiments.scenario.change import Change
+from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import (
     RESOURCES,
     amount_of,
@@ -315,8 +315,29 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_limited_by(spent(base.timeline), found.spent, resource),
+        note="; ".join(
+            filter(
+                None,
+                (
+                    _limited_by(spent(base.timeline), found.spent, resource),
+                    _unsized(base, resource),
+                ),
+            )
+        ),
         engine=found.engine,
+    )
+
+
+def _unsized(base: Baseline, resource: str) -> str:
+    """Say how many calls no network can make faster, as nobody knows what they move; "" if none."""
+    if resource not in CLUSTER_RESOURCES:
+        return ""
+    unknown = np.isnan(base.scenario.workload.calls.size)
+    if not unknown.any():
+        return ""
+    return (
+        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
+        "as measured on any network"
     )
 
 

@@ -97,7 +97,8 @@ class Utility:
     (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
     ``bound_pct`` is what it can be at most without contention
     (:mod:`experiments.questions.utility`), None where the cluster cannot have that.
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
+    (:mod:`experiments.confidence`), "" where nothing does.
     """
 
     resource: str
@@ -109,6 +110,7 @@ class Utility:
     interval_pct: float | None = None
     bound_pct: float | None = None
     engine: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
         note=_limited_by(spent(base.timeline), found.spent, resource),
         engine=found.engine,
+        warning=base.doubts.of(resource),
     )
 
 

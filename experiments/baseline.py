@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -9,6 +10,12 @@ from typing_extensions import TypedDict
 
 from collectives.libraries.rules import parse_rule
 from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.confidence import (
+    CommunicationError,
+    Doubts,
+    communication_error,
+    hardware_warning,
+)
 from experiments.costing.calibration import with_costs
 from experiments.costing.slowdown import (
     TRACE,
@@ -40,13 +47,13 @@ Where = Cluster | CardCluster | Path | str | None
 """A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
-    ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
-    ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
-    settings have what-ifs, of which ``notes`` say what each touched.
+    ``recorded`` is the step as it is, and ``replay`` how it went when simulated; ``scenario``
+    and ``timeline`` are the step that questions are asked of: the same, unless the settings have
+    what-ifs, of which ``notes`` say what each touched.
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
     """
 
@@ -56,7 +63,7 @@ class Baseline:
     settings: Settings
     read: OpenTrace
     recorded: Scenario
-    replayed_step: float
+    replay: Timeline
     notes: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
 
@@ -67,6 +74,30 @@ class Baseline:
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""
         return _changed(recorded, self.settings.what_ifs)[0]
+
+    @property
+    def replayed_step(self) -> float:
+        """How long the step as it was recorded took when simulated (s)."""
+        return self.replay.makespan
+
+    @cached_property
+    def communication_error(self) -> CommunicationError:
+        """Modelled against measured transfer times of the step as it was recorded."""
+        return communication_error(self.replay, self.settings.collective_cost)
+
+    @cached_property
+    def doubts(self) -> Doubts:
+        """What the step that is asked about cannot tell."""
+        return Doubts(self.scenario, self.timeline)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes every answer doubtful, as sentences."""
+        cluster, loaded = self.recorded.cluster, self.loaded
+        other = hardware_warning(
+            loaded.accelerator, loaded.workload, cluster.accelerator, cluster.name
+        )
+        return (other,) if other else ()
 
     @property
     def error(self) -> float | None:
@@ -99,6 +130,11 @@ class Baseline:
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
+            "communication_error_pct": self.communication_error["median_pct"],
+            "communication_error": self.communication_error,
+            "pinned_pct": self.doubts.pinned_pct,
+            "pinned_by_cause_pct": dict(self.doubts.pinned),
+            "warnings": list(self.warnings),
             "what_ifs": [
                 {"change": change, "note": note}
                 for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
@@ -123,7 +159,9 @@ class BaselineAnswer(TypedDict):
     """The replay an answer is made from: its error (%), and what of the trace it covers.
 
     Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
-    measured, ``changed_step_s`` where no what-if changed the step.
+    measured, ``changed_step_s`` where no what-if changed the step. ``communication_error_pct`` is
+    the signed median of ``communication_error``. ``pinned_pct`` is what of the critical path of
+    the step that is asked about reacts to no resource, in % of that step.
     """
 
     trace: str
@@ -136,6 +174,11 @@ class BaselineAnswer(TypedDict):
     measured_step_s: float | None
     simulated_step_s: float
     baseline_error_pct: float | None
+    communication_error_pct: float | None
+    communication_error: CommunicationError
+    pinned_pct: float
+    pinned_by_cause_pct: dict[str, float]
+    warnings: list[str]
     what_ifs: list[WhatIfNote]
     changed_step_s: float | None
 
@@ -195,9 +238,7 @@ def replayed(
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
     scenario = with_slow_down(costed(loaded, cluster, settings, others), found)
     timeline = scenario.run(watch("baseline"))
-    base = Baseline(
-        loaded, scenario, timeline, settings, read, scenario, timeline.makespan, slow_down=found
-    )
+    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=found)
     if not settings.what_ifs:
         return base
     scenario, notes = _changed(scenario, settings.what_ifs)

@@ -150,7 +150,8 @@ class Utility:
     (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
+    (:mod:`experiments.confidence`), "" where nothing does.
     """
 
     resource: str
@@ -163,6 +164,7 @@ class Utility:
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
             )
         ),
         engine=found.engine,
+        warning=base.doubts.of(resource),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.metrics import Intervals, length, moves, union
+from simulator.analysis.metrics import Intervals, cover, length, moves, rank_times, union
 from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
 from simulator.workload import UNEXPLAINED_HOST, Floats, What
@@ -158,6 +158,33 @@ def _exposed(timeline: Timeline, ops: NDArray[np.int64]) -> Iterator[tuple[str, 
         mine = key == kind_and_group
         call = workload.call_view(int(calls[mine][0]))
         yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], over[mine])
+
+
+def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
+    """Exposed communication by the resource whose links it is on, the mean over ranks (s).
+
+    A rank's exposed communication (:func:`simulator.analysis.metrics.exposed_communication`) is
+    split as its calls are exposed and as each call spends its time. What no link causes (software,
+    calls of unknown size) is left out.
+    """
+    workload, names = timeline.workload, timeline.topology.resources
+    totals = np.zeros(len(names))
+    for rank, row in zip(workload.ranks, rank_times(timeline), strict=True):
+        mine = workload.ops_of(rank)
+        busy = mine[(workload.what[mine] == What.COMPUTE) | (workload.what[mine] == What.COPY)]
+        calls = workload.call[mine[workload.what[mine] >= What.COLLECTIVE]]
+        begun, over = timeline.call_start[calls], timeline.call_end[calls]
+        hidden = cover(union(timeline.start[busy], timeline.end[busy]), begun, over)
+        alone = np.maximum(0.0, over - begun - hidden)
+        spent = timeline.call_spent[calls]
+        every = spent.sum(axis=1)
+        share = spent / np.where(every > 0, every, 1.0)[:, None]
+        together = float(alone.sum())
+        if together > 0:
+            seconds = (share * alone[:, None]).sum(axis=0)[:-1]
+            totals += seconds * min(1.0, row.exposed_communication / together)
+    means = totals / max(1, len(workload.ranks))
+    return {name: time for name, time in zip(names, means.tolist(), strict=True) if time > 0}
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from typing_extensions import TypedDict
 
@@ -31,6 +31,11 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
 from traces.load import OpenTrace
 
+if TYPE_CHECKING:
+    from experiments.scenario.change import Changed
+
+    Made = tuple[Changed, ...]
+
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
 
@@ -45,7 +50,8 @@ class Baseline:
 
     ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
     ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
-    settings have what-ifs, of which ``notes`` say what each touched.
+    settings have what-ifs, of which ``notes`` say what each touched and ``assumptions`` what is
+    taken for granted.
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
     """
 
@@ -57,6 +63,7 @@ class Baseline:
     recorded: Scenario
     replayed_step: float
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
 
     def on(self, cluster: Cluster) -> Scenario:
@@ -102,6 +109,7 @@ class Baseline:
                 {"change": change, "note": note}
                 for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
             ],
+            "assumptions": list(self.assumptions),
             "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
@@ -121,6 +129,8 @@ class WhatIfNote(TypedDict):
 class BaselineAnswer(TypedDict):
     """The replay an answer is made from: its error (%), and what of the trace it covers.
 
+    ``assumptions`` are what the what-ifs take for granted of what no trace has shown.
+
     Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
     measured, ``changed_step_s`` where no what-if changed the step.
     """
@@ -136,6 +146,7 @@ class BaselineAnswer(TypedDict):
     simulated_step_s: float
     baseline_error_pct: float | None
     what_ifs: list[WhatIfNote]
+    assumptions: list[str]
     changed_step_s: float | None
 
 
@@ -175,7 +186,7 @@ def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
             parse_change(change)
 
 
-def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, tuple[str, ...]]:
+def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":
     """Change a scenario as is written; return it, and what each change came upon."""
     if not what_ifs:
         return scenario, ()
@@ -198,8 +209,14 @@ def replayed(
     )
     if not settings.what_ifs:
         return base
-    scenario, notes = _changed(scenario, settings.what_ifs)
-    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
+    scenario, made = _changed(scenario, settings.what_ifs)
+    return replace(
+        base,
+        scenario=scenario,
+        timeline=scenario.run(watch("what if")),
+        notes=tuple(one.note for one in made),
+        assumptions=tuple(text for one in made for text in one.assumptions),
+    )
 
 
 def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:

@@ -21,6 +21,7 @@ from experiments.cli.options import (
     Output,
     OutputOption,
     Perfetto,
+    Replicas,
     Replicate,
     Resource,
     Resources,
@@ -55,6 +56,7 @@ def utility(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -94,6 +96,7 @@ def sweep(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -143,6 +146,8 @@ def curve(
     step: Step = "median",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -192,6 +197,7 @@ def compare(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -225,6 +231,7 @@ def what_if(
     kernels: Kernels = None,
     replicate: Replicate = False,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
@@ -247,6 +254,7 @@ def what_if(
     overlap none|full                     of compute and communication
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
 
     What is dropped or fused takes with it the host's work since the launch
     before it.
@@ -278,6 +286,7 @@ def replay(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -316,6 +325,7 @@ def explain(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -345,6 +355,7 @@ def metrics(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",

@@ -20,7 +20,7 @@ from simulator.errors import WhatIfError
 class WhatIfPoint:
     """One change: the step time with it (s), and what it saves of the step in percent.
 
-    ``note`` says what it touched.
+    ``note`` says what it touched, ``assumptions`` what is taken for granted, one sentence a line.
     """
 
     change: str
@@ -28,6 +28,7 @@ class WhatIfPoint:
     gain_pct: float
     exposed_communication_s: float
     note: str
+    assumptions: str = ""
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -100,6 +101,7 @@ def what_ifs(
             gain_pct=utility_pct(base.timeline.makespan, timeline.makespan),
             exposed_communication_s=exposed_communication(timeline),
             note=done.note,
+            assumptions="\n".join(done.assumptions),
         )
         points.append(point)
     return WhatIfReport(base, tuple(points))

@@ -37,6 +37,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         "measured step": say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
+        "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "coverage": in_lines(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from typing_extensions import TypedDict
 
@@ -39,6 +39,11 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
 
+if TYPE_CHECKING:
+    from experiments.scenario.change import Changed
+
+    Made = tuple[Changed, ...]
+
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
 
@@ -53,7 +58,8 @@ class Baseline:
 
     ``recorded`` is the step as it is, and ``replay`` how it went when simulated; ``scenario``
     and ``timeline`` are the step that questions are asked of: the same, unless the settings have
-    what-ifs, of which ``notes`` say what each touched.
+    what-ifs, of which ``notes`` say what each touched and ``assumptions`` what is taken for
+    granted.
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
     """
 
@@ -65,6 +71,7 @@ class Baseline:
     recorded: Scenario
     replay: Timeline
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
 
     def on(self, cluster: Cluster) -> Scenario:
@@ -139,6 +146,7 @@ class Baseline:
                 {"change": change, "note": note}
                 for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
             ],
+            "assumptions": list(self.assumptions),
             "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
@@ -157,6 +165,8 @@ class WhatIfNote(TypedDict):
 
 class BaselineAnswer(TypedDict):
     """The replay an answer is made from: its error (%), and what of the trace it covers.
+
+    ``assumptions`` are what the what-ifs take for granted of what no trace has shown.
 
     Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
     measured, ``changed_step_s`` where no what-if changed the step. ``communication_error_pct`` is
@@ -180,6 +190,7 @@ class BaselineAnswer(TypedDict):
     pinned_by_cause_pct: dict[str, float]
     warnings: list[str]
     what_ifs: list[WhatIfNote]
+    assumptions: list[str]
     changed_step_s: float | None
 
 
@@ -219,7 +230,7 @@ def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
             parse_change(change)
 
 
-def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, tuple[str, ...]]:
+def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":
     """Change a scenario as is written; return it, and what each change came upon."""
     if not what_ifs:
         return scenario, ()
@@ -241,8 +252,14 @@ def replayed(
     base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=found)
     if not settings.what_ifs:
         return base
-    scenario, notes = _changed(scenario, settings.what_ifs)
-    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
+    scenario, made = _changed(scenario, settings.what_ifs)
+    return replace(
+        base,
+        scenario=scenario,
+        timeline=scenario.run(watch("what if")),
+        notes=tuple(one.note for one in made),
+        assumptions=tuple(text for one in made for text in one.assumptions),
+    )
 
 
 def costed(

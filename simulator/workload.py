@@ -310,6 +310,18 @@ class Edges:
         return np.repeat(ops, np.diff(self.offset))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """The rest of a job: ``stand_in[r]`` is the rank of the workload that does what ``r`` does.
+
+    ``groups[i]`` are all groups of the job that make the calls of group ``i`` of the workload, one
+    per row and itself among them; groups that are copies of each other share one array.
+    """
+
+    stand_in: NDArray[np.int64]
+    groups: tuple[NDArray[np.int64], ...]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Workload:
     """A step of a job as a graph of ops; columns have shape ``(ops,)``.
@@ -350,13 +362,16 @@ class Workload:
         simulated by it.
     library
         The communication library that carried out all of its calls, where the trace tells; else "".
+    copies
+        Which rank does what those do that the workload does not hold; None: nobody says
+        (:mod:`simulator.folding.copies` writes them out).
 
     Raises
     ------
     WorkloadError
         If columns differ in length, a time is negative or not finite, an index points nowhere, a
-        call is joined by a rank outside its group or twice by one rank, or the edges make a
-        cycle.
+        call is joined by a rank outside its group or twice by one rank, the edges make a cycle, or
+        copies are not those of the job.
 
     Examples
     --------
@@ -389,6 +404,7 @@ class Workload:
     module: Ints | None = None
     modules: tuple[str, ...] = ()
     library: str = ""
+    copies: Copies | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self)
@@ -398,6 +414,7 @@ class Workload:
         _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
         _check_order(self)
+        _check_copies(self)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
@@ -642,6 +659,18 @@ def unawaited(what: NDArray[np.uint8], call: Ints, eager: NDArray[np.bool_]) -> 
         sent[call[what == What.SEND]] = True
         marked[receives] = (eager & sent)[call[receives]]
     return marked
+
+
+def _check_copies(workload: Workload) -> None:
+    copies = workload.copies
+    if copies is None:
+        return
+    if len(copies.stand_in) != workload.job_ranks or len(copies.groups) != len(workload.groups):
+        job = f"{workload.job_ranks} ranks and {len(workload.groups)} groups"
+        raise WorkloadError(f"the copies are not those of a job of {job}")
+    strangers = np.setdiff1d(workload.rank, copies.stand_in)
+    if len(strangers):
+        raise WorkloadError(f"rank {strangers[0]} is in the workload, and stands for no rank")
 
 
 Index = NDArray[np.int64]

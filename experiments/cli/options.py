@@ -138,6 +138,12 @@ def _changes(values: list[str] | None) -> list[str]:
     return values or []
 
 
+def _replicas(value: float | None) -> float | None:
+    if value is not None:
+        check_factor(value)
+    return value
+
+
 def _slope(value: str) -> str:
     from experiments.costing.slowdown import TRACE, given
 
@@ -327,6 +333,16 @@ WhatIfs = Annotated[
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
+Replicas = Annotated[
+    float | None,
+    typer.Option(
+        callback=_replicas,
+        rich_help_panel=_SIMULATION,
+        help="Ask about the job with so many times the data-parallel replicas, on more nodes: "
+        "--what-if 'replicas x4'.",
+        show_default="as recorded",
+    ),
+]
 Kernels = Annotated[
     Path | None,
     typer.Option(
@@ -387,4 +403,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
     for option, name in _FIELDS.items():
         if option in given:
             given[name] = tuple(given.pop(option) or ())
+    replicas = ctx.params.get("replicas")
+    if replicas is not None:
+        given["what_ifs"] = (f"replicas x{replicas:.9g}", *given.get("what_ifs", ()))
     return Settings(**given)

@@ -21,6 +21,7 @@ from experiments.cli.options import (
     Output,
     OutputOption,
     Perfetto,
+    Replicas,
     Replicate,
     Resource,
     Resources,
@@ -56,6 +57,7 @@ def utility(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -95,6 +97,7 @@ def sweep(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -144,6 +147,8 @@ def curve(
     step: Step = "median",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -193,6 +198,7 @@ def compare(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -226,6 +232,7 @@ def what_if(
     kernels: Kernels = None,
     replicate: Replicate = False,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
@@ -248,6 +255,7 @@ def what_if(
     overlap none|full                     of compute and communication
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
 
     What is dropped or fused takes with it the host's work since the launch
     before it.
@@ -279,6 +287,7 @@ def replay(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -325,6 +334,7 @@ def explain(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -359,6 +369,7 @@ def metrics(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",

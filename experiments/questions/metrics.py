@@ -503,7 +503,9 @@ def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCar
     peak = peak_of(base.scenario.cluster.accelerator.peak, card.workload.model.precision)
     if peak is None:
         return None
-    return of.mfu(flops, step=step, ranks=run.workload.job_ranks, peak=peak)
+    ranks = run.workload.job_ranks
+    flops *= ranks / loaded.workload.job_ranks  # with more replicas, each has a batch of its own
+    return of.mfu(flops, step=step, ranks=ranks, peak=peak)
 
 
 def _why_missing(

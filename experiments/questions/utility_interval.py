@@ -65,7 +65,7 @@ def spread(base: Baseline) -> Spread | None:
     begins with the step of the baseline.
     """
     random = np.random.default_rng(_SEED)
-    steps = [(asked, _noise(recorded, random)) for recorded, asked in _scenarios(base)]
+    steps = [(asked, _noise(recorded, asked, random)) for recorded, asked in _scenarios(base)]
     if len(steps) < 2 and not any((noise != 1).any() for _, noise in steps):
         return None
     sites: list[list[tuple[Scenario, Floats]]] = []
@@ -155,12 +155,12 @@ def _costed(base: Baseline, loaded: Loaded) -> Scenario:
     return with_costs(scenario, base.settings.collective_cost)
 
 
-def _noise(recorded: Scenario, random: "np.random.Generator") -> Floats:
+def _noise(recorded: Scenario, asked: Scenario, random: "np.random.Generator") -> Floats:
     """Draw how measured calls differ from the model, ``(calls, 1 + DRAWS)``; the first as it is.
 
-    What-ifs do not change what the model misses.
+    What-ifs do not change what the model misses of the calls that are there after them.
     """
-    calls = recorded.workload.calls
+    calls = asked.at_rest().workload.calls
     noise = np.ones((len(calls), 1 + DRAWS))
     for kind, ratios in _ratios(recorded).items():
         own = np.flatnonzero(calls.kind == KINDS.index(kind))

@@ -22,7 +22,7 @@ class WhatIfPoint:
     """One change: the step time with it (s), and what it saves of the step in percent.
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
-    (:mod:`experiments.confidence`).
+    (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
     """
 
     change: str
@@ -31,6 +31,7 @@ class WhatIfPoint:
     exposed_communication_s: float
     note: str
     warning: str = ""
+    assumptions: str = ""
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -104,6 +105,7 @@ def what_ifs(
             exposed_communication_s=exposed_communication(timeline),
             note=done.note,
             warning=base.doubts.of(*touched(base.scenario, done.scenario)),
+            assumptions="\n".join(done.assumptions),
         )
         points.append(point)
     return WhatIfReport(base, tuple(points))

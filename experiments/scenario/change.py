@@ -38,10 +38,14 @@ _MANY = {"copy": "copies", "launch": "launches"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """A scenario after a change; ``note`` says what the change touched."""
+    """A scenario after a change; ``note`` says what the change touched.
+
+    ``assumptions`` are what is taken for granted of what no trace has shown, one sentence each.
+    """
 
     scenario: Scenario
     note: str
+    assumptions: tuple[str, ...] = ()
 
 
 Apply = Callable[[Scenario], Changed]
@@ -157,7 +161,8 @@ class Change:
         WhatIfError
             If the step has nothing that the change names, or the cluster cannot be changed so.
         """
-        notes = []
+        notes: list[str] = []
+        assumptions: list[str] = []
         for part in self.parts:
             try:
                 done = part.apply(scenario)
@@ -165,7 +170,8 @@ class Change:
                 raise self._written(error) from error
             scenario = done.scenario
             notes.append(done.note)
-        return Changed(scenario, "; ".join(notes))
+            assumptions += done.assumptions
+        return Changed(scenario, "; ".join(notes), tuple(assumptions))
 
     def _written(self, error: TwofoldError) -> TwofoldError:
         """Say which change it was, if that was written."""
@@ -195,14 +201,13 @@ class Change:
         return tuple(part for part in self.parts if part not in numbers), numbers
 
 
-def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[str, ...]]:
-    """Apply changes one after the other; returns their notes, too. Errors as of ``apply``."""
-    notes: list[str] = []
+def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[Changed, ...]]:
+    """Apply changes one after the other; returns what became of each, too. Errors as ``apply``."""
+    made: list[Changed] = []
     for change in changes:
-        done = change.apply(scenario)
-        scenario = done.scenario
-        notes.append(done.note)
-    return scenario, tuple(notes)
+        made.append(change.apply(scenario))
+        scenario = made[-1].scenario
+    return scenario, tuple(made)
 
 
 def _said_times(factor: float) -> str:

@@ -40,6 +40,7 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
         return Scaled(OPS[name.text], times=factor, word=name.text)
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         if name.is_one_of(GAPS, LAUNCH):
             return _scale_lags(scenario, name.text, factor, ranks)
@@ -61,6 +62,7 @@ def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
         return scale(name, 0.0, ranks)
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
@@ -76,6 +78,7 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
     """Make one launch of each run of adjacent kernels."""
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
         done = fused(workload, ops, factor)
@@ -89,6 +92,11 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
         return Changed(replace(scenario, workload=done.workload), note)
 
     return Edited(apply)
+
+
+def _for(scenario: Scenario, ranks: Ranks) -> Scenario:
+    """Write out all ranks where single ones are named: what is changed of one is not of copies."""
+    return scenario if ranks is None else scenario.whole()
 
 
 def overlap(how: str) -> Edited:

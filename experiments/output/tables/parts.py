@@ -39,6 +39,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         "simulated step": simulated,
         "transfers": in_lines(console, list(_transfers(base.communication_error))),
         "what if": "\n".join(_say_what_ifs(base)),
+        "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "pinned": _pinned(base.doubts),
         "coverage": in_lines(console, coverage_parts(loaded.coverage)),

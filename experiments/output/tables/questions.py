@@ -154,3 +154,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     print_foot(console, foot)
+    assumed = dict.fromkeys(
+        line for point in report.points for line in point.assumptions.splitlines()
+    )
+    if assumed:
+        print_foot(console, f"assumed: {'; '.join(assumed)}")

@@ -47,10 +47,11 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         inherited = (obeyed.get(one, set()) for one in running)
         sources = order[op].ended.union(waits.get(op, ()), *inherited)
         allowed = _allowed_by(ops, op, sources, latency)
+        edges: _Edges = []
         if _started_early(ops, op, running, allowed):
             allowed[_BESIDE] = ops.starts[op]
-            _add_progress(ops, op, running[0], released.get(running[0], []))
-        edges = _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
+            edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
+        edges += _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
         for source, lag in edges:
             ops.graph.wait_for(op, [source], lag=lag)
         if op in overlapped:
@@ -119,20 +120,18 @@ def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[in
     return late > (EXPLAINED if last == _LAUNCH else STAMPS)
 
 
-def _add_progress(ops: DeviceOps, op: int, running: int, released: _Edges) -> None:
-    """Let an op follow the part of another that had run when it started.
+def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tuple[int, float]:
+    """Make an op of what another had done when this one started, and let this one follow it.
 
-    That part is an op of its own beside the whole: it begins as that does, and is as much faster on
-    a device that is.
+    It lies beside the whole, begins as that does, and is as much faster on a device that is.
     """
     whole = ops.graph.ops[running]
-    begun = whole.start if whole.begun is None else whole.begun
     start = ops.starts[op]
-    local = LocalOp(What.COMPUTE, whole.lane, IN_PART, min(begun, start), start, whole.ready)
-    part = ops.graph.add(local)
+    begun = min(start, whole.start if whole.begun is None else whole.begun)
+    part = ops.graph.add(LocalOp(What.COMPUTE, whole.lane, IN_PART, begun, start, whole.ready))
     for source, lag in released:
         ops.graph.wait_for(part, [source], lag=lag)
-    ops.graph.wait_for(op, [part])
+    return part, 0.0
 
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:
@@ -214,7 +213,7 @@ class _Ends:
         It explains the start if it ended just before. Even if not, a device that was still busy is
         nearer to the cause of the delay than the host that launched long ago.
         """
-        latest = bisect_right(self.times, ops.start(op)) - 1
+        latest = bisect_right(self.times, ops.start(op) + STAMPS) - 1
         while latest >= 0 and self.times[latest] > allowed:
             candidate = self.ops[latest]
             if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):

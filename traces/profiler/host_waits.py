@@ -36,7 +36,7 @@ class HostWait:
     sources: tuple[int, ...]
 
 
-_WAITS = re.compile(r"Synchronize")
+_WAITS = re.compile(r"[Ss]ynchronize")
 
 
 def device_waits(
@@ -100,7 +100,7 @@ def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
 
 
 _ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
-_ONE_STREAM = re.compile(r"StreamSynchronize")
+_ONE_STREAM = re.compile(r"StreamSynchronize|synchronizeStream")
 _EVENT = re.compile(r"EventSynchronize")
 
 

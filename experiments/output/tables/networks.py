@@ -146,7 +146,9 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
         console,
         "error: simulated against measured, with the cluster's figures; with its transfers: at "
         "what the step's own collectives took; calibrated on others: on the trace's other steps; "
-        "calls off by: median distance of their starts or ends, whichever is more",
+        "calls off by: median distance of their starts or ends, whichever is more; transfers off "
+        "by: what calls take from the last arrival on, in the median; pinned: of the critical path "
+        "reacts to no resource",
     )
 
 
@@ -162,6 +164,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
             ">with its\ntransfers",
             ">calibrated\non others",
             ">calls\noff by",
+            ">transfers\noff by",
+            ">pinned",
             ">matched",
             ">starts\nexplained",
         )
@@ -174,6 +178,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
                 _time(step.simulated_s),
                 *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
                 _time(_worse(step)),
+                _error(step.communication_error_pct),
+                "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
                 f"{step.collectives_matched:,}/{step.collectives:,}",
                 percent(100 * step.starts_explained),
             )

@@ -15,7 +15,7 @@ from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
 from topologies.cluster.schema import Calibrated
@@ -113,7 +113,7 @@ class CalibrationReport(Report):
         return ParameterRow, self.rows
 
 
-@question("calibrate")
+@question("calibrate", usual=as_recorded)
 def calibrate(
     trace: Path | str,
     cluster: Where = None,
@@ -131,7 +131,7 @@ def calibrate(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    by_trace = replace(settings or Settings(), collective_cost="trace")
+    by_trace = replace(settings or as_recorded(), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
     fits = fit_kinds([base.scenario])
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"

@@ -11,7 +11,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import OutputError
 from simulator.schedule import Schedule
 from simulator.workload import Call
@@ -81,7 +81,7 @@ class ConvertReport(Report):
         return Written, self.files
 
 
-@question("convert")
+@question("convert", usual=as_recorded)
 def convert(
     source: Path | str,
     target: Path | str,
@@ -107,7 +107,7 @@ def convert(
     """
     if form not in FORMS:
         raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
-    settings = settings or Settings()
+    settings = settings or as_recorded()
     check_apart(
         {"source": source, "target": target, "cluster": cluster, "kernels": settings.kernels}
     )

@@ -16,7 +16,7 @@ from experiments.cards.cluster import CardCluster, card_cluster
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError, WhatIfError
@@ -148,7 +148,7 @@ class MetricsReport(Report):
         return Metric, self.metrics
 
 
-@question("metrics")
+@question("metrics", usual=as_recorded)
 def metrics(
     trace: Path | str,
     cluster: Cluster | CardCluster | Path | str | None = None,
@@ -167,7 +167,7 @@ def metrics(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    settings = settings or Settings()
+    settings = settings or as_recorded()
     package = find_package(trace)
     why = "name a --cluster"
     if cluster is None and package is not None:

@@ -9,7 +9,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
 from simulator.quantities import format_quantity
@@ -80,7 +80,7 @@ class ReplayReport(Report):
         return RankReplay, self.ranks
 
 
-@question("replay")
+@question("replay", usual=as_recorded)
 def replay(
     trace: Path | str,
     cluster: Where = None,

@@ -52,7 +52,8 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 BOUND_ASSUMES = (
     "only the baseline's critical path and the bytes on each link take time, calls as on an "
-    "otherwise idle network, kernels as beside nothing, delays that react to no resource as they are"
+    "otherwise idle network, kernels as beside nothing, delays that no resource shortens as they "
+    "are"
 )
 """What a bound takes to be so; no engine makes less of the step than that."""
 

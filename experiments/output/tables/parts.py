@@ -16,7 +16,7 @@ from experiments.output.tables.layout import (
     print_title,
 )
 from simulator.quantities import format_quantity
-from traces.core.loaded import Coverage
+from traces.core.loaded import Coverage, Loaded
 
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
@@ -30,11 +30,11 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, {say_step(loaded)}",
         "settings": "\n".join(_settings(settings)),
         "slow-down": say_slow_down(base),
         "folded": say_folded(base),
-        "measured step": say_time(loaded.measured_step),
+        _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
         "what if": "\n".join(_say_what_ifs(base)),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
@@ -43,6 +43,17 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     }
     print_facts(console, facts)
     console.print()
+
+
+def say_step(loaded: Loaded) -> str:
+    """Say which step it is, and which steps it stands for."""
+    steps = loaded.coverage.typical_of
+    told = f"step {loaded.coverage.step}"
+    return f"{told}, as long as {len(steps)} steps are" if steps else told
+
+
+def _measured(loaded: Loaded) -> str:
+    return "median step" if loaded.coverage.typical_of else "measured step"
 
 
 def say_where(base: Baseline) -> str:

@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.errors import TraceError
+from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from traces.core.loaded import MEDIAN, Loaded
 
@@ -28,11 +29,15 @@ _MOST_STEPS = 8
 """Steps looked at most: the median of eight is known to half of what they scatter by."""
 _WITH_FIRST = 4
 """Of three steps the first is taken for a warm-up; the median of more stands one that is."""
+_OTHER = 1.5
+"""A step so many times as long as the median, or as short, did something else besides."""
 _PARTS = (What.HOST, What.COMPUTE, What.COPY)
 
 
 def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     """Read the typical step of a trace.
+
+    Steps that make other calls, or are much longer or shorter than the median, are left out.
 
     Parameters
     ----------
@@ -44,7 +49,7 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     Loaded
         The step in the middle, made typical: ``coverage.typical_of`` names the steps that it stands
         for, ``measured_step`` is the median of theirs. It is as recorded where the trace has no
-        other step with the same calls; those that make others are named in the notes.
+        other such step. The notes name those that were left out.
 
     Raises
     ------
@@ -60,13 +65,17 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     others = [number for number in numbers if number != middle.coverage.step]
     steps = [middle, *_readable(read, others[: _MOST_STEPS - 1])]
     own = _calls(middle.workload)
-    same = [_calls(step.workload) == own for step in steps]
-    alike = [step for step, is_same in zip(steps, same, strict=True) if is_same]
-    different = [step.coverage.step for step, one in zip(steps, same, strict=True) if not one]
-    coverage = middle.coverage
-    if different:
-        note = _DIFFERENT.format(", ".join(different), coverage.step)
-        coverage = replace(coverage, notes=(*coverage.notes, note))
+    usual = float(np.median([step.measured_step for step in steps]))
+    alike, notes = [], list(middle.coverage.notes)
+    for step in steps:
+        if _calls(step.workload) != own:
+            notes.append(_DIFFERENT.format(step.coverage.step, middle.coverage.step))
+        elif not usual / _OTHER <= step.measured_step <= usual * _OTHER and step is not middle:
+            times = (format_quantity(one, "s") for one in (step.measured_step, usual))
+            notes.append(_OUTLIER.format(step.coverage.step, *times))
+        else:
+            alike.append(step)
+    coverage = replace(middle.coverage, notes=tuple(notes))
     if len(alike) > 1:
         stood_for = sorted(int(step.coverage.step) for step in alike)
         coverage = replace(coverage, typical_of=tuple(stood_for))
@@ -78,7 +87,8 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     )
 
 
-_DIFFERENT = "step {} makes other calls than step {}: not among those whose lengths are typical"
+_DIFFERENT = "step {} makes other calls than step {}: it is none of those whose lengths are typical"
+_OUTLIER = "step {} took {}, the median step {}: it is none of those whose lengths are typical"
 
 
 def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loaded]:

@@ -12,7 +12,14 @@ from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
 from traces.matching.clocks import offsets
 from traces.matching.match import MatchedCall
-from traces.matching.messages import EdgeColumns, handed_over, message_ends, received
+from traces.matching.messages import (
+    EdgeColumns,
+    by_hosts,
+    call_ends,
+    handed_over,
+    message_ends,
+    received,
+)
 
 _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "unknown")
 """Calls of which no rank can be done before all have arrived: the root of a broadcast can."""
@@ -36,13 +43,17 @@ def align(
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
     ends = []
+    messages = list(message_ends(graphs, shift, calls))
     for call in calls:
+        if call.kind in _END_TOGETHER and by_hosts(graphs, call):
+            messages += call_ends(graphs, shift, call)
+            continue
         row = np.full(len(graphs), np.nan)
         for rank_index, op in call.ops.items():
             row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
-    ahead = offsets(ends, tuple(message_ends(graphs, shift, calls)), len(graphs))
+    ahead = offsets(ends, messages, len(graphs))
     shift -= ahead
     shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
     return JobClock(shift=shift, offset=ahead)
@@ -80,7 +91,22 @@ def assemble(
         names=tuple(names.index),
         lanes=tuple(lanes.index),
         job_ranks=job_ranks,
+        library=_library(graphs),
     )
+
+
+_MODELLED = "gloo"
+"""The library that can be told by the names of its works, and has a model of its own."""
+
+
+def _library(graphs: Sequence[RankGraph]) -> str:
+    """Name the library that carried out all calls, "" where several did or nothing tells."""
+    carriers = {
+        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
+        for graph in graphs
+        for op in graph.collectives
+    }
+    return _MODELLED if carriers == {_MODELLED} else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +153,7 @@ class _Ops:
             self.end[members] = np.maximum(self.start[members], ends)
             self.over[members] = self.end[members]
             return float("nan") if over is None else max(0.0, over - arrived)
-        if any(op in graphs[place].by_host for place, op in call.ops.items()):
+        if by_hosts(graphs, call):
             self.over[members] = ends
             return max(0.0, float(ends.max()) - arrived)
         transfer = max(0.0, float(ends.min()) - arrived)

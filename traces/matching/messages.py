@@ -82,6 +82,28 @@ def message_ends(
         )
 
 
+def by_hosts(graphs: Sequence[RankGraph], call: MatchedCall) -> bool:
+    """Whether hosts carry a call out themselves (gloo)."""
+    return any(op in graphs[rank_index].by_host for rank_index, op in call.ops.items())
+
+
+def call_ends(
+    graphs: Sequence[RankGraph], shift: Floats, call: MatchedCall
+) -> Iterator[MessageEnds]:
+    """Take a call that hosts carry out as messages between its first member and each other (s).
+
+    Nobody has what it waits for before all have begun; but the ends of ranks that come late differ
+    by as much as half of what the call moves, and say nothing of clocks.
+    """
+    (first, op), *others = call.ops.items()
+    one = graphs[first].ops[op]
+    for rank_index, number in others:
+        other = graphs[rank_index].ops[number]
+        here, there = float(shift[first]), float(shift[rank_index])
+        yield MessageEnds(first, rank_index, one.start + here, other.end + there)
+        yield MessageEnds(rank_index, first, other.start + there, one.end + here)
+
+
 def received(graphs: Sequence[RankGraph], call: MatchedCall, ends: Sequence[float]) -> float | None:
     """Tell when a posted message was received; None if nobody was seen to wait for that (s).
 

@@ -170,9 +170,13 @@ class Settings:
         return record
 
 
-def as_recorded() -> Settings:
-    """Return the settings of questions about what was recorded: of the step in the middle."""
-    return Settings(step="median")
+def as_recorded(settings: Settings | None) -> Settings:
+    """Return the settings of a question about what was recorded.
+
+    No recording is that of a typical step: it is the step in the middle for them.
+    """
+    settings = settings or Settings()
+    return replace(settings, step="median") if settings.step == "typical" else settings
 
 
 class SettingsRecord(TypedDict):

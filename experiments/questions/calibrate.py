@@ -120,7 +120,7 @@ class CalibrationReport(Report):
         return ParameterRow, self.rows
 
 
-@question("calibrate", usual=as_recorded)
+@question("calibrate")
 def calibrate(
     trace: Path | str,
     cluster: Where = None,
@@ -139,7 +139,7 @@ def calibrate(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    by_trace = replace(settings or as_recorded(), collective_cost="trace")
+    by_trace = replace(as_recorded(settings), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
     others = recorded_steps(base.loaded, base.read) if by_trace.step == MEDIAN else ()
     fits = fit_steps(base.scenario, others)

@@ -81,7 +81,7 @@ class ConvertReport(Report):
         return Written, self.files
 
 
-@question("convert", usual=as_recorded)
+@question("convert")
 def convert(
     source: Path | str,
     target: Path | str,
@@ -107,7 +107,7 @@ def convert(
     """
     if form not in FORMS:
         raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
-    settings = settings or as_recorded()
+    settings = as_recorded(settings)
     check_apart(
         {"source": source, "target": target, "cluster": cluster, "kernels": settings.kernels}
     )

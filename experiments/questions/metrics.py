@@ -148,7 +148,7 @@ class MetricsReport(Report):
         return Metric, self.metrics
 
 
-@question("metrics", usual=as_recorded)
+@question("metrics")
 def metrics(
     trace: Path | str,
     cluster: Cluster | CardCluster | Path | str | None = None,
@@ -167,7 +167,7 @@ def metrics(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    settings = settings or as_recorded()
+    settings = as_recorded(settings)
     package = find_package(trace)
     why = "name a --cluster"
     if cluster is None and package is not None:

@@ -82,7 +82,7 @@ class PackageReport(Report):
         return PackagedFile, self.files
 
 
-@question("package", usual=as_recorded)
+@question("package")
 def package(
     trace: Path | str,
     directory: Path | str,
@@ -106,7 +106,7 @@ def package(
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)
-    settings = settings or as_recorded()
+    settings = as_recorded(settings)
     loaded = load_package(trace, settings.step)
     where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
     inner = source.traces if source is not None else Path(trace)

@@ -80,7 +80,7 @@ class ReplayReport(Report):
         return RankReplay, self.ranks
 
 
-@question("replay", usual=as_recorded)
+@question("replay")
 def replay(
     trace: Path | str,
     cluster: Where = None,
@@ -96,7 +96,7 @@ def replay(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    base = baseline(trace, cluster, settings, watch)
+    base = baseline(trace, cluster, as_recorded(settings), watch)
     ends = base.loaded.measured_end
     rows = rank_times(base.timeline)
     path = critical_path(base.timeline)

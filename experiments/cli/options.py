@@ -122,6 +122,10 @@ def _resource(value: str) -> str:
     return checked(check_resource, value)
 
 
+def _resource_or_none(value: str) -> str:
+    return _resource(value) if value else ""
+
+
 def _several(values: list[str] | None) -> list[str]:
     return [_resource(value) for value in values or ()]
 
@@ -132,6 +136,12 @@ def _changes(values: list[str] | None) -> list[str]:
     for value in values or ():
         checked(parse_change, value)
     return values or []
+
+
+def _replicas(value: float | None) -> float | None:
+    if value is not None:
+        check_factor(value)
+    return value
 
 
 def _slope(value: str) -> str:
@@ -238,6 +248,15 @@ Resources = Annotated[
         help="Only this one; may be repeated.",
     ),
 ]
+Utility = Annotated[
+    str,
+    typer.Option(
+        callback=_resource_or_none,
+        autocompletion=completed(_resources),
+        help="Take apart what a better resource saves, by cause, module and rank.",
+        show_default="none",
+    ),
+]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
 Perfetto = Annotated[
     Path | None,
@@ -314,6 +333,16 @@ WhatIfs = Annotated[
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
+Replicas = Annotated[
+    float | None,
+    typer.Option(
+        callback=_replicas,
+        rich_help_panel=_SIMULATION,
+        help="Ask about the job with so many times the data-parallel replicas, on more nodes: "
+        "--what-if 'replicas x4'.",
+        show_default="as recorded",
+    ),
+]
 Kernels = Annotated[
     Path | None,
     typer.Option(
@@ -374,4 +403,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
     for option, name in _FIELDS.items():
         if option in given:
             given[name] = tuple(given.pop(option) or ())
+    replicas = ctx.params.get("replicas")
+    if replicas is not None:
+        given["what_ifs"] = (f"replicas x{replicas:.9g}", *given.get("what_ifs", ()))
     return Settings(**given)

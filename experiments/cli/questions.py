@@ -21,12 +21,14 @@ from experiments.cli.options import (
     Output,
     OutputOption,
     Perfetto,
+    Replicas,
     Replicate,
     Resource,
     Resources,
     SlowDown,
     Step,
     Trace,
+    Utility,
     WhatIfs,
     Workers,
     check_factor,
@@ -55,6 +57,7 @@ def utility(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -94,6 +97,7 @@ def sweep(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -143,6 +147,8 @@ def curve(
     step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -192,6 +198,7 @@ def compare(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -225,6 +232,7 @@ def what_if(
     kernels: Kernels = None,
     replicate: Replicate = False,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
@@ -247,6 +255,7 @@ def what_if(
     overlap none|full                     of compute and communication
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
 
     What is dropped or fused takes with it the host's work since the launch
     before it.
@@ -278,6 +287,7 @@ def replay(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -308,30 +318,44 @@ def explain(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
-    perfetto: Perfetto = None,
     *,
+    utility: Utility = "",
+    factor: Annotated[
+        float,
+        typer.Option(
+            callback=check_factor, help="How many times as good, of --utility: 2 halves a latency."
+        ),
+    ] = 2.0,
+    perfetto: Perfetto = None,
+    figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put the step down to compute, communication, host and idle, by its critical path."""
+    """Put the step down to compute, communication, host and idle, by its critical path.
+
+    With --utility: what makes up the utility of a resource, in parts that add
+    up to it.
+    """
     from experiments.output.progress import watching
     from experiments.questions.explain import explain as ask
 
     check_perfetto(perfetto)
+    check_figure(figure)
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        report = ask(trace, cluster, utility=utility, factor=factor, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
-    show(report, output)
+    show(report, output, figure)
 
 
 def metrics(
@@ -345,10 +369,14 @@ def metrics(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
     fold: Fold = None,
+    windows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tell traffic in N parts of the step (JSON).")
+    ] = 10,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compute a step's metrics as measured and as simulated, and check a package's card."""
@@ -357,5 +385,5 @@ def metrics(
 
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        report = ask(trace, cluster, windows=windows, settings=settings, watch=watch)
     show(report, output)

@@ -1,4 +1,7 @@
-"""Where a step goes: the critical path by its causes, and what each rank did with its time."""
+"""Where a step goes: the critical path by its causes, and what each rank did with its time.
+
+And where a utility comes from: what a better resource saves, by cause, module and rank.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +14,21 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
 from experiments.provenance import Head
 from experiments.question import question
+from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
+from experiments.scenario.resources import (
+    check_factor,
+    check_resource,
+    improve,
+    utility_pct,
+    value_of,
+)
 from experiments.settings import SettingsOptions
 from simulator.analysis.attribution import PathPart, Stretch, path_parts, rank_parts, stretches
+from simulator.analysis.change_parts import parts_by_cause, parts_by_module, parts_by_rank
 from simulator.analysis.critical_path import Segment, critical_path
-from simulator.errors import CalibrationError
+from simulator.analysis.path_integral import path_integral
+from simulator.errors import CalibrationError, WhatIfError, WorkloadError
 from simulator.quantities import format_quantity
 
 
@@ -34,8 +47,49 @@ class RankTimes(TypedDict):
     time_s: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """What a better resource saves of one thing: seconds, and percent of the step.
+
+    ``by`` is ``cause``, ``module`` or ``rank``: the parts of each add up to the utility. ``what``,
+    ``name`` and ``cause`` are those of :class:`simulator.analysis.change_parts.ChangePart`; of a
+    module ``name`` is its name, "" where none is known, of a rank its number.
+    """
+
+    by: str
+    what: str
+    name: str
+    cause: str
+    saved_s: float
+    utility_pct: float
+
+
+class UtilityParts(TypedDict):
+    """A utility taken apart: ``by_cause``, ``by_module`` and ``by_rank`` each add up to it.
+
+    ``utility_pct`` is that of ``twofold utility``; ``pieces`` is how many critical paths there are
+    on the way from the step as it is to the step with the better resource.
+    """
+
+    resource: str
+    factor: float
+    baseline: str
+    changed: str
+    step_s: float
+    changed_step_s: float
+    utility_pct: float
+    engine: str
+    pieces: int
+    by_cause: list[SavedPart]
+    by_module: list[SavedPart]
+    by_rank: list[SavedPart]
+
+
 class ExplainAnswer(Head, BaselineAnswer):
-    """Where a step goes: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it."""
+    """Where a step goes: each of ``critical_path``, ``mean_rank_s`` and ``path`` adds up to it.
+
+    ``utility`` is null unless a utility was to be taken apart.
+    """
 
     critical_path: list[PathPartAnswer]
     mean_rank_s: dict[str, float]
@@ -43,6 +97,7 @@ class ExplainAnswer(Head, BaselineAnswer):
     measured_slow_down: SlowDown | None
     slow_down_note: str
     path: list[Stretch]
+    utility: UtilityParts | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -54,11 +109,13 @@ class ExplainReport(Report):
     mean over ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path
     in order of time, like segments merged. ``slow_down`` is how much longer kernels took beside
     calls as the trace shows it, whether it was asked for or not; else ``slow_down_note`` says why
-    it cannot be told.
+    it cannot be told. ``saved`` is a utility taken apart, if that was asked for: then it is what
+    the table, the CSV and the figure show.
     """
 
     schema: ClassVar[str] = "twofold/explain/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
+    drawn_by: ClassVar[str] = "experiments.output.figures:explained"
 
     base: Baseline
     parts: tuple[PathPart, ...]
@@ -68,6 +125,7 @@ class ExplainReport(Report):
     stretches: tuple[Stretch, ...]
     slow_down: SlowDown | None = None
     slow_down_note: str = ""
+    saved: UtilityParts | None = None
 
     def answer(self) -> "ExplainAnswer":
         """Return the JSON answer."""
@@ -83,11 +141,14 @@ class ExplainReport(Report):
             "measured_slow_down": self.slow_down,
             "slow_down_note": self.slow_down_note,
             "path": list(self.stretches),
+            "utility": self.saved,
         }
 
     def summary(self) -> str:
         """Say the answer in a few words."""
         step = self.base.timeline.makespan
+        if self.saved is not None:
+            return f"{self.base.title}: {_summary(self.saved)}"
         spent: dict[str, float] = {}
         for part in self.parts:
             spent[part.what] = spent.get(part.what, 0.0) + part.seconds
@@ -97,7 +158,20 @@ class ExplainReport(Report):
 
     def table(self) -> Rows:
         """Return the CSV answer."""
+        if self.saved is not None:
+            saved = self.saved
+            return SavedPart, [*saved["by_cause"], *saved["by_module"], *saved["by_rank"]]
         return Stretch, self.stretches
+
+
+def _summary(saved: UtilityParts) -> str:
+    """Say a utility and its largest parts."""
+    parts = [
+        f"{' '.join(filter(None, (part.name, part.cause)))} {part.utility_pct:.2f} %"
+        for part in saved["by_cause"][:2]
+    ]
+    whole = f"{saved['resource']} {saved['utility_pct']:.2f} %"
+    return f"{whole}, of it {', '.join(parts)}" if parts else whole
 
 
 @question("explain")
@@ -105,17 +179,38 @@ def explain(
     trace: Path | str,
     cluster: Where = None,
     *,
+    utility: str = "",
+    factor: float = 2.0,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ExplainReport:
-    """Simulate a step and say what it is spent on.
+    """Simulate a step and say what it is spent on; or where the utility of a resource comes from.
+
+    Parameters
+    ----------
+    trace, cluster
+        As for every question.
+    utility
+        A resource, such as ``scale_out.bandwidth``: what ``factor`` times of it saves is taken
+        apart by cause, module and rank; "" for none.
+    factor
+        How many times as good: 2 is twice a bandwidth and half of a latency.
+    settings, watch
+        As for every question.
+
+    Returns
+    -------
+    ExplainReport
 
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says.
+        As :func:`experiments.baseline.baseline` says; WhatIfError for an unknown resource, one
+        that this step does not use, or an engine whose calls do not end together.
     """
+    resource = check_resource(utility) if utility else ""
+    check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     timeline = base.timeline
     found, why_not = _slow_down(base)
@@ -134,7 +229,48 @@ def explain(
         stretches=tuple(stretches(timeline, path)),
         slow_down=found,
         slow_down_note=why_not,
+        saved=_taken_apart(base, resource, factor, watch) if resource else None,
     )
+
+
+def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
+    """Simulate with the better resource, and put what that saves down to causes."""
+    if reason := without_effect(base, resource, factor):
+        raise WhatIfError(f"{resource}: there is no utility to take apart: {reason}")
+    workload, before = base.scenario.workload, base.timeline
+    after = improve(base.scenario, resource, factor).run(watch(resource))
+    try:
+        parts = path_integral(before, after)
+    except WorkloadError as error:
+        raise WhatIfError(f"{resource}: its utility cannot be taken apart: {error}") from error
+
+    def part(by: str, name: str, seconds: float, what: str = "", cause: str = "") -> SavedPart:
+        share = utility_pct(before.makespan, before.makespan - seconds)
+        return SavedPart(by, what, name, cause, seconds, share)
+
+    return {
+        "resource": resource,
+        "factor": factor,
+        "baseline": value_of(base.scenario, resource),
+        "changed": value_of(base.scenario, resource, factor),
+        "step_s": before.makespan,
+        "changed_step_s": after.makespan,
+        "utility_pct": utility_pct(before.makespan, after.makespan),
+        "engine": after.engine,
+        "pieces": parts.pieces,
+        "by_cause": [
+            part("cause", one.name, one.seconds, one.what, one.cause)
+            for one in parts_by_cause(before, after, parts)
+        ],
+        "by_module": [
+            part("module", name, seconds)
+            for name, seconds in parts_by_module(workload, parts).items()
+        ],
+        "by_rank": [
+            part("rank", f"{rank}", seconds)
+            for rank, seconds in parts_by_rank(workload, parts).items()
+        ],
+    }
 
 
 def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:

@@ -20,7 +20,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
-from experiments.scenario.change import Change
+from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import (
     RESOURCES,
     amount_of,
@@ -151,7 +151,8 @@ class Utility:
     (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
+    (:mod:`experiments.confidence`), "" where nothing does.
     """
 
     resource: str
@@ -164,6 +165,7 @@ class Utility:
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +318,30 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_limited_by(spent(base.timeline), found.spent, resource),
+        note="; ".join(
+            filter(
+                None,
+                (
+                    _limited_by(spent(base.timeline), found.spent, resource),
+                    _unsized(base, resource),
+                ),
+            )
+        ),
         engine=found.engine,
+        warning=base.doubts.of(resource),
+    )
+
+
+def _unsized(base: Baseline, resource: str) -> str:
+    """Say how many calls no network can make faster, as nobody knows what they move; "" if none."""
+    if resource not in CLUSTER_RESOURCES:
+        return ""
+    unknown = np.isnan(base.scenario.workload.calls.size)
+    if not unknown.any():
+        return ""
+    return (
+        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
+        "as measured on any network"
     )
 
 

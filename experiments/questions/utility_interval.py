@@ -83,7 +83,8 @@ def spread(base: Baseline) -> Spread | None:
     told = [_Told.of(recorded) for recorded, _ in scenarios]
     ratios = _pooled(told[_own_steps(base) :])
     steps = [
-        (asked, one.noise(ratios, random)) for (_, asked), one in zip(scenarios, told, strict=True)
+        (asked, one.noise(asked, ratios, random))
+        for (_, asked), one in zip(scenarios, told, strict=True)
     ]
     if len(steps) < 2 and not any((noise != 1).any() for _, noise in steps):
         return None
@@ -186,11 +187,10 @@ def _costed(base: Baseline, loaded: Loaded) -> Scenario:
 class _Told:
     """What a step tells of how its calls differ from the model.
 
-    ``sort`` is that of each call, ``together`` a number that calls which are drawn together share,
-    shape ``(calls,)``; ``ratios`` are measured to model, a number of each set that tells it.
+    ``together`` is a number that calls which are drawn together share, shape ``(calls,)``;
+    ``ratios`` are measured to model, one of each such set that tells it.
     """
 
-    sort: tuple[Sort, ...]
     together: NDArray[np.intp]
     ratios: Mapping[Sort, list[float]]
 
@@ -214,23 +214,37 @@ class _Told:
                     seconds = measured.call_end[own].max() - measured.call_start[own].min()
                 if sort[own[0]][0] != UNKNOWN:
                     ratios[sort[own[0]]].append(float(seconds / idle[own].sum()))
-        return _Told(sort, together, ratios)
+        return _Told(together, ratios)
 
-    def noise(self, ratios: Mapping[Sort, Floats], random: "np.random.Generator") -> Floats:
+    def noise(
+        self, asked: Scenario, ratios: Mapping[Sort, Floats], random: "np.random.Generator"
+    ) -> Floats:
         """Draw how measured calls differ from the model, ``(calls, 1 + DRAWS)``; first as it is.
 
-        What-ifs do not change what the model misses.
+        What-ifs do not change what the model misses of the calls that are there after them.
         """
-        noise = np.ones((len(self.sort), 1 + DRAWS))
-        first, number = np.unique(self.together, return_index=True, return_inverse=True)[1:]
-        for sort in dict.fromkeys(self.sort):
-            if sort in ratios:
-                own = [one for one, call in enumerate(first.tolist()) if self.sort[call] == sort]
-                drawn = np.ones((len(first), DRAWS))
-                drawn[own] = random.choice(ratios[sort], (len(own), DRAWS))
-                mine = np.array([one == sort for one in self.sort])
-                noise[mine, 1:] = drawn[number[mine]]
-        return noise
+        workload = asked.at_rest().workload
+        count = len(workload.calls)
+        sort = [_sort(workload.call_view(index)) for index in range(count)]
+        together = self.together if count == len(self.together) else np.arange(count)
+        first, number = np.unique(together, return_index=True, return_inverse=True)[1:]
+        drawn = np.ones((len(first), DRAWS))
+        rows: dict[Sort, list[int]] = defaultdict(list)
+        for row, call in enumerate(first.tolist()):
+            rows[sort[call]].append(row)
+        for one, own in rows.items():
+            values = _ratios_of(one, ratios)
+            if len(values):
+                drawn[own] = random.choice(values, (len(own), DRAWS))
+        return np.concatenate([np.ones((count, 1)), drawn[number]], axis=1)
+
+
+def _ratios_of(sort: Sort, ratios: Mapping[Sort, Floats]) -> Floats:
+    """Return the ratios of a sort; of one that a what-if made, those of its kind and label."""
+    if sort in ratios:
+        return ratios[sort]
+    alike = [values for other, values in ratios.items() if other[:2] == sort[:2]]
+    return np.concatenate(alike) if alike else np.empty(0)
 
 
 def _sort(call: Call) -> Sort:

@@ -11,6 +11,13 @@ from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.errors import DeadlockError
+from simulator.folding.copies import (
+    WrittenOut,
+    enough_at_rest,
+    enough_for_flow,
+    everyone,
+    written_out,
+)
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -150,8 +157,13 @@ class Scenario:
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
 
-        The timeline's workload has the durations that kernels turned out to have.
+        The timeline's workload has the durations that kernels turned out to have. Of ranks that are
+        copies it has those that tell the times of all.
         """
+        if self.workload.copies is not None:
+            enough = self._enough(self.engine)
+            timeline = replace(self, workload=enough.workload, fold=False).run(progress)
+            return enough.unfold(timeline)
         if self.slow_down:
             plain = replace(self, slow_down=0.0)
             return settled(
@@ -166,6 +178,24 @@ class Scenario:
         if self.fold is not False:
             return self._folded(progress)
         return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
+
+    def at_rest(self) -> "Scenario":
+        """Return the scenario with as many copies as, without contention, tell the times of all."""
+        if self.workload.copies is None:
+            return self
+        return replace(self, workload=self._enough("analytic").workload)
+
+    def whole(self) -> "Scenario":
+        """Return the scenario with the programs of all ranks written out."""
+        return replace(self, workload=written_out(self.workload))
+
+    def _enough(self, engine: str) -> WrittenOut:
+        """Write out the ranks that tell the times of all."""
+        if engine == "analytic":
+            return enough_at_rest(self.workload, self.costs())
+        if engine in (*FOLDING, AUTO):
+            return enough_for_flow(self.workload, self.costs(), self._seen)
+        return everyone(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""

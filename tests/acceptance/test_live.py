@@ -1,46 +1,109 @@
-"""A what-if is what the program really did on the changed network."""
+"""A what-if is what the program really did on the changed network.
 
-import csv
+``traces/live/pairs.csv`` has what was measured; nothing here is fitted to it. Each recording is
+held to the limits by itself. One that is known to miss them is a strict xfail which says why: the
+day it meets them, the test fails until the mark is gone.
+"""
 
+import gzip
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-import twofold as tf
-from experiments.gallery.measured import figure
-from helpers.places import ROOT
+from experiments.gallery.measured import PAIRS, figure
+from experiments.questions.validate import validate
+from experiments.validation.measured_points import read_points
 
-LIVE = ROOT / "traces" / "live"
-RESOURCE = "scale_out.bandwidth"
+STEP, MEDIAN, UTILITY = 10.0, 5.0, 4.0
+"""Limits: of every step and the median step (%), and of the utility of doubling (points)."""
+
+RECORDINGS = sorted({point.trace.name for point in read_points(PAIRS)})
+
+WORKER = "a wait of gloo's worker thread is kept as work of the host"
+LATENCY = "a step of gloo's ring costs two latencies one way, and is taken to cost one"
+KNOWN = {
+    "steps": {
+        "ddp-2": "an operator's last milliseconds beside a collective are taken for silence",
+        "pp-2": "a send of gloo stays open until it is waited for",
+        "tp-latency-2": LATENCY,
+        "zero3-2": WORKER,
+    },
+    "median": {"pp-2": "as above", "tp-latency-2": LATENCY, "zero3-2": WORKER},
+    "doubling": {"tp-latency-2": LATENCY, "zero3-2": WORKER},
+}
 
 
 @pytest.fixture(scope="module")
-def measured():
-    """Median step (s) by the factor of the bandwidth."""
-    with (LIVE / "pairs.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["resource"] == RESOURCE]
-    assert {row["trace"] for row in rows} == {"ddp-cpu-2"}
-    return {float(row["factor"]): float(row["measured_step_s"]) for row in rows}
+def report():
+    return validate(against=[PAIRS])
 
 
 @pytest.fixture(scope="module")
-def predicted(measured):
-    report = tf.sweep(LIVE / "ddp-cpu-2", LIVE / "net250.yaml", RESOURCE, factors=list(measured))
-    return {point.factor: point.step_s for point in report.points}
+def points(report):
+    """Rows by recording."""
+    found = defaultdict(list)
+    for point in report.points:
+        assert point.predicted_s is not None, point.note
+        found[Path(point.trace).name].append(point)
+    return found
 
 
-def test_each_step_is_within_a_tenth_of_what_was_measured(measured, predicted):
-    assert predicted == pytest.approx(measured, rel=0.1)
+def recordings(claim):
+    """Every recording, those that are known to miss the claim marked."""
+    return [
+        pytest.param(
+            name,
+            marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason=KNOWN[claim][name])]
+            if name in KNOWN[claim]
+            else [],
+        )
+        for name in RECORDINGS
+    ]
 
 
-def test_the_utility_of_doubling_is_within_four_points(measured, predicted):
-    def utility(steps):
-        return 100 * (1 - steps[2.0] / steps[1.0])
+@pytest.mark.parametrize("name", recordings("steps"))
+def test_each_step_is_within_a_tenth_of_what_was_measured(points, name):
+    errors = {point.what_if: round(point.error_pct, 1) for point in points[name]}
+    assert {what: error for what, error in errors.items() if abs(error) > STEP} == {}
 
-    assert utility(predicted) == pytest.approx(utility(measured), abs=4)
+
+@pytest.mark.parametrize("name", recordings("median"))
+def test_the_median_step_is_within_a_twentieth(points, name):
+    assert np.median([abs(point.error_pct) for point in points[name]]) <= MEDIAN
 
 
-def test_the_figure_of_the_readme_shows_both(measured):
-    (axes,) = figure().axes
-    drawn = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    (bars,) = axes.containers
-    assert bars.lines[0].get_ydata() == pytest.approx([1e3 * step for step in measured.values()])
-    assert len(drawn["simulated step, with utility"]) == len(measured)
+@pytest.mark.parametrize("name", recordings("doubling"))
+def test_the_utility_of_doubling_is_within_four_points(points, name):
+    (doubled,) = [point for point in points[name] if point.factor == 2]
+    assert doubled.utility_predicted_pct == pytest.approx(doubled.utility_measured_pct, abs=UTILITY)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording_is_small_and_names_no_machine(name):
+    for file in (PAIRS.parent / name).iterdir():
+        assert file.stat().st_size < 300_000
+        text = gzip.decompress(file.read_bytes()).decode()
+        assert not [word for word in ("host_name", "traceName", "/root", "/home") if word in text]
+
+
+def test_every_recording_has_the_network_it_was_made_on_among_its_points(points):
+    assert set(points) == {path.name for path in PAIRS.parent.iterdir() if path.is_dir()}
+    for rows in points.values():
+        assert sum(point.factor == 1 for point in rows) == 1
+
+
+def test_the_figure_of_the_readme_shows_both(report, points):
+    drawn = {axes.get_title(): axes for axes in figure().axes if axes.get_title()}
+    assert set(drawn) == set(points)
+    for name, axes in drawn.items():
+        measured = sorted((point.factor, point.measured_s) for point in points[name])
+        (bars,) = axes.containers
+        scale = bars.lines[0].get_ydata()[0] / measured[0][1]
+        assert scale in (pytest.approx(1), pytest.approx(1e3))
+        shown = bars.lines[0].get_ydata() / scale
+        assert shown == pytest.approx([seconds for _, seconds in measured])
+        (line,) = [line for line in axes.get_lines() if line.get_label() == "predicted"]
+        assert len(line.get_ydata()) == len(measured)
+    assert report.median("error_pct") is not None

@@ -60,7 +60,8 @@ class DeviceEvents:
 
     ``stream`` is an index into ``RankTrace.streams``. ``copy`` tells memcpy and memset from
     kernels. ``comm`` is an index into ``RankTrace.comms`` (metadata on the kernel itself) or -1.
-    ``blocks`` is a kernel's thread blocks per multiprocessor, NaN where it is not recorded.
+    ``blocks`` is a kernel's thread blocks per multiprocessor, ``moved`` what a copy moves (B); NaN
+    where it is not recorded, and of what is neither.
     """
 
     copy: NDArray[np.bool_]
@@ -72,9 +73,23 @@ class DeviceEvents:
     external: Longs
     comm: Ints
     blocks: Floats
+    moved: Floats
 
     def __len__(self) -> int:
         return len(self.copy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkSamples:
+    """How much of its links a device used, as sampled beside the trace.
+
+    ``name`` is the counter's own, ``time`` when it was read (s since ``RankTrace.epoch``), and
+    ``share`` that of the links' bandwidth (0 to 1); shape ``(samples,)``.
+    """
+
+    name: str
+    time: Floats
+    share: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,25 @@ class ProfilerStep:
     end: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleEvents:
+    """Calls of modules, columns ``(calls,)``, and arrows from forward to backward operators.
+
+    ``thread`` and ``forward_thread`` and ``backward_thread`` are indices into
+    ``RankTrace.threads``; an arrow leads from the start of an operator (``forward``) to the start
+    of the one that autograd runs for it (``backward``). Times as of the other events (s).
+    """
+
+    thread: Ints
+    name: tuple[str, ...]
+    start: Floats
+    end: Floats
+    forward_thread: Ints
+    forward: Floats
+    backward_thread: Ints
+    backward: Floats
+
+
 @dataclass(frozen=True, eq=False)
 class RankTrace:
     """What one rank's file says.
@@ -172,6 +206,12 @@ class RankTrace:
         What the indices in the columns stand for.
     unused
         Events by category that carry nothing a replay needs.
+    accelerator
+        What the rank ran on, "" where the file does not tell.
+    links
+        Samples of counters of NVLink, sent and received.
+    modules
+        What names parts of the program besides annotations; None where nothing does.
     """
 
     file: Path
@@ -191,6 +231,8 @@ class RankTrace:
     streams: tuple[str, ...]
     unused: Mapping[str, int]
     accelerator: str = ""
+    links: tuple[LinkSamples, ...] = ()
+    modules: ModuleEvents | None = None
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"

@@ -10,7 +10,12 @@ from traces.core.loaded import Gap
 
 @dataclass(slots=True)
 class LocalOp:
-    """An op of one rank; times are seconds since the trace's epoch."""
+    """An op of one rank; times are seconds since the trace's epoch.
+
+    ``begun`` is when its own work could begin, if that was after its ``start``: until then it was
+    on the device already, but waited for what it follows.
+    ``module`` names the layer or range of the program it belongs to, "" where that is not known.
+    """
 
     what: What
     lane: str
@@ -18,6 +23,8 @@ class LocalOp:
     start: float
     end: float
     ready: float | None = None
+    begun: float | None = None
+    module: str = ""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ from traces.core.calls import is_comm
 from traces.core.columns import EventRows, LaneLabels, ValueIndex
 from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
 from traces.kineto.comm import comm_record
+from traces.kineto.modules import CATEGORIES as MODULE_CATEGORIES
+from traces.kineto.modules import ModuleReading
 from traces.kineto.schema import (
     ABSENT,
     EventArgs,
@@ -166,6 +168,7 @@ class EventReading:
         self.streams = LaneLabels("device", "stream")
         self.comms: list[CommRecord] = []
         self.unused: Counter[str] = Counter()
+        self.modules = ModuleReading()
         self._steps: list[tuple[int, SpanNs]] = []
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
         self._uses = _Uses()
@@ -231,6 +234,8 @@ class EventReading:
             use = self._uses[event.cat] if event.ph == "X" else _UNUSED
             if use == _UNUSED:
                 unused.append(event.cat or _PHASES.get(event.ph, event.ph))
+                if event.cat in MODULE_CATEGORIES:
+                    self.modules.add(event, raw)
             elif use == _SYNC:
                 self._add_sync(event, raw)
             else:
@@ -279,12 +284,10 @@ class EventReading:
             stream = event.tid if args.stream is None else args.stream
             lanes.append((device, stream))
         self._add_rows(self.device, picked, self.streams.many(lanes), comms)
-        recorded = ((event.args or _NO_ARGS).blocks for event, _, _ in picked)
+        every = [event.args or _NO_ARGS for event, _, _ in picked]
         self.device.extend(
-            blocks=[
-                blocks if isinstance(blocks, (int, float)) and blocks >= 0 else nan
-                for blocks in recorded
-            ]
+            blocks=[_counted(args.blocks) for args in every],
+            moved=[_counted(args.moved) for args in every],
         )
 
     def _add_rows(
@@ -344,6 +347,11 @@ def _seconds(span: SpanNs, first: int) -> tuple[float, float]:
 def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
     start = nanoseconds(event.ts, raw, "ts")
     return start, start + int(durations_ns([event.dur], [raw])[0])
+
+
+def _counted(value: LooseNumber) -> float:
+    """Return what a profiler counted; NaN where it is no number, or one that cannot be."""
+    return value if isinstance(value, (int, float)) and value >= 0 else nan
 
 
 def _present(value: LooseNumber, which: str) -> int | None:

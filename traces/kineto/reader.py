@@ -82,6 +82,7 @@ def rank_trace(document: KinetoDocument, *, alone: bool = False) -> RankTrace:
         streams=reading.streams.labels(),
         unused=dict(reading.unused),
         accelerator=header.devices[0].name if header.devices else "",
+        modules=reading.modules.events(reading.threads, first),
     )
 
 

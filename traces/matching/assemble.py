@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.clocks import offsets
 from traces.matching.match import MatchedCall
 from traces.matching.messages import (
@@ -71,12 +71,21 @@ def assemble(
         group = groups.setdefault(Group(call.ranks, call.label), len(groups))
         transfer = ops.join(index, call, graphs)
         rows.append(
-            CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
+            CallRow(
+                call.kind,
+                group,
+                call.sequence,
+                call.size,
+                call.dtype,
+                transfer=transfer,
+                eager=call.eager,
+            )
         )
     names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
+    module, modules = _modules(every)
     return Workload(
-        what=np.array([op.what for op in every], dtype=np.uint8),
+        what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
         lane=lanes.column([op.lane for op in every]),
         name=names.column([op.name for op in every]),
@@ -91,6 +100,8 @@ def assemble(
         names=tuple(names.index),
         lanes=tuple(lanes.index),
         job_ranks=job_ranks,
+        module=module,
+        modules=modules,
         library=_library(graphs),
     )
 
@@ -109,14 +120,25 @@ def _library(graphs: Sequence[RankGraph]) -> str:
     return _MODELLED if carriers == {_MODELLED} else ""
 
 
+def _modules(ops: Sequence[LocalOp]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
+    """Column and table of the modules that ops belong to; none where no op's is known."""
+    table = ValueIndex[str]()
+    table("")  # which becomes -1
+    column = table.column([op.module for op in ops]) - np.int32(1)
+    modules = tuple(table.index)[1:]
+    return (column, modules) if modules else (None, ())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ops:
     """Columns of the ops of all ranks on one clock (s); those of a rank begin at its ``first``.
 
-    ``over`` is when an op's own time begins: at its start, or when its call is over.
+    ``over`` is when an op's own time begins: at its start, when what it follows has ended though it
+    was on the device before, or when its call is over.
     """
 
     first: NDArray[np.int64]
+    what: NDArray[np.uint8]
     start: Floats
     end: Floats
     ready: Floats
@@ -133,7 +155,10 @@ class _Ops:
         end = np.array([op.end for op in every], dtype=np.float64) + shift
         given = [-np.inf if op.ready is None else op.ready for op in every]
         ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
-        return _Ops(first, start, end, ready, start.copy(), np.full(len(start), -1, np.int32))
+        begun = [op.start if op.begun is None else op.begun for op in every]
+        over = np.array(begun, dtype=np.float64) + shift
+        what = np.array([op.what for op in every], dtype=np.uint8)
+        return _Ops(first, what, start, end, ready, over, np.full(len(start), -1, np.int32))
 
     def join(self, index: int, call: MatchedCall, graphs: Sequence[RankGraph]) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).
@@ -142,22 +167,43 @@ class _Ops:
         their own (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
         One that hosts carry out is over when the last member has all that it waits for: nothing is
         drained there, and where a rank comes late the others may be done long before it. A message
-        is over when it was received; NaN where nobody was seen to wait for that.
+        is over when it was received; NaN where nobody was seen to wait for that. When an eager
+        message is over, :func:`simulator.timeline.measured` says.
         """
-        members = np.array([int(self.first[place]) + op for place, op in call.ops.items()])
+        own = [int(self.first[place]) + op for place, op in call.ops.items()]
+        members = np.array(own, dtype=np.int64)
         self.call[members] = index
-        arrived, ends = float(self.start[members].max()), self.end[members]
         if any(op in graphs[place].posted for place, op in call.ops.items()):
-            over = received(graphs, call, ends.tolist())
-            ends = np.minimum(ends, ends.min() if over is None else over)
-            self.end[members] = np.maximum(self.start[members], ends)
-            self.over[members] = self.end[members]
-            return float("nan") if over is None else max(0.0, over - arrived)
+            return self._join_posted(call, members, graphs)
         if by_hosts(graphs, call):
-            self.over[members] = ends
-            return max(0.0, float(ends.max()) - arrived)
-        transfer = max(0.0, float(ends.min()) - arrived)
+            self.over[members] = self.end[members]
+            return max(0.0, float(self.end[members].max() - self.start[members].max()))
+        if call.eager:
+            return self._join_eager(members)
+        arrived = float(self.over[members].max())
+        transfer = max(0.0, float(self.end[members].min()) - arrived)
         self.over[members] = arrived + transfer
+        return transfer
+
+    def _join_posted(
+        self, call: MatchedCall, members: NDArray[np.int64], graphs: Sequence[RankGraph]
+    ) -> float:
+        arrived, ends = float(self.start[members].max()), self.end[members]
+        over = received(graphs, call, ends.tolist())
+        ends = np.minimum(ends, ends.min() if over is None else over)
+        self.end[members] = np.maximum(self.start[members], ends)
+        self.over[members] = self.end[members]
+        return float("nan") if over is None else max(0.0, over - arrived)
+
+    def _join_eager(self, members: NDArray[np.int64]) -> float:
+        sends = self.what[members] == What.SEND
+        awaited = members[sends] if sends.any() else members
+        arrived, over = float(self.start[awaited].max()), float(self.end[awaited].min())
+        for op in np.setdiff1d(members, awaited).tolist():
+            if self.start[op] < over:
+                over = float(self.end[op])
+        transfer = max(0.0, over - arrived)
+        self.over[members] = np.maximum(self.start[members], arrived + transfer)
         return transfer
 
 

@@ -69,13 +69,24 @@ def local_call(
 
 
 def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
-    """Find a call's group in ``pg_config``: by its name, else the only one there can be."""
+    """Find a call's group in ``pg_config``: by its name, else the only one there can be.
+
+    Frameworks make many groups of the same ranks (world, tensor, expert), and many of one rank, in
+    which nothing moves: where those that are left have the same ranks, it is as good as any.
+    """
     named = trace.groups.get(record.group_key)
     if named is not None:
         return named
     size = record.group_size
     fitting = [group for group in trace.groups.values() if size in (None, group.size)]
-    return fitting[0] if len(fitting) == 1 else None
+    if len(fitting) > 1:
+        fitting = [group for group in fitting if group.size > 1 and _may_hold(group, trace.rank)]
+    alike = len({group.ranks for group in fitting}) == 1 and fitting[0].ranks is not None
+    return fitting[0] if len(fitting) == 1 or alike else None
+
+
+def _may_hold(group: ProcessGroup, rank: int) -> bool:
+    return group.ranks is None or rank in group.ranks
 
 
 def _direction(words: Sequence[str]) -> str:

@@ -81,7 +81,8 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
 def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
     """Add an op that runs on a lane; ``row`` is the op of the profile it comes from."""
     source = build.part.ops[row]
-    op = build.graph.add(LocalOp(what, lane, source.name, *span))
+    scope = source.hlo.scope if source.hlo else ""
+    op = build.graph.add(LocalOp(what, lane, source.name, *span, module=scope))
     stream = build.streams.setdefault(lane, len(build.streams))
     _register(build, op, stream)
     build.made.setdefault(row, []).append(op)
@@ -102,7 +103,8 @@ def _register(build: _GraphBuild, op: int, stream: int) -> None:
 def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, float]) -> int:
     """Add an op on a stream of its own: no other waits for it by order."""
     source = build.part.ops[row]
-    op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span))
+    scope = source.hlo.scope if source.hlo else ""
+    op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span, module=scope))
     _register(build, op, -2 - op)
     build.made.setdefault(row, []).append(op)
     return op

@@ -68,7 +68,8 @@ class HloOp:
     of the operands, None where the source does not tell; ``output`` the top level of the result.
     ``groups`` are replica groups: () is one group of all, None is unknown. ``pairs`` are those of
     a collective-permute. ``wrapped`` names the op that an asynchronous ``start`` runs. A ``done``
-    waits for the op named by its first operand.
+    waits for the op named by its first operand. ``scope`` is where the program made it, as the
+    framework names it without the primitive: ``jit(step)/layer_0/attention``.
     """
 
     name: str
@@ -82,6 +83,7 @@ class HloOp:
     global_ids: bool = False
     operands: tuple[str, ...] = ()
     wrapped: str = ""
+    scope: str = ""
 
     @property
     def kind(self) -> str:
@@ -110,6 +112,17 @@ class HloModule:
     order: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
     replicas: int | None = None
+
+
+def scope_of(op_name: str) -> str:
+    """Return the scope of an op by the name its framework gave it, whose end is the primitive.
+
+    Examples
+    --------
+    >>> scope_of("jit(step)/transpose(jvp(Mlp))/layer_0/dot_general"), scope_of("dot")
+    ('jit(step)/transpose(jvp(Mlp))/layer_0', '')
+    """
+    return op_name.rpartition("/")[0]
 
 
 def split_phase(opcode: str) -> tuple[str, str]:
@@ -271,6 +284,7 @@ _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}")
 _AXIS = re.compile(r"'([^']*)'=(\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[\d, ]*\}|[, ])*)\}")
 _BRACES = re.compile(r"\{([\d, ]*)\}")
+_MADE_BY = re.compile(r'metadata=\{[^}]*?op_name="([^"]*)"')
 
 
 def parse_instruction(text: str) -> HloOp | None:
@@ -305,7 +319,14 @@ def parse_instruction(text: str) -> HloOp | None:
         channel="channel_id=" in attributes,
         global_ids="use_global_device_ids=true" in attributes,
         operands=tuple(_OPERAND.findall(operands)),
+        scope=_scope(attributes),
     )
+
+
+def _scope(attributes: str) -> str:
+    """Read where the program made an instruction from its ``metadata={op_name="..."}``."""
+    found = _MADE_BY.search(attributes)
+    return scope_of(found[1]) if found else ""
 
 
 def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:

@@ -17,6 +17,7 @@ from traces.xla.hlo import (
     HloOp,
     iota_groups,
     mesh_groups,
+    scope_of,
     split_phase,
 )
 
@@ -33,6 +34,7 @@ _MESSAGES = {
         (1, "name", "string"),
         (2, "opcode", "string"),
         (3, "shape", "Shape"),
+        (7, "metadata", "Metadata"),
         (26, "channel_id", "int64"),
         (35, "id", "int64"),
         (36, "operand_ids", "int64*"),
@@ -44,6 +46,7 @@ _MESSAGES = {
         (92, "iota", "Iota"),
         (93, "mesh_axes", "MeshAxes"),
     ],
+    "Metadata": [(2, "op_name", "string")],
     "Shape": [
         (2, "element_type", "int32"),
         (3, "dimensions", "int64*"),
@@ -143,6 +146,7 @@ def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp
         global_ids=source.global_ids,
         operands=tuple(operand.name for operand in operands),
         wrapped="" if source is instruction else source.name,
+        scope=scope_of(source.metadata.op_name or instruction.metadata.op_name),
     )
 
 

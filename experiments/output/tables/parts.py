@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 
 from experiments.baseline import Baseline, Settings
+from experiments.confidence import CommunicationError, Doubts, shares_said
 from experiments.output.tables.layout import (
     FACT_NAME,
     Bar,
@@ -36,10 +37,14 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         "folded": say_folded(base),
         _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
+        "transfers": in_lines(console, list(_transfers(base.communication_error))),
         "what if": "\n".join(_say_what_ifs(base)),
+        "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
+        "pinned": _pinned(base.doubts),
         "coverage": in_lines(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
+        "warning": "\n".join(base.warnings),
     }
     print_facts(console, facts)
     console.print()
@@ -54,6 +59,29 @@ def say_step(loaded: Loaded) -> str:
 
 def _measured(loaded: Loaded) -> str:
     return "median step" if loaded.coverage.typical_of else "measured step"
+
+
+def _transfers(found: CommunicationError) -> Iterator[str]:
+    """Say how far modelled transfers are off the measured ones, in parts."""
+    if found["median_pct"] is None or found["median_absolute_pct"] is None:
+        if found["calls"] + found["not_compared"]:
+            yield found["note"]
+        return
+    size = f"without sign {found['median_absolute_pct']:.1f} %"
+    calls = f"{found['calls']:,} call{'s' * (found['calls'] != 1)}"
+    yield f"error {found['median_pct']:+.1f} % in the median of {calls}, {size}"
+    if len(found["kinds"]) > 1:
+        for one in found["kinds"]:
+            yield f"{one.kind} {one.median_pct:+.1f} % ({one.calls:,})"
+    if found["not_compared"]:
+        yield f"{found['not_compared']:,} cannot be compared"
+
+
+def _pinned(doubts: Doubts) -> str:
+    """Say what of the critical path reacts to no resource, and why."""
+    causes = ", ".join(shares_said(doubts.pinned))
+    said = f"{doubts.pinned_pct:.1f} % of the critical path"
+    return f"{said}: {causes}" if causes else said
 
 
 def say_where(base: Baseline) -> str:

@@ -30,10 +30,17 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
             unused.add(*cells, row.note)
         else:
             most = "" if row.bound_pct is None else percent(row.bound_pct)
-            bar = Bar(row.utility_pct, row.note)
+            bar = Bar(row.utility_pct, "; ".join(filter(None, (row.note, *marks(row.warning)))))
             rows.add(*cells, say_time(row.step_s), _sure(row), most, bar=bar)
     print_rows(console, rows, unused)
+    for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
+        print_text(console, warning)
     print_foot(console, _utility_foot(report))
+
+
+def marks(warning: str) -> list[str]:
+    """Return the words that a warning puts into a row: what it says stands below, once."""
+    return [one.partition(":")[0] for one in warning.split("; ") if one]
 
 
 def _utility_foot(report: "UtilityReport") -> str:
@@ -59,8 +66,8 @@ def _sure(row: "Utility") -> str:
 def print_sweep(console: Console, report: "SweepReport") -> None:
     """Print the points of a sweep."""
     print_head(console, f"Sweep of {report.resource}", report.base)
-    if report.note:
-        print_text(console, report.note)
+    if said := report.note or report.warning:
+        print_text(console, said)
         console.print()
     rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
@@ -110,8 +117,7 @@ def curve_lines(report: "CurveReport") -> Iterator[str]:
     else:
         what = f"{report.break_even:.3g} times ({report.break_even_value})"
         yield f"doubling buys less than {share} of the step beyond {what}"
-    if report.note:
-        yield report.note
+    yield from filter(None, (report.note, report.warning))
 
 
 def print_compare(console: Console, report: "CompareReport") -> None:
@@ -123,6 +129,8 @@ def print_compare(console: Console, report: "CompareReport") -> None:
         gain = percent(point.utility_pct)
         rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
     print_rows(console, rows)
+    for warning in dict.fromkeys(point.warning for point in report.points if point.warning):
+        print_text(console, warning)
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "
@@ -137,7 +145,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         gain = percent(point.gain_pct)
-        rows.add(point.change, say_time(point.step_s), gain, exposed, point.note)
+        note = "; ".join(filter(None, (point.note, point.warning)))
+        rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (
         "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
@@ -145,3 +154,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     print_foot(console, foot)
+    assumed = dict.fromkeys(
+        line for point in report.points for line in point.assumptions.splitlines()
+    )
+    if assumed:
+        print_foot(console, f"assumed: {'; '.join(assumed)}")

@@ -146,10 +146,11 @@ def sized(sizes, took, *, apart=1.0, group=(0, 1)):
 def test_what_small_calls_take_longer_says_nothing_of_large_ones():
     idle = sized([4.0, 2.0**24], [1.0, 1.0])
     small, large = idle.costs().idle_times(idle.workload)
-    told = _Told.of(sized([4.0, 2.0**24] * 4, [20 * small, 1.01 * large] * 4))
+    scenario = sized([4.0, 2.0**24] * 4, [20 * small, 1.01 * large] * 4)
+    told = _Told.of(scenario)
     ratios = _pooled([told])
     assert sorted(float(values.max()) for values in ratios.values()) == pytest.approx([1.01, 20])
-    noise = told.noise(ratios, np.random.default_rng(0))
+    noise = told.noise(scenario, ratios, np.random.default_rng(0))
     assert noise[1::2, 1:].max() == pytest.approx(1.01)
 
 
@@ -158,16 +159,16 @@ def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
     idle = float(sized([2.0**24], [1.0]).costs().idle_times(sized([2.0**24], [1.0]).workload)[0])
     scenario = sized([2.0**24] * 2, [1.5 * idle, 1.5 * idle], apart=0.5 * idle)
     told = _Told.of(scenario)
-    (ratios,) = told.ratios.values()
+    ((sort, ratios),) = told.ratios.items()
     assert ratios == pytest.approx([1.0])
-    noise = told.noise({told.sort[0]: np.array([0.5, 2.0])}, np.random.default_rng(0))
+    noise = told.noise(scenario, {sort: np.array([0.5, 2.0])}, np.random.default_rng(0))
     assert (noise[0] == noise[1]).all()
     assert len(set(noise[0, 1:].tolist())) == 2
 
 
 def test_a_sort_with_few_calls_borrows_of_the_sizes_next_to_it_only():
     sort = ("all_reduce", "dp", 2, 7)
-    told = [_Told((), np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]
+    told = [_Told(np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]
     pooled = _pooled(told)
     assert pooled[sort].mean() == pytest.approx(2.0)
     assert pooled[*sort[:3], 10].tolist() == [99.0]

@@ -1,0 +1,75 @@
+"""A utility taken apart: the same utility, in parts that add up to it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import twofold as tf
+from experiments.cli.main import app
+from helpers.experiments_jobs import write_job
+from helpers.places import SAMPLES
+from simulator.errors import WhatIfError
+
+GPU = SAMPLES / "gpu-dp2-tp4"
+RESOURCES = ("scale_up.bandwidth", "scale_out.bandwidth", "scale_up.size", "compute", "host")
+
+
+@pytest.mark.parametrize("engine", ["flow", "analytic"])
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_the_parts_add_up_to_what_utility_says(resource, engine):
+    asked = {"nodes": 2, "engine": engine}
+    report = tf.explain(GPU, "dgx-a100", utility=resource, factor=3, **asked)
+    whole = tf.utility(GPU, "dgx-a100", factor=3, resources=resource, **asked).utilities[0]
+    saved = report.record()["utility"]
+    assert saved["utility_pct"] == pytest.approx(whole.utility_pct, rel=1e-12)
+    assert saved["changed_step_s"] == pytest.approx(whole.step_s, rel=1e-12)
+    for by in ("by_cause", "by_module", "by_rank"):
+        total = sum(part["utility_pct"] for part in saved[by])
+        assert total == pytest.approx(whole.utility_pct, abs=1e-9), by
+
+
+def test_compute_saves_in_kernels_and_what_comes_to_light_behind_them():
+    rows = tf.explain(GPU, "dgx-a100", utility="compute", nodes=2).saved["by_cause"]
+    assert rows[0].what == "compute"
+    assert sum(row.saved_s for row in rows if row.what == "compute") > 0
+
+
+def test_slower_is_taken_apart_too():
+    saved = tf.explain(GPU, "dgx-a100", utility="compute", factor=0.5, nodes=2).saved
+    assert saved["utility_pct"] < 0
+    assert sum(row.saved_s for row in saved["by_cause"]) == pytest.approx(
+        saved["step_s"] - saved["changed_step_s"]
+    )
+
+
+def test_what_is_not_used_has_nothing_to_take_apart(tmp_path):
+    with pytest.raises(WhatIfError, match="no utility to take apart: one node"):
+        tf.explain(write_job(tmp_path / "job"), "dgx-a100", utility="scale_out.bandwidth")
+    with pytest.raises(WhatIfError, match="is not a resource"):
+        tf.explain(GPU, "dgx-a100", utility="bandwith")
+
+
+def test_every_form_of_the_answer(tmp_path):
+    words = [
+        "explain",
+        str(GPU),
+        "-c",
+        "dgx-a100",
+        "--nodes",
+        "2",
+        "--utility",
+        "scaleout.bandwidth",
+    ]
+    picture = tmp_path / "parts.png"
+    table = CliRunner().invoke(app, [*words, "--figure", str(picture)])
+    assert table.exit_code == 0, table.output
+    assert "scale_out.bandwidth 25 GB/s → 50 GB/s" in table.stdout
+    assert "all_reduce dp[2]" in table.stdout
+    assert picture.stat().st_size > 1000
+    csv = CliRunner().invoke(app, [*words, "-o", "csv"]).stdout
+    assert "by,what,name,cause,saved_s,utility_pct" in csv
+    answer = json.loads(CliRunner().invoke(app, [*words, "-o", "json"]).stdout)
+    assert answer["utility"]["resource"] == "scale_out.bandwidth"
+    plain = json.loads(CliRunner().invoke(app, [*words[:-2], "-o", "json"]).stdout)
+    assert plain["utility"] is None

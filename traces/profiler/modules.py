@@ -1,0 +1,159 @@
+"""Which module or range of the program each op of a rank belongs to, by what encloses its launch.
+
+Ranges are what the program marks itself: ``nn.Module`` calls, ``record_function`` and NVTX ranges.
+A kernel belongs to the ranges that enclose its launch, a host op to those that enclose its end, at
+which it launches or waits. What autograd runs belongs to the module of its forward pass, where the
+profiler draws arrows between them; else to the function of autograd, such as ``AccumulateGrad``,
+from whose hooks gradients are reduced. Host collectives belong where they are queued.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.workload import What
+from traces.core.calls import is_comm
+from traces.core.events import HostKind, RankTrace
+from traces.core.rank_graph import RankGraph
+from traces.profiler.device import DeviceOps
+
+_AUTOGRAD = "autograd::engine::evaluate_function: "
+"""What PyTorch's engine calls the range in which it runs one node of the backward graph."""
+_BACKWARD = " (backward)"
+_SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A range of a thread (s); ``path`` replaces the names of the ranges around it, if given."""
+
+    start: float
+    end: float
+    name: str
+    path: str = ""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """The ranges of a thread, by start; each with the one around it (-1: none) and its path."""
+
+    ranges: list[_Range] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    around: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(ranges: Iterable[_Range]) -> "_Thread":
+        """Nest ranges; one that begins with another and ends later is around it."""
+        found = _Thread(sorted(ranges, key=lambda one: (one.start, -one.end)))
+        open_ranges: list[int] = []
+        for number, one in enumerate(found.ranges):
+            while open_ranges and found.ranges[open_ranges[-1]].end < one.end:
+                open_ranges.pop()
+            outer = open_ranges[-1] if open_ranges else -1
+            inside = found.paths[outer] + _SEPARATOR if outer >= 0 else ""
+            found.starts.append(one.start)
+            found.around.append(outer)
+            found.paths.append(one.path or inside + one.name)
+            open_ranges.append(number)
+        return found
+
+    def at(self, time: float) -> str:
+        """Return the path of the innermost range at a time; "" outside all."""
+        number = bisect_right(self.starts, time) - 1
+        while number >= 0 and self.ranges[number].end < time:
+            number = self.around[number]
+        return self.paths[number] if number >= 0 else ""
+
+
+def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
+    """Give the ops of a rank's graph the names of their modules, where the trace tells them."""
+    threads = _threads(trace)
+    if not threads:
+        return
+    nowhere = _Thread()
+    thread_of = {label: number for number, label in enumerate(trace.threads)}
+    for op in graph.ops:
+        if op.what == What.HOST or op.lane in thread_of:
+            op.module = threads.get(thread_of.get(op.lane, -1), nowhere).at(op.end)
+    for number in ops.op_of.values():
+        launch = ops.launch[number]
+        if launch is not None:
+            thread = threads.get(int(trace.host.thread[launch]), nowhere)
+            graph.ops[number].module = thread.at(float(trace.host.start[launch]))
+    for source, target, _ in graph.edges:
+        called = graph.ops[target].what >= What.COLLECTIVE and not graph.ops[target].module
+        if called and graph.ops[source].what == What.HOST:
+            graph.ops[target].module = graph.ops[source].module
+
+
+def _threads(trace: RankTrace) -> dict[int, _Thread]:
+    """Nest the ranges of each thread, those of backward passes by the names of the forward."""
+    ranges: dict[int, list[_Range]] = defaultdict(list)
+    for thread, one in (*_marked(trace), *_of_modules(trace)):
+        ranges[thread].append(one)
+    threads = {thread: _Thread.of(found) for thread, found in ranges.items()}
+    for thread, one in _backward(trace, threads):
+        ranges[thread].append(one)
+    return {thread: _Thread.of(found) for thread, found in ranges.items()}
+
+
+def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
+    """Ranges that the program marks, and those in which autograd runs a function."""
+    host = trace.host
+    names = {
+        number: name.strip("# ")
+        for number, name in enumerate(trace.names)
+        if name and not is_comm(name)
+    }
+    rows = np.flatnonzero((host.kind == HostKind.ANNOTATION) & (host.comm < 0))
+    for row in rows.tolist():
+        name = names.get(int(host.name[row]))
+        if name:
+            span = float(host.start[row]), float(host.end[row])
+            yield int(host.thread[row]), _Range(*span, name)
+    engine = [number for number, name in enumerate(trace.names) if name.startswith(_AUTOGRAD)]
+    for row in np.flatnonzero(np.isin(host.name, engine)).tolist():
+        function = trace.names[host.name[row]].removeprefix(_AUTOGRAD).rpartition("::")[2]
+        span = float(host.start[row]), float(host.end[row])
+        yield int(host.thread[row]), _Range(*span, function)
+
+
+def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
+    """Yield the calls of modules as ranges."""
+    found = trace.modules
+    if found is None:
+        return
+    rows = zip(
+        found.thread.tolist(), found.start.tolist(), found.end.tolist(), found.name, strict=True
+    )
+    for thread, start, end, name in rows:
+        yield thread, _Range(start, end, name)
+
+
+def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[int, _Range]]:
+    """Operators that autograd runs, named by where the forward pass ran theirs."""
+    found = trace.modules
+    if found is None:
+        return
+    host = trace.host
+    ends: dict[tuple[int, float], float] = {}
+    began = np.isin(host.start, found.backward) & (host.kind == HostKind.OPERATOR)
+    for row in np.flatnonzero(began).tolist():
+        key = int(host.thread[row]), float(host.start[row])
+        ends[key] = max(ends.get(key, 0.0), float(host.end[row]))
+    arrows = zip(
+        found.forward_thread.tolist(),
+        found.forward.tolist(),
+        found.backward_thread.tolist(),
+        found.backward.tolist(),
+        strict=True,
+    )
+    for source, forward, target, backward in arrows:
+        path = threads[source].at(forward) if source in threads else ""
+        end = ends.get((target, backward))
+        if path and end is not None:
+            yield target, _Range(backward, end, path, path + _BACKWARD)

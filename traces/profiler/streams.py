@@ -47,14 +47,16 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         inherited = (obeyed.get(one, set()) for one in running)
         sources = order[op].ended.union(waits.get(op, ()), *inherited)
         allowed = _allowed_by(ops, op, sources, latency)
+        part = None
         if _started_early(ops, op, running, allowed):
             allowed[_BESIDE] = ops.starts[op]
-            _add_progress(ops, op, running[0], released.get(running[0], []))
+            part = _add_progress(ops, op, running[0], released.get(running[0], []))
         edges = _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
         for source, lag in edges:
             ops.graph.wait_for(op, [source], lag=lag)
         if op in overlapped:
-            obeyed[op], released[op] = sources, edges
+            obeyed[op] = sources
+            released[op] = edges if part is None else [*edges, (part, 0.0)]
 
 
 _Edges = list[tuple[int, float]]
@@ -119,8 +121,8 @@ def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[in
     return late > (EXPLAINED if last == _LAUNCH else STAMPS)
 
 
-def _add_progress(ops: DeviceOps, op: int, running: int, released: _Edges) -> None:
-    """Let an op follow the part of another that had run when it started.
+def _add_progress(ops: DeviceOps, op: int, running: int, released: _Edges) -> int:
+    """Let an op follow the part of another that had run when it started; return that part.
 
     That part is an op of its own beside the whole: it begins as that does, and is as much faster on
     a device that is.
@@ -133,6 +135,7 @@ def _add_progress(ops: DeviceOps, op: int, running: int, released: _Edges) -> No
     for source, lag in released:
         ops.graph.wait_for(part, [source], lag=lag)
     ops.graph.wait_for(op, [part])
+    return part
 
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:

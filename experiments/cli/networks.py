@@ -192,7 +192,7 @@ def calibrate(
     ] = None,
     *,
     engine: Engine = "flow",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     kernels: Kernels = None,

@@ -111,8 +111,8 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
-    if value not in ("median", "all") and not value.isdecimal():
-        raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
+    if value not in ("typical", "median", "all") and not value.isdecimal():
+        raise typer.BadParameter(f"{value!r} is no step number, nor 'typical', 'median' or 'all'.")
     return value
 
 
@@ -300,9 +300,9 @@ Step = Annotated[
     str,
     typer.Option(
         callback=_step,
-        autocompletion=completed(lambda: ("median", "all")),
+        autocompletion=completed(lambda: ("typical", "median", "all")),
         rich_help_panel=_SIMULATION,
-        help="A ProfilerStep number, 'median' or 'all'.",
+        help="A step's number, the one with 'typical' or 'median' lengths, or 'all'.",
     ),
 ]
 Nodes = Annotated[

@@ -17,7 +17,7 @@ from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import CalibrationError
 from simulator.quantities import format_quantity
 from topologies import Cluster
@@ -139,7 +139,7 @@ def calibrate(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    by_trace = replace(settings or Settings(), collective_cost="trace")
+    by_trace = replace(as_recorded(settings), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
     others = recorded_steps(base.loaded, base.read) if by_trace.step == MEDIAN else ()
     fits = fit_steps(base.scenario, others)

@@ -11,7 +11,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import OutputError
 from simulator.quantities import format_quantity
 from simulator.schedule import Schedule
@@ -109,7 +109,7 @@ def convert(
     """
     if form not in FORMS:
         raise OutputError(f"form {form!r} is not one of {', '.join(FORMS)}")
-    settings = settings or Settings()
+    settings = as_recorded(settings)
     check_apart(
         {"source": source, "target": target, "cluster": cluster, "kernels": settings.kernels}
     )

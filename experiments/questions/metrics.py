@@ -27,7 +27,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.resources import improve, not_used, utility_pct
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError, WhatIfError
@@ -285,7 +285,7 @@ def metrics(
     """
     if windows < 1:
         raise WhatIfError(f"{windows} windows: the step has one part at least")
-    settings = settings or Settings()
+    settings = as_recorded(settings)
     package = find_package(trace)
     why = "name a --cluster"
     if cluster is None and package is not None:

@@ -52,7 +52,7 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 BOUND_ASSUMES = (
     "only the baseline's critical path and the bytes on each link take time, calls as on an "
-    "otherwise idle network, kernels as beside nothing, delays that react to no resource as they "
+    "otherwise idle network, kernels as beside nothing, delays that no resource shortens as they "
     "are"
 )
 """What a bound takes to be so; no engine makes less of the step than that."""
@@ -117,12 +117,12 @@ def _least(changed: Scenario, ways: Sequence[Way], graph: Contracted, points: Po
 
     ``points`` is that scenario with calls on an idle network.
     """
-    costs = changed.costs()
+    costs, workload = changed.costs(), changed.at_rest().workload
     if changed.engine == "transfer":
-        least = least_times(changed.workload, costs, changed.engine)
+        least = least_times(workload, costs, changed.engine)
         ones, rows = np.ones(len(least)), np.arange(len(least))
         points = replace(points, cost=least[:, None], row=rows, factor=ones)
-    works = busiest_links(changed.workload, costs)
+    works = busiest_links(workload, costs)
     on_ways = float(least_step(ways, graph, points)[0])
     return max(on_ways, least_of_links(graph, points, works))
 
@@ -130,8 +130,10 @@ def _least(changed: Scenario, ways: Sequence[Way], graph: Contracted, points: Po
 def _as_it_was(idle: Points, timeline: Timeline) -> Points:
     """Two scenarios: calls as they take on an idle network, and as they took in the baseline."""
     alone = idle.factor * idle.cost[idle.row, 0]
-    took = np.nan_to_num(timeline.call_end - timeline.call_start)
-    cost = np.stack([alone, np.maximum(took, 0.0)], axis=1)
+    took = np.maximum(np.nan_to_num(timeline.call_end - timeline.call_start), 0.0)
+    if len(took) != len(alone):  # copies of ranks were written out to be simulated
+        took = alone
+    cost = np.stack([alone, took], axis=1)
     return Points(cost, np.arange(len(cost)), np.ones(len(cost)), {})
 
 

@@ -79,6 +79,9 @@ class Coverage:
         What else one should know, as sentences.
     gaps
         The longest of the starts that nothing explains.
+    typical_of
+        Steps over which lengths are medians (:mod:`traces.core.typical`); none where they are those
+        of the one step.
 
     Examples
     --------
@@ -103,6 +106,7 @@ class Coverage:
     skipped: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     gaps: tuple[Gap, ...] = ()
+    typical_of: tuple[int, ...] = ()
 
     @property
     def starts_explained(self) -> float:
@@ -128,6 +132,7 @@ class Coverage:
             "bytes_known": self.bytes_known,
             "starts_explained": self.starts_explained,
             "notes": list(self.notes),
+            "typical_of": list(self.typical_of),
         }
 
 
@@ -143,6 +148,7 @@ class CoverageRecord(TypedDict):
     bytes_known: float
     starts_explained: float
     notes: list[str]
+    typical_of: list[int]
 
 
 MEDIAN, ALL = "median", "all"
@@ -214,7 +220,7 @@ class Loaded:
         What of the trace could be used.
     measured_step
         Time (s) from the earliest start of the step on any rank to the last end of any op of it;
-        NaN where nothing was measured.
+        NaN where nothing was measured; the median of those of ``coverage.typical_of``.
     measured_begin, measured_end
         When the step began on each measured rank, and when its last op ended (s).
     accelerator

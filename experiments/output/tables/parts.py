@@ -17,7 +17,7 @@ from experiments.output.tables.layout import (
     print_title,
 )
 from simulator.quantities import format_quantity
-from traces.core.loaded import Coverage
+from traces.core.loaded import Coverage, Loaded
 
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
@@ -31,11 +31,11 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, {say_step(loaded)}",
         "settings": "\n".join(_settings(settings)),
         "slow-down": say_slow_down(base),
         "folded": say_folded(base),
-        "measured step": say_time(loaded.measured_step),
+        _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
         "transfers": in_lines(console, list(_transfers(base.communication_error))),
         "what if": "\n".join(_say_what_ifs(base)),
@@ -48,6 +48,17 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     }
     print_facts(console, facts)
     console.print()
+
+
+def say_step(loaded: Loaded) -> str:
+    """Say which step it is, and which steps it stands for."""
+    steps = loaded.coverage.typical_of
+    told = f"step {loaded.coverage.step}"
+    return f"{told}, as long as {len(steps)} steps are" if steps else told
+
+
+def _measured(loaded: Loaded) -> str:
+    return "median step" if loaded.coverage.typical_of else "measured step"
 
 
 def _transfers(found: CommunicationError) -> Iterator[str]:

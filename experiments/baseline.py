@@ -1,6 +1,6 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -26,9 +26,10 @@ from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
+from simulator.workload import Workload
 from topologies import Cluster, load_cluster
 from traces.card.package import find_package, open_package
-from traces.core.loaded import CoverageRecord, Loaded
+from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
 
 Watch = Callable[[str], Progress | None]
@@ -191,7 +192,8 @@ def replayed(
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
     found = slow_down(settings.slow_down, recorded_steps(loaded, read))
-    scenario = with_slow_down(costed(loaded, cluster, settings), found)
+    others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
+    scenario = with_slow_down(costed(loaded, cluster, settings, others), found)
     timeline = scenario.run(watch("baseline"))
     base = Baseline(
         loaded, scenario, timeline, settings, read, scenario, timeline.makespan, slow_down=found
@@ -202,16 +204,19 @@ def replayed(
     return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
 
 
-def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+def costed(
+    loaded: Loaded, cluster: Cluster, settings: Settings, others: Iterable[Workload] = ()
+) -> Scenario:
     """Make a scenario of a step on the cluster it was recorded on, its collectives costed.
 
-    Its kernels last as long as they were recorded, whatever they run beside.
+    ``others`` are further recorded steps, with which collectives are calibrated. Its kernels last
+    as long as they were recorded, whatever they run beside.
     """
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
         loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
     )
-    return with_costs(scenario, settings.collective_cost)
+    return with_costs(scenario, settings.collective_cost, others)
 
 
 def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:

@@ -319,6 +319,8 @@ class Workload:
     flops, traffic
         Floating-point operations and bytes from and to the accelerator's memory, NaN where not
         known; None where they are known of no op.
+    library
+        The communication library that carried out all of its calls, where the trace tells; else "".
 
     Raises
     ------
@@ -355,6 +357,7 @@ class Workload:
     notes: tuple[str, ...] = field(default=())
     flops: Floats | None = None
     traffic: Floats | None = None
+    library: str = ""
 
     def __post_init__(self) -> None:
         _check_columns(self)

@@ -18,6 +18,7 @@ from topologies import Cluster, build, place
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
+_NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
 """Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
 
@@ -27,23 +28,26 @@ class Site:
     """Where a job runs: the part of a cluster that its ranks use, built when it is asked for first.
 
     Scenarios that differ in their workload or engine only share one, so that the network is built
-    once, and what planning finds out on it lives as long as it is asked about.
+    once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
+    library that carried out the calls of the trace, "" where that is not told.
     """
 
     cluster: Cluster
     ranks: int
     nodes: int | None
     forced: tuple[Rule, ...]
+    carrier: str = ""
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
-        return {name: getattr(self, name) for name in ("cluster", "ranks", "nodes", "forced")}
+        kept = ("cluster", "ranks", "nodes", "forced", "carrier")
+        return {name: getattr(self, name) for name in kept}
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
         return (
-            (self.ranks, self.nodes, self.forced)
-            == (scenario.ranks, scenario.nodes, scenario.forced)
+            (self.ranks, self.nodes, self.forced, self.carrier)
+            == (scenario.ranks, scenario.nodes, scenario.forced, scenario.workload.library)
         ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
 
     @cached_property
@@ -56,6 +60,12 @@ class Site:
         """What calls put on the links."""
         return Costs(self.topology, partial(plan, machine=self.machine))
 
+    @property
+    def library(self) -> str:
+        """The library whose calls are modelled: the cluster's, else that of the trace (gloo)."""
+        named = self.cluster.library.name if self.cluster.library else _NO_LIBRARY
+        return self.carrier or named if named == _NO_LIBRARY else named
+
     @cached_property
     def machine(self) -> Machine:
         """What the cluster's communication library finds."""
@@ -66,7 +76,7 @@ class Site:
             domains[ranks] = domain
         return Machine(
             domains=domains,
-            library=cluster.library.name if cluster.library else "none",
+            library=self.library,
             generation=cluster.accelerator.generation or "",
             cpu=cluster.host.cpu if cluster.host else "",
             version=(cluster.library.version or "") if cluster.library else "",
@@ -103,7 +113,8 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self._site is None or not self._site.is_that_of(self):
-            site = Site(self.cluster, self.ranks, self.nodes, self.forced)
+            carrier = self.workload.library
+            site = Site(self.cluster, self.ranks, self.nodes, self.forced, carrier)
             object.__setattr__(self, "_site", site)
 
     def __repr__(self) -> str:

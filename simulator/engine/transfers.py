@@ -104,7 +104,7 @@ def _flow(path: NDArray[np.int32], amount: float, plan: Plan, network: Topology)
     """One flow along a path; links of infinite bandwidth only add latency."""
     latency_of = np.zeros(len(network.resources) + 1)
     np.add.at(latency_of, network.resource[path], network.latency[path])
-    latency_of[:-1] *= by_resource(plan.latency_factor, network)
+    latency_of[:-1] *= plan.latencies * by_resource(plan.latency_factor, network)
     latency_of[-1] += plan.step_latency
     used = path[np.isfinite(network.bandwidth[path])]
     weight = 1 / by_resource(plan.bandwidth_factor, network)[network.resource[used]]

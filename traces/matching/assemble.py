@@ -6,12 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
+from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import RankGraph
-from traces.matching.clocks import MessageEnds, offsets
+from traces.matching.clocks import offsets
 from traces.matching.match import MatchedCall
+from traces.matching.messages import (
+    EdgeColumns,
+    by_hosts,
+    call_ends,
+    handed_over,
+    message_ends,
+    received,
+)
 
 _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "unknown")
 """Calls of which no rank can be done before all have arrived: the root of a broadcast can."""
@@ -35,33 +43,20 @@ def align(
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
     ends = []
+    messages = list(message_ends(graphs, shift, calls))
     for call in calls:
+        if call.kind in _END_TOGETHER and by_hosts(graphs, call):
+            messages += call_ends(graphs, shift, call)
+            continue
         row = np.full(len(graphs), np.nan)
         for rank_index, op in call.ops.items():
             row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
-    ahead = offsets(ends, _messages(graphs, shift, calls), len(graphs))
+    ahead = offsets(ends, messages, len(graphs))
     shift -= ahead
     shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
     return JobClock(shift=shift, offset=ahead)
-
-
-def _messages(
-    graphs: Sequence[RankGraph], shift: NDArray[np.float64], calls: Sequence[MatchedCall]
-) -> list[MessageEnds]:
-    """Messages of which both ends were recorded."""
-    messages = []
-    for call in calls:
-        own = {graphs[rank_index].ops[op].what: rank_index for rank_index, op in call.ops.items()}
-        if own.keys() == {What.SEND, What.RECEIVE}:
-            sender, receiver = own[What.SEND], own[What.RECEIVE]
-            sent, received = (
-                graphs[rank_index].ops[call.ops[rank_index]].end + float(shift[rank_index])
-                for rank_index in (sender, receiver)
-            )
-            messages.append(MessageEnds(sender, receiver, sent, received))
-    return messages
 
 
 @uncollected()
@@ -74,7 +69,7 @@ def assemble(
     rows = []
     for index, call in enumerate(calls):
         group = groups.setdefault(Group(call.ranks, call.label), len(groups))
-        transfer = ops.join(index, call)
+        transfer = ops.join(index, call, graphs)
         rows.append(
             CallRow(call.kind, group, call.sequence, call.size, call.dtype, transfer=transfer)
         )
@@ -90,13 +85,28 @@ def assemble(
         ready=ops.ready,
         measured_start=ops.start,
         measured_end=ops.end,
-        edges=_edges(graphs, ops.first),
+        edges=_edges(graphs, calls, ops.first, clock.shift),
         calls=Calls.of(rows),
         groups=tuple(groups),
         names=tuple(names.index),
         lanes=tuple(lanes.index),
         job_ranks=job_ranks,
+        library=_library(graphs),
     )
+
+
+_MODELLED = "gloo"
+"""The library that can be told by the names of its works, and has a model of its own."""
+
+
+def _library(graphs: Sequence[RankGraph]) -> str:
+    """Name the library that carried out all calls, "" where several did or nothing tells."""
+    carriers = {
+        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
+        for graph in graphs
+        for op in graph.collectives
+    }
+    return _MODELLED if carriers == {_MODELLED} else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,23 +135,41 @@ class _Ops:
         ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
         return _Ops(first, start, end, ready, start.copy(), np.full(len(start), -1, np.int32))
 
-    def join(self, index: int, call: MatchedCall) -> float:
+    def join(self, index: int, call: MatchedCall, graphs: Sequence[RankGraph]) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).
 
-        It is over when the first member ends; what the others need after that is their own
-        (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
+        A call of devices is over when the first member ends; what the others need after that is
+        their own (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
+        One that hosts carry out is over when the last member has all that it waits for: nothing is
+        drained there, and where a rank comes late the others may be done long before it. A message
+        is over when it was received; NaN where nobody was seen to wait for that.
         """
-        members = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
-        arrived = float(self.start[members].max())
-        transfer = max(0.0, float(self.end[members].min()) - arrived)
-        self.over[members] = arrived + transfer
+        members = np.array([int(self.first[place]) + op for place, op in call.ops.items()])
         self.call[members] = index
+        arrived, ends = float(self.start[members].max()), self.end[members]
+        if any(op in graphs[place].posted for place, op in call.ops.items()):
+            over = received(graphs, call, ends.tolist())
+            ends = np.minimum(ends, ends.min() if over is None else over)
+            self.end[members] = np.maximum(self.start[members], ends)
+            self.over[members] = self.end[members]
+            return float("nan") if over is None else max(0.0, over - arrived)
+        if by_hosts(graphs, call):
+            self.over[members] = ends
+            return max(0.0, float(ends.max()) - arrived)
+        transfer = max(0.0, float(ends.min()) - arrived)
+        self.over[members] = arrived + transfer
         return transfer
 
 
-def _edges(graphs: Sequence[RankGraph], first: NDArray[np.int64]) -> Edges:
+def _edges(
+    graphs: Sequence[RankGraph],
+    calls: Sequence[MatchedCall],
+    first: NDArray[np.int64],
+    shift: Floats,
+) -> Edges:
     edges = [edge for graph in graphs for edge in graph.edges]
     source, target, lag = zip(*edges, strict=True) if edges else ((), (), ())
     base = np.repeat(first[:-1], [len(graph.edges) for graph in graphs])
     from_op, to_op = (np.array(column, dtype=np.int64) + base for column in (source, target))
-    return Edges.of(int(first[-1]), from_op, to_op, np.array(lag, dtype=np.float64))
+    columns = EdgeColumns(from_op, to_op, np.array(lag, dtype=np.float64))
+    return Edges.of(int(first[-1]), *handed_over(graphs, calls, first, shift, columns))

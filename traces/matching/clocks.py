@@ -1,7 +1,8 @@
 """Put the clocks of several hosts on one: a collective ends everywhere at the same time.
 
 Of ranks that no collective joins, messages tell: one is received when it has been sent, and what it
-needs for that is as long on the way back (as NTP takes it, RFC 5905 section 8).
+needs for that is as long on the way back (as NTP takes it, RFC 5905 section 8). So do collectives
+that hosts carry out, of which it is only sure that nobody is done before all have begun.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.core.events import Floats, HostKind, RankTrace
+from traces.core.events import Floats, HostKind, Longs, RankTrace
 from traces.core.loaded import EXPLAINED
 from traces.profiler.device import DeviceOps
 from traces.profiler.launches import Launches
@@ -285,14 +286,15 @@ def _take_turns(first: Floats, second: Floats) -> bool:
     return both <= _TOGETHER * least
 
 
-_SILENT = 100e-6
+SILENT = 100e-6
 """Silence shorter than this (s) is an operator at work, not a thread asleep."""
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
     """Find stretches in which a thread neither begins nor ends an operator or runtime call.
 
-    A thread is silent, too, before its first event and after its last.
+    A thread is silent, too, before its first event and after its last. It is not while it works
+    inside an operator, however long: see :func:`_at_work`.
     """
     host = trace.host
     rows = window.host[host.kind[window.host] != HostKind.ANNOTATION]
@@ -302,7 +304,44 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
         calls = mine[host.kind[mine] == HostKind.RUNTIME]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
-        for gap in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
-            if (edges[gap], edges[gap + 1]) in inside_call:
+        gaps = np.flatnonzero(np.diff(edges) > SILENT)
+        at_work = _at_work(trace, mine, edges[gaps]) if len(gaps) else gaps
+        for gap, works in zip(gaps.tolist(), at_work.tolist(), strict=True):
+            if works or (edges[gap], edges[gap + 1]) in inside_call:
                 continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
             yield Silence(float(edges[gap]), float(edges[gap + 1]), thread)
+
+
+_DISPATCHED = re.compile(r"^\w[\w.]*::\w+$")
+"""What PyTorch's dispatcher calls an operator (``aten::mm``): not a range, nor a node of autograd,
+both of which may hold a wait that no event shows."""
+_MAY_WAIT = re.compile(r"wait|barrier|synchronize", re.IGNORECASE)
+"""Operators that communicate, although no communication is recorded with them
+(``_c10d_functional::wait_tensor``)."""
+
+
+def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]:
+    """Whether a thread is at work in the gaps that begin at some times; ``rows`` are its events.
+
+    It is inside an operator without events of its own that does not communicate, and, before,
+    between and after the events of one that was dispatched by its name and holds none that does.
+    """
+    host = trace.host
+    may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
+    dispatched = np.array([bool(_DISPATCHED.match(name)) for name in trace.names])
+    silent = (host.comm[rows] < 0) & ~may_wait[host.name[rows]]
+    starts, ends = host.start[rows], host.end[rows]
+    found = np.zeros(len(begins), dtype=bool)
+    for gap, begin in enumerate(begins.tolist()):
+        around = np.flatnonzero((starts <= begin) & (ends > begin))
+        if not len(around):
+            continue
+        inner = int(around[-1])
+        if host.kind[rows[inner]] != HostKind.OPERATOR:
+            continue
+        last = int(np.searchsorted(starts, ends[inner]))
+        held = slice(inner, max(last, inner + 1))
+        leaf = not (ends[inner + 1 : last] <= ends[inner]).any()
+        whole = bool(silent[held].all())
+        found[gap] = whole and (leaf or bool(dispatched[host.name[rows[inner]]]))
+    return found

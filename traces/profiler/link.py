@@ -32,7 +32,12 @@ from traces.profiler.host import (
     queue_cuts,
     wait_cuts,
 )
-from traces.profiler.host_collectives import add_host_collectives, add_queue_edges, collective_waits
+from traces.profiler.host_collectives import (
+    add_host_collectives,
+    add_queue_edges,
+    collective_waits,
+    outside_works,
+)
 from traces.profiler.host_waits import device_waits, handovers, polling_waits
 from traces.profiler.launches import pair, typical_latency
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
@@ -44,6 +49,7 @@ from traces.profiler.window import Window, choose_step, rank_phases, step_window
 def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
     """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
     graph = RankGraph(rank=trace.rank, start=window.start)
+    window = outside_works(trace, window)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
     ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)

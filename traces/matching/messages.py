@@ -79,6 +79,7 @@ def message_ends(
             receiver.rank_index,
             (sent.start if sender.posted(graphs) else sent.end) + float(shift[sender.rank_index]),
             receiver.local(graphs).end + float(shift[receiver.rank_index]),
+            at_most=sender.posted(graphs),
         )
 
 

@@ -1,6 +1,7 @@
 """Tables of networks: clusters, collectives, topologies, and how far off they are."""
 
 from itertools import groupby
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -245,7 +246,45 @@ def _print_point_notes(console: Console, points: "Sequence[PointError]") -> None
             print_text(console, f"{where}{note}")
 
 
+def _print_recordings(console: Console, report: "ValidationReport") -> None:
+    """Print a row per recording: its median and worst error, and the utility of doubling."""
+    rows = TableRows(
+        (
+            "recording",
+            ">points",
+            ">median\nerror",
+            ">worst",
+            ">median\ncalibrated",
+            ">worst",
+            ">doubling\nmeasured",
+            ">\npredicted",
+        )
+    )
+    for trace, same in groupby(report.points, lambda one: one.trace):
+        points = list(same)
+        plain = _median_and_worst([point.error_pct for point in points])
+        calibrated = _median_and_worst([point.calibrated_error_pct for point in points])
+        doubled = next((point for point in points if point.factor == 2), None)
+        utilities = ("", "")
+        if doubled is not None:
+            both = doubled.utility_measured_pct, doubled.utility_predicted_pct
+            utilities = _share(both[0]), _share(both[1])
+        rows.add(trace.rpartition("/")[2], f"{len(points)}", *plain, *calibrated, *utilities)
+    if len(rows.cells) > 1:
+        print_rows(console, rows)
+        console.print()
+
+
+def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
+    """Say the median without sign and the worst with it, "" where there is none."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "", ""
+    return percent(median(map(abs, known))), percent(max(known, key=abs), signed=True)
+
+
 def _print_point_medians(console: Console, report: "ValidationReport") -> None:
+    _print_recordings(console, report)
     medians = {
         "error": report.median("error_pct"),
         "calibrated": report.median("calibrated_error_pct"),

@@ -19,7 +19,7 @@ _LONGEST = 1000
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer", bound=Report)
 
-_TRACES = ("trace", "job", "source", "traces")
+_TRACES = ("trace", "trace_b", "job", "source", "traces")
 """Parameters that name what is read as a trace."""
 _FILES = ("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name")
 """Parameters whose text may be the path of a file that is read."""
@@ -73,11 +73,14 @@ def question(
 
 def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
     """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
-    words = []
+    words, in_place = [], True
     for key, value in arguments.items():
         usual = signature.parameters[key].default
         if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
-            words.append(_said(value) if key in _TRACES + _FILES else f"{key}={_said(value)}")
+            named = key in _TRACES + _FILES and in_place
+            words.append(_said(value) if named else f"{key}={_said(value)}")
+        else:
+            in_place = in_place and key in _UNTOLD
     if settings := arguments.get("settings"):
         for one in fields(settings):
             value = getattr(settings, one.name)

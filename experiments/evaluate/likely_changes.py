@@ -3,7 +3,8 @@
 Ops are compared by class (:mod:`simulator.analysis.op_classes`): what all classes have in common is
 one change (``compute x1.2``), what one rank has alone is that rank's, the rest is by class. Calls
 are compared by kind and group: bytes first, then what a network would explain, then what is left of
-their time. A value of the network is only named if it explains nearly all that calls differ by.
+their time. A value of the network is only named if it explains nearly all that calls differ by; of
+several that explain it equally well the one that changes least, and which the others are.
 What occurs in the other run alone cannot be written as a change of this one.
 """
 
@@ -37,6 +38,8 @@ _MOST = 24
 _EXPLAINS = 0.1
 """A network explains calls if it leaves at most this share of the squares of what they differ by
 (in logarithms)."""
+_EQUAL = 0.01
+"""Values of a network explain calls equally well if what they leave differs by this share."""
 _REACH, _POINTS, _ZOOMS = 64.0, 65, 4
 """How many times better or worse a network is tried, at how many points, and how often closer."""
 
@@ -45,10 +48,14 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """A change as it is written, and by how much it should change the step at most (s)."""
+    """A change as it is written, and by how much it changes what ranks do (s, mean over ranks).
+
+    ``instead`` are changes that would explain as much.
+    """
 
     text: str
-    seconds: float
+    seconds: float = 0.0
+    instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +68,7 @@ class Recorded:
 
 def likely_changes(
     base: Scenario, a: Recorded, b: Recorded, others: Cluster | None = None
-) -> list[str]:
+) -> list[Likely]:
     """Return changes of ``base`` that make of run ``a`` what run ``b`` is, each as it is written.
 
     Parameters
@@ -71,23 +78,24 @@ def likely_changes(
     a, b
         Both measured, or both simulated; how long calls took without waiting or sharing links.
     others
-        The cluster of ``b``, if it is known and another.
+        The cluster of ``b``, if it is known: what network it has is not to be guessed.
 
     Returns
     -------
-    list of str
+    list of Likely
         What-ifs (:mod:`experiments.scenario.language`); calls before ops, all that count.
     """
     step = float(a.run.end.max(initial=0.0))
+    host = list(_of_ops(a.run, b.run, What.HOST, "host"))
     of_ops = [
         *_of_ops(a.run, b.run, What.COMPUTE, "compute"),
         *_of_ops(a.run, b.run, What.COPY, "copy"),
-        *_of_ops(a.run, b.run, What.HOST, "host"),
-        *_of_lags(a.run.workload, b.run.workload),
+        *host,
+        *_of_lags(a.run.workload, b.run.workload, host),
     ]
     counted = [one for one in of_ops if one.seconds >= _COUNTS * step]
     counted.sort(key=lambda one: -one.seconds)
-    return [*_of_calls(base, a, b, others), *(one.text for one in counted[:_MOST])]
+    return [*_of_calls(base, a, b, others), *counted[:_MOST]]
 
 
 def factor(value: float) -> str:
@@ -226,10 +234,16 @@ def _fits(name: str, of_class: str) -> bool:
     return name == of_class or of_class in {make(name) for make in OPS}
 
 
-def _of_lags(a: Workload, b: Workload) -> Iterator[Likely]:
-    """Compare launch latencies and gaps between the device's ops, by their sums."""
+def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likely]:
+    """Compare launch latencies and gaps between the device's ops, by their sums.
+
+    A change of all of the ``host`` has changed its launches already.
+    """
+    whole = [one.text.split()[1] for one in host if one.text.startswith("host x")]
+    changed = float(whole[0].removeprefix("x")) if whole else 1.0
     for word, by_host in (("launch", True), ("gaps", False)):
         mine, theirs = (_lags(one, by_host=by_host) for one in (a, b))
+        mine *= changed if by_host else 1.0
         if mine > 0 and abs(theirs / mine - 1) > _ALIKE:
             yield Likely(f"{word} {factor(theirs / mine)}", abs(theirs - mine))
 
@@ -246,7 +260,7 @@ class _Alike:
     """Calls of one class in both runs: which of ``a``, and how much longer all of ``b`` take.
 
     ``sizes`` has, for calls of one size each, which of ``a`` they are and how many times as long
-    those of ``b`` take.
+    those of ``b`` take; it is empty where the groups are not as large.
     """
 
     name: str
@@ -256,31 +270,31 @@ class _Alike:
     sizes: tuple[tuple[Column, float], ...]
 
 
-def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[str]:
+def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
     """Say by what calls differ: dropped, bytes, a value of the network, and the rest of it."""
-    alike, texts = _pairs(a, b)
-    texts += [
-        f"{one.name} bytes {factor(one.bytes)}" for one in alike if abs(one.bytes - 1) > _COUNTS
-    ]
+    alike, gone = _pairs(a, b)
+    resized = [f"{one.name} bytes {factor(one.bytes)}" for one in alike if _grows(one)]
     now = call_costs(base)
-    changed = _applied(base, texts)
+    changed = _applied(base, resized)
     network = _given(base, others) if others else _fitted(changed, alike, now)
-    then = call_costs(_applied(changed, network))
-    if len(then) != len(now):
-        return [*texts, *network]
+    then = call_costs(_applied(changed, [one.text for one in network]))
+    found = [*(Likely(text) for text in (*gone, *resized)), *network]
     for one in alike:
         before, after = now[one.calls].sum(), then[one.calls].sum()
         left = one.time * before / after if after > 0 else 1.0
         if abs(left - 1) > _ALIKE and one.time > 0:
-            network.append(f"{one.name} time {factor(left)}")
-    return [*texts, *network]
+            found.append(Likely(f"{one.name} time {factor(left)}"))
+    return found
+
+
+def _grows(one: _Alike) -> bool:
+    return abs(one.bytes - 1) > _COUNTS
 
 
 def _applied(scenario: Scenario, texts: Sequence[str]) -> Scenario:
-    """Apply changes, without those that drop calls, so that calls keep their numbers."""
+    """Apply changes that leave the calls their numbers."""
     for text in texts:
-        if not text.endswith(" drop"):
-            scenario = parse_change(text).apply(scenario).scenario
+        scenario = parse_change(text).apply(scenario).scenario
     return scenario
 
 
@@ -327,7 +341,17 @@ def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
     size = [float(np.mean(one.run.workload.calls.size[calls])) for one, calls in (a, b)]
     times = took[1] / took[0] if took[0] > 0 else 0.0
     more = size[1] / size[0] if size[0] > 0 and not np.isnan(size[1]) else 1.0
-    return _Alike(name, a[1], more, times * often[1] / often[0], tuple(_by_size(a, b)))
+    like = _members(a) == _members(b)  # in larger groups calls take longer on any network
+    sizes = tuple(_by_size(a, b)) if like else ()
+    return _Alike(name, a[1], more, times * often[1] / often[0], sizes)
+
+
+def _members(of: _Chosen) -> set[int]:
+    """Return how many ranks the groups of some calls have."""
+    one, calls = of
+    workload = one.run.workload
+    groups = np.unique(workload.calls.group[calls]).tolist()
+    return {len(workload.groups[group].ranks) for group in groups}
 
 
 def _by_size(a: _Chosen, b: _Chosen) -> Iterator[tuple[Column, float]]:
@@ -369,34 +393,39 @@ def _selector(workload: Workload, calls: Column) -> str:
     return f"{kind}@{label}" if fits else ""
 
 
-def _given(base: Scenario, others: Cluster) -> list[str]:
+def _given(base: Scenario, others: Cluster) -> list[Likely]:
     """Say by what values of the network two clusters differ."""
     mine, theirs = resource_values(base.cluster), resource_values(others)
     return [
-        f"{name} {factor(theirs[name] / mine[name])}"
+        Likely(f"{name} {factor(theirs[name] / mine[name])}")
         for name in CLUSTER_RESOURCES
         if name in mine and name in theirs and mine[name] != theirs[name] and mine[name] > 0
     ]
 
 
-def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[str]:
+def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[Likely]:
     """Find the one value of the network that explains what calls differ by; none if none does."""
     pairs = [pair for one in alike for pair in one.sizes if now[pair[0]].sum() > 0]
     if not pairs or scenario.slow_down:
         return []
     wanted = np.log([times for _, times in pairs])
     weight = np.array([now[calls].sum() for calls, _ in pairs])
-    study = Study(scenario)
-    best, least = "", np.inf
-    for name in LINKS:
-        if name not in resource_values(scenario.cluster):
-            continue
-        found, off = _best(study, name, pairs, (wanted, weight, now))
-        if off < least:
-            best, least = f"{name} {factor(found)}", off
     whole = float((weight * _off(call_costs(scenario), pairs, wanted, now) ** 2).sum())
-    differs = np.sqrt(whole / weight.sum()) > _ALIKE
-    return [best] if differs and least <= _EXPLAINS * whole else []
+    if np.sqrt(whole / weight.sum()) <= _ALIKE:
+        return []
+    study = Study(scenario)
+    tried = {
+        name: _best(study, name, pairs, (wanted, weight, now))
+        for name in LINKS
+        if name in resource_values(scenario.cluster)
+    }
+    least = min((off for _, off in tried.values()), default=np.inf)
+    if least > _EXPLAINS * whole:
+        return []
+    equal = {name: by for name, (by, off) in tried.items() if off - least <= _EQUAL * whole}
+    first, *rest = sorted(equal, key=lambda name: abs(np.log(equal[name])))
+    others = tuple(f"{name} {factor(equal[name])}" for name in rest)
+    return [Likely(f"{first} {factor(equal[first])}", instead=others)]
 
 
 _Wanted = tuple[Floats, Floats, Floats]

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.collective_costs import alone, by_trace
-from experiments.evaluate.likely_changes import Recorded, call_costs, likely_changes
+from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
 from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.provenance import Head
 from experiments.question import question
@@ -34,8 +34,10 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded
 
 MEASURED, SIMULATED = "measured", "simulated"
-_COUNTS = 1e-3
-"""A change that moves the step by less than this share of it is not listed on its own."""
+_COUNTS = 0.02
+"""A change that moves A by less than this share of the difference is not listed on its own."""
+_OFF = 0.05
+"""A replay of B that is further off speaks against B's cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,26 +360,28 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
     if a.base is None or b.base is None:
         return (), None
     base, scenario = a.base, a.base.scenario
+    runs = _same_runs(base, b.base)
     cluster = b.base.scenario.cluster
-    theirs = None if cluster == scenario.cluster else cluster
-    texts = likely_changes(scenario, *_same_runs(base, b.base), theirs)
-    done = [(text, *_applied(scenario, text)) for text in texts]
+    guess = cluster == scenario.cluster and runs[1].run is not b.base.timeline
+    likely = likely_changes(scenario, *runs, None if guess else cluster)
+    done = [(one.text, *_applied(scenario, one)) for one in likely]
     known = [(text, changed, note) for text, changed, note in done if changed is not None]
     if not known:
         return (), None
     every = scenario
-    for text, _, _ in known:
-        every = _applied(every, text)[0] or every
+    for one in likely:
+        every = _applied(every, one)[0] or every
     scenarios = [*((text, changed) for text, changed, _ in known), ("together", every)]
     found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
     steps = [one.makespan for one in found]
     rows = [
         _change(text, step, note, a, b) for (text, _, note), step in zip(known, steps, strict=False)
     ]
-    shown = [row for row in rows if abs(row.difference_s) >= _COUNTS * base.timeline.makespan]
+    shown = [row for row in rows if abs(row.difference_s) >= _COUNTS * abs(b.step - a.step)]
     shown.sort(key=lambda row: -abs(row.difference_s))
     small = len(rows) - len(shown)
-    note = f"{len(rows)} changes" + (f", {small} of them too small to list" if small else "")
+    note = f"{len(rows)} change{'s' * (len(rows) != 1)}"
+    note += f", {small} of them too small to list" if small else ""
     whole = _change(" and ".join(text for text, _, _ in known), steps[-1], note, a, b)
     return tuple(shown), whole
 
@@ -400,13 +404,14 @@ def _alone(base: Baseline, run: RunTimes) -> Floats:
     return np.where(np.isnan(took), run.call_end - run.call_start, took)
 
 
-def _applied(scenario: Scenario, text: str) -> tuple[Scenario | None, str]:
+def _applied(scenario: Scenario, one: Likely) -> tuple[Scenario | None, str]:
     """Change a scenario; None if it has nothing of the kind any more."""
     try:
-        changed = parse_change(text).apply(scenario)
+        changed = parse_change(one.text).apply(scenario)
     except TwofoldError as error:
         return None, str(error)
-    return changed.scenario, changed.note
+    instead = "".join(f"; as well {text}" for text in one.instead)
+    return changed.scenario, changed.note + instead
 
 
 def _change(text: str, step: float, note: str, a: Side, b: Side) -> ChangeOfA:
@@ -425,9 +430,19 @@ def _notes(a: Side, b: Side) -> Sequence[str]:
             f"A has {ranks[0]:,} recorded ranks, B {ranks[1]:,}: what ops add to the step is a "
             "mean over the ranks of each"
         )
-    for name, side in (("A", a), ("B", b)):
-        if side.measured is None:
-            notes.append(f"{name} has no measured times: only simulated steps are compared")
-        if side.base is None and name == "A":
-            notes.append("no cluster is named: nothing is simulated, and no what-ifs are tried")
+    without = [name for name, side in (("A", a), ("B", b)) if side.measured is None]
+    if without:
+        have = "have" if len(without) > 1 else "has"
+        notes.append(
+            f"{' and '.join(without)} {have} no measured times: only simulated steps are compared"
+        )
+    if a.base is None:
+        notes.append("no cluster is named: nothing is simulated, and no what-ifs are tried")
+    elif b.base is not None and b.base.scenario.cluster == a.base.scenario.cluster:
+        errors = [side.base.error or 0.0 for side in (a, b) if side.base is not None]
+        if abs(errors[1]) > max(_OFF, 2 * abs(errors[0])):
+            notes.append(
+                f"replayed on A's cluster, B is off by {100 * errors[1]:+.1f} %: if it ran "
+                "elsewhere, say where with --cluster-b"
+            )
     return notes

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from experiments.output.tables.layout import Bar, TableRows, print_facts, print_rows, print_title
+from experiments.output.tables.layout import (
+    Bar,
+    TableRows,
+    print_facts,
+    print_rows,
+    print_text,
+    print_title,
+)
 from experiments.output.tables.parts import (
     coverage_parts,
     in_lines,
@@ -25,6 +32,8 @@ _ROWS = 16
 _NAME = 48
 """Characters of a name."""
 _UNKNOWN = "no module known"
+_ROUNDING = 1e-9
+"""Differences of less than this share of the step are what rounding leaves."""
 
 
 def print_saved(console: Console, saved: "UtilityParts") -> None:
@@ -55,6 +64,7 @@ def _print_parts(
 ) -> None:
     """Print parts, the largest first, and the rest of them together."""
     rows = TableRows((*keys, ">saves", ">of the step"), keys=len(keys))
+    parts = [part for part in parts if part.saved_s]
     shown = parts if len(parts) <= _ROWS + 1 else parts[:_ROWS]
     for part in shown:
         rows.add(
@@ -146,7 +156,10 @@ def _longer(seconds: float) -> str:
 
 def _print_classes(console: Console, report: "DiffReport", run: str) -> None:
     """Print the classes of ops that differ most, and the rest of them together."""
-    differing = [part for part in report.of_run(run) if part.difference_s and part.name]
+    least = _ROUNDING * report.a.step
+    differing = [
+        part for part in report.of_run(run) if abs(part.difference_s) > least and part.name
+    ]
     shown = differing if len(differing) <= _ROWS + 1 else differing[:_ROWS]
     columns = ("what", "|which", ">A", ">B", ">lasts in A", ">in B", ">longer in B", ">of A")
     rows = TableRows(columns, keys=2)
@@ -163,6 +176,8 @@ def _print_classes(console: Console, report: "DiffReport", run: str) -> None:
         )
     _add_rest(rows, differing[len(shown) :])
     print_rows(console, rows)
+    if not differing:
+        print_text(console, "no class of ops differs")
     print_foot(
         console,
         "A, B: how many; lasts: mean of one; longer: what they add to the step, mean over ranks, "

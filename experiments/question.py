@@ -73,14 +73,14 @@ def question(
 
 def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
     """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
-    words, in_place = [], True
+    words: list[str] = []
+    places = {key: place for place, key in enumerate(signature.parameters)}
     for key, value in arguments.items():
         usual = signature.parameters[key].default
         if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
-            named = key in _TRACES + _FILES and in_place
-            words.append(_said(value) if named else f"{key}={_said(value)}")
-        else:
-            in_place = in_place and key in _UNTOLD
+            # What stands behind an argument that is left out has to be named.
+            in_place = key in _TRACES + _FILES and places[key] == len(words)
+            words.append(_said(value) if in_place else f"{key}={_said(value)}")
     if settings := arguments.get("settings"):
         for one in fields(settings):
             value = getattr(settings, one.name)

@@ -24,7 +24,7 @@ from simulator.analysis.difference import call_names
 from simulator.analysis.op_classes import CALLS, OPS, classes
 from simulator.errors import TwofoldError
 from simulator.timeline import RunTimes
-from simulator.workload import Floats, What, Workload
+from simulator.workload import KINDS, Floats, What, Workload
 from topologies import Cluster, resource_values
 
 _ALIKE = 0.02
@@ -378,19 +378,20 @@ _PLAIN = re.compile(r"[\w.\-*]+")
 
 def _selector(workload: Workload, calls: Column) -> str:
     """Write some calls as what-ifs name them: ``all_reduce@tp``; "" if there is no way."""
-    views = [workload.call_view(call) for call in calls.tolist()]
-    kinds, labels = {view.kind for view in views}, {view.group.label for view in views}
-    if len(kinds) != 1:
+    table = workload.calls
+    kind = workload.call_view(int(calls[0])).kind
+    if kind not in KINDS or (table.kind[calls] != table.kind[calls[0]]).any():
         return ""
-    (kind,) = kinds
-    everyone = [workload.call_view(call) for call in np.flatnonzero(workload.members).tolist()]
-    if sum(view.kind == kind for view in everyone) == len(views):
-        only = len(labels) == 1 and _PLAIN.fullmatch(next(iter(labels)))
-        return f"{kind}@{next(iter(labels))}" if only and kind != "unknown" else kind
-    chosen = [view for view in everyone if view.kind == kind and view.group.label in labels]
+    groups = np.unique(table.group[calls]).tolist()
+    labels = {workload.groups[group].label for group in groups}
+    alike = (table.kind == table.kind[calls[0]]) & (workload.members > 0)
     (label, *more) = labels
-    fits = not more and len(chosen) == len(views) and _PLAIN.fullmatch(label)
-    return f"{kind}@{label}" if fits else ""
+    plain = not more and _PLAIN.fullmatch(label) is not None
+    if alike.sum() == len(calls):
+        return f"{kind}@{label}" if plain else kind
+    named = [matches(group.label, label) for group in workload.groups]
+    meant = alike & np.array(named, dtype=bool)[table.group]
+    return f"{kind}@{label}" if plain and meant.sum() == len(calls) else ""
 
 
 def _given(base: Scenario, others: Cluster) -> list[Likely]:

@@ -299,7 +299,7 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
 
 def _settings_of_b(settings: Settings, step_b: str | int, *, named: bool) -> Settings:
     if not named and f"{step_b}" in ("", settings.step):
-        raise SettingsError("name a second trace, or another step of the first with step_b")
+        raise SettingsError("name a second trace, or another step of the first (--step-b, step_b=)")
     return replace(settings, step=f"{step_b}") if f"{step_b}" else settings
 
 
@@ -430,6 +430,13 @@ def _notes(a: Side, b: Side) -> Sequence[str]:
             f"A has {ranks[0]:,} recorded ranks, B {ranks[1]:,}: what ops add to the step is a "
             "mean over the ranks of each"
         )
+    for name, side in (("A", a), ("B", b)):
+        recorded, job = len(side.loaded.workload.ranks), side.loaded.workload.job_ranks
+        if recorded < job and len(side.loaded.workload.calls):
+            notes.append(
+                f"{name} has {recorded:,} of {job:,} ranks: as measured, waiting for the others "
+                "counts as communication"
+            )
     without = [name for name, side in (("A", a), ("B", b)) if side.measured is None]
     if without:
         have = "have" if len(without) > 1 else "has"

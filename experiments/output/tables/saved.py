@@ -133,7 +133,7 @@ def _print_uses(console: Console, report: "DiffReport", run: str) -> None:
     scale, unit = unit_of(max(total))
     rows = TableRows((f"{run}, mean rank", f">A [{unit}]", f">B [{unit}]", ">longer in B", ">of A"))
     for row in uses:
-        if row["a_adds_s"] or row["b_adds_s"]:
+        if max(row["a_adds_s"], row["b_adds_s"]) > _ROUNDING * max(total):
             times = row["a_adds_s"], row["b_adds_s"]
             _add_difference(rows, row["what"], times, (total[0], scale))
     _add_difference(rows, "together", (total[0], total[1]), (total[0], scale))

@@ -35,13 +35,14 @@ _SIZEABLE = 1024.0
 """Bytes from which on a call carries tensors: losses, norms and counts are single numbers."""
 _OF_GREATEST = 0.01
 """And at least this share of the greatest call of its group: buckets differ, yet not that much."""
-_FORWARD = 0.25
+_FORWARD = 0.2
 """Share of the time until the last reduction before which no gradient is reduced.
 
 Calls take no time there. The forward pass has a third of the FLOPs of forward and backward (Kaplan
 et al., arXiv 2001.08361, section 2.1), a quarter where all of it is recomputed, and the backward
-pass ends with the last reduction; a model that sums partial products does so first after some
-hundredths. Of a single reduction the end of the step stands for the last.
+pass ends with the last reduction. A model that sums partial products does so twice a layer: first
+after a sixth at most, if it has a single layer. A fifth lies between. Of a single reduction the end
+of the step stands for the last.
 """
 
 

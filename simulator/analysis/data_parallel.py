@@ -180,15 +180,18 @@ def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
 
 
 def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
-    """Return when a group reduces tensors, ascending: when the first member comes to each call."""
+    """Return when a group reduces tensors, ascending: when the median member comes to each call.
+
+    One rank that something else held up, or that went ahead, says nothing of the program.
+    """
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
     size = np.nan_to_num(calls.size[mine])
     tensors = mine[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
-    begun = np.full(len(calls), np.inf)
-    ops = np.flatnonzero(workload.what >= What.COLLECTIVE)
-    np.minimum.at(begun, workload.call[ops], start[ops])
-    return np.sort(begun[tensors][np.isfinite(begun[tensors])])
+    ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
+    ops = ops[np.argsort(workload.call[ops], kind="stable")]
+    own = np.split(start[ops], np.flatnonzero(np.diff(workload.call[ops])) + 1) if len(ops) else []
+    return np.sort([np.median(one) for one in own])
 
 
 def _without_communication(workload: Workload) -> tuple[Floats, float]:

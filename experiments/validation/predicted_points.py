@@ -201,7 +201,7 @@ def recording_of(
 
 
 def _of_one_step(settings: Settings) -> Settings:
-    step = "median" if settings.step == EVERY else settings.step
+    step = Settings().step if settings.step == EVERY else settings.step  # as what-ifs take it
     return replace(settings, step=step, collective_cost="model")
 
 

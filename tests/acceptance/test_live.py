@@ -26,18 +26,9 @@ COSTS = {"model": "", "calibrated": "calibrated_"}
 """Where the costs of collectives are from, and how the columns of a point begin: the cluster's
 figures, or those with what the recording's own calls show. Neither sees a measured point."""
 
-SLOWER = "what ranks do between transfers took 25 ms longer when recorded than on fast networks"
-NOISE = "the recorded step is 13 % longer than the median without a profiler; steps scatter as much"
-LEVEL = "the model's transfers are some percent longer than gloo's; a calibration mends it"
-KNOWN = {
-    ("steps", "ddp-2", "model"): SLOWER,
-    ("steps", "ddp-2", "calibrated"): SLOWER,
-    ("steps", "pp-2", "model"): NOISE,
-    ("steps", "pp-2", "calibrated"): NOISE,
-    ("median", "pp-2", "model"): NOISE,
-    ("median", "pp-2", "calibrated"): NOISE,
-    ("median", "zero3-2", "model"): LEVEL,
-}
+LEVEL = "the model's transfers are some percent longer than gloo's; calibrated they are not"
+NOISE = "steps scatter by 10 to 20 %, and the recorded ones are 7 % longer than the timed ones"
+KNOWN = {("median", "zero3-2", "model"): LEVEL, ("median", "pp-2", "model"): NOISE}
 """Claims that are known not to hold, and why."""
 
 
@@ -89,6 +80,12 @@ def test_each_step_is_within_a_tenth_of_what_was_measured(points, name, costs):
 @every_recording("median")
 def test_the_median_step_is_within_a_twentieth(points, name, costs):
     assert np.median(np.abs(list(errors(points[name], costs).values()))) <= MEDIAN
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_the_median_over_all_recordings_is_within_a_twentieth(points, costs):
+    every = [error for rows in points.values() for error in errors(rows, costs).values()]
+    assert np.median(np.abs(every)) <= MEDIAN
 
 
 @every_recording("doubling")

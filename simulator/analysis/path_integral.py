@@ -235,18 +235,24 @@ class _Way:
         gap = _GAP * max(first.step, last.step)
         waiting: list[tuple[float, float, _Point, _Point, _Point | None]] = []
         self._meet(waiting, first, last, points=2)
-        pieces, points = 0, 3
+        slopes: list[tuple[float, float]] = []
+        points = 3
         while waiting:
             off, _, one, other, middle = heappop(waiting)
             corner = one.at if middle is None else middle.at
             if middle is None or -off <= gap or points >= _PIECES:
-                pieces += self._add(parts, one, corner - one.at)
-                pieces += self._add(parts, other, other.at - corner)
+                for point, start, width in (
+                    (one, one.at, corner - one.at),
+                    (other, corner, other.at - corner),
+                ):
+                    if width > 0:
+                        self._add(parts, point, width)
+                        slopes.append((start, point.slope))
                 continue
             self._meet(waiting, one, middle, points)
             self._meet(waiting, middle, other, points)
             points += 2
-        return replace(parts, pieces=pieces)
+        return replace(parts, pieces=_pieces(slopes, gap))
 
     def _meet(
         self,
@@ -309,10 +315,8 @@ class _Way:
             pieces=0,
         )
 
-    def _add(self, parts: Parts, point: _Point, width: float) -> int:
-        """Add what a way changes by on a piece of the line; returns how many pieces that is."""
-        if width <= 0:
-            return 0
+    def _add(self, parts: Parts, point: _Point, width: float) -> None:
+        """Add what a way changes by on a piece of the line."""
         change, workload = self._difference, self._workload
         moving = point.left[workload.call[point.left] >= 0]
         calls = workload.call[moving]
@@ -325,7 +329,12 @@ class _Way:
         parts.late[moving] += width * change.late[calls]
         parts.lag[edges] += width * change.lag[edges]
         parts.ready[begun] += width * change.ready[begun]
-        return 1
+
+
+def _pieces(slopes: list[tuple[float, float]], gap: float) -> int:
+    """Count straight pieces: neighbours that rise alike are one."""
+    slope = np.array([slope for _, slope in sorted(slopes)])
+    return int((np.abs(np.diff(slope)) > gap).sum()) + 1 if len(slope) else 0
 
 
 _NOTHING = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))

@@ -9,12 +9,14 @@ one way.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw_factor
 from simulator.timeline import RunTimes
-from simulator.workload import UNKNOWN, Call
+from simulator.workload import UNKNOWN, Call, Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,20 @@ class GroupVolume:
     calls: int
     unknown: int
     size: float
+    wire: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficWindow:
+    """Bytes that the calls of one kind on groups of one label move in a part of the step.
+
+    ``start`` and ``end`` in s; ``wire`` is the mean over the ranks of the run (B).
+    """
+
+    start: float
+    end: float
+    kind: str
+    group: str
     wire: float
 
 
@@ -88,6 +104,78 @@ def call_volumes(run: RunTimes) -> list[GroupVolume]:
         for key in counts
     ]
     return sorted(rows_by_group, key=lambda row: (-row.wire, -row.size, row.kind, row.group))
+
+
+def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
+    """Bytes by kind and group in equal parts of the step; each part in which they move any.
+
+    A call's bytes (``wire``) are spread evenly over the time it moves.
+
+    Parameters
+    ----------
+    run
+        A simulated timeline, or what was measured.
+    windows
+        Number of parts.
+
+    Returns
+    -------
+    list of TrafficWindow
+        In order of time, then by kind and group in order of their first call; over all parts they
+        add up to :func:`call_volumes`.
+    """
+    workload = run.workload
+    edges = np.linspace(0.0, float(run.end.max(initial=0.0)), windows + 1)
+    members, ranks = workload.members, max(1, len(workload.ranks))
+    sums: dict[tuple[str, str], NDArray[np.float64]] = {}
+    for index in np.argsort(run.call_start, kind="stable").tolist():
+        call = workload.call_view(index)
+        if np.isnan(call.size):
+            continue
+        wire = members[index] * call.size * busbw_factor(call.kind, len(call.group.ranks)) / ranks
+        start, end = float(run.call_start[index]), float(run.call_end[index])
+        own = sums.setdefault((call.kind, str(call.group)), np.zeros(windows))
+        own += wire * _spread(edges, start, end)
+    return [
+        TrafficWindow(float(edges[part]), float(edges[part + 1]), *key, float(own[part]))
+        for part in range(windows)
+        for key, own in sums.items()
+        if own[part] > 0
+    ]
+
+
+def _spread(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
+    """Share of a span of time that lies in each part between edges; of an instant, all in one."""
+    if end > start:
+        done = np.clip((edges - start) / (end - start), 0.0, 1.0)
+        done[-1] = 1.0  # the last part ends with the last op, but for rounding
+        done[0] = 0.0
+        return np.diff(done)
+    own = np.zeros(len(edges) - 1)
+    own[min(len(own) - 1, max(0, int(np.searchsorted(edges, start, side="right")) - 1))] = 1.0
+    return own
+
+
+def call_intervals(run: RunTimes) -> dict[str, float]:
+    """Median time from the end of a call to the start of the next (s), by kind and group.
+
+    A call starts when its last member arrives. Of CCL-Bench (arXiv 2605.06544) ``traffic_window``,
+    the time between traffic of one parallelism. Calls that overlap leave none between them; a kind
+    and group with a single call are left out.
+    """
+    spans: dict[tuple[str, Group], list[tuple[float, float]]] = defaultdict(list)
+    workload = run.workload
+    for index in range(len(workload.calls)):
+        group = workload.groups[int(workload.calls.group[index])]
+        kind = workload.call_view(index).kind
+        spans[f"{kind} {group}", group].append(
+            (float(run.call_start[index]), float(run.call_end[index]))
+        )
+    between: dict[str, list[float]] = defaultdict(list)
+    for (about, _), own in spans.items():
+        own.sort()
+        between[about] += [max(0.0, after[0] - before[1]) for before, after in pairwise(own)]
+    return {about: float(np.median(gaps)) for about, gaps in between.items() if gaps}
 
 
 def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:

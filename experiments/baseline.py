@@ -1,14 +1,21 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from typing_extensions import TypedDict
 
 from collectives.libraries.rules import parse_rule
 from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.confidence import (
+    CommunicationError,
+    Doubts,
+    communication_error,
+    hardware_warning,
+)
 from experiments.costing.calibration import with_costs
 from experiments.costing.slowdown import (
     TRACE,
@@ -26,10 +33,16 @@ from simulator.engine.simulate import Progress
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
+from simulator.workload import Workload
 from topologies import Cluster, load_cluster
 from traces.card.package import find_package, open_package
-from traces.core.loaded import CoverageRecord, Loaded
+from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
+
+if TYPE_CHECKING:
+    from experiments.scenario.change import Changed
+
+    Made = tuple[Changed, ...]
 
 Watch = Callable[[str], Progress | None]
 """Called with what is about to be simulated; returns where its progress goes."""
@@ -39,13 +52,14 @@ Where = Cluster | CardCluster | Path | str | None
 """A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """A trace on the cluster it is taken to have been recorded on, and what was made of it.
 
-    ``recorded`` is the step as it is, which took ``replayed_step`` (s) when simulated;
-    ``scenario`` and ``timeline`` are the step that questions are asked of: the same, unless the
-    settings have what-ifs, of which ``notes`` say what each touched.
+    ``recorded`` is the step as it is, and ``replay`` how it went when simulated; ``scenario``
+    and ``timeline`` are the step that questions are asked of: the same, unless the settings have
+    what-ifs, of which ``notes`` say what each touched and ``assumptions`` what is taken for
+    granted.
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
     """
 
@@ -55,8 +69,9 @@ class Baseline:
     settings: Settings
     read: OpenTrace
     recorded: Scenario
-    replayed_step: float
+    replay: Timeline
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
 
     def on(self, cluster: Cluster) -> Scenario:
@@ -66,6 +81,30 @@ class Baseline:
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""
         return _changed(recorded, self.settings.what_ifs)[0]
+
+    @property
+    def replayed_step(self) -> float:
+        """How long the step as it was recorded took when simulated (s)."""
+        return self.replay.makespan
+
+    @cached_property
+    def communication_error(self) -> CommunicationError:
+        """Modelled against measured transfer times of the step as it was recorded."""
+        return communication_error(self.replay, self.settings.collective_cost)
+
+    @cached_property
+    def doubts(self) -> Doubts:
+        """What the step that is asked about cannot tell."""
+        return Doubts(self.scenario, self.timeline)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes every answer doubtful, as sentences."""
+        cluster, loaded = self.recorded.cluster, self.loaded
+        other = hardware_warning(
+            loaded.accelerator, loaded.workload, cluster.accelerator, cluster.name
+        )
+        return (other,) if other else ()
 
     @property
     def error(self) -> float | None:
@@ -98,10 +137,16 @@ class Baseline:
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.replayed_step,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
+            "communication_error_pct": self.communication_error["median_pct"],
+            "communication_error": self.communication_error,
+            "pinned_pct": self.doubts.pinned_pct,
+            "pinned_by_cause_pct": dict(self.doubts.pinned),
+            "warnings": list(self.warnings),
             "what_ifs": [
                 {"change": change, "note": note}
                 for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
             ],
+            "assumptions": list(self.assumptions),
             "changed_step_s": self.timeline.makespan if self.notes else None,
         }
 
@@ -121,8 +166,12 @@ class WhatIfNote(TypedDict):
 class BaselineAnswer(TypedDict):
     """The replay an answer is made from: its error (%), and what of the trace it covers.
 
+    ``assumptions`` are what the what-ifs take for granted of what no trace has shown.
+
     Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
-    measured, ``changed_step_s`` where no what-if changed the step.
+    measured, ``changed_step_s`` where no what-if changed the step. ``communication_error_pct`` is
+    the signed median of ``communication_error``. ``pinned_pct`` is what of the critical path of
+    the step that is asked about reacts to no resource, in % of that step.
     """
 
     trace: str
@@ -135,7 +184,13 @@ class BaselineAnswer(TypedDict):
     measured_step_s: float | None
     simulated_step_s: float
     baseline_error_pct: float | None
+    communication_error_pct: float | None
+    communication_error: CommunicationError
+    pinned_pct: float
+    pinned_by_cause_pct: dict[str, float]
+    warnings: list[str]
     what_ifs: list[WhatIfNote]
+    assumptions: list[str]
     changed_step_s: float | None
 
 
@@ -175,7 +230,7 @@ def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:
             parse_change(change)
 
 
-def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> tuple[Scenario, tuple[str, ...]]:
+def _changed(scenario: Scenario, what_ifs: tuple[str, ...]) -> "tuple[Scenario, Made]":
     """Change a scenario as is written; return it, and what each change came upon."""
     if not what_ifs:
         return scenario, ()
@@ -191,27 +246,35 @@ def replayed(
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     loaded = read(settings.step)
     found = slow_down(settings.slow_down, recorded_steps(loaded, read))
-    scenario = with_slow_down(costed(loaded, cluster, settings), found)
+    others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
+    scenario = with_slow_down(costed(loaded, cluster, settings, others), found)
     timeline = scenario.run(watch("baseline"))
-    base = Baseline(
-        loaded, scenario, timeline, settings, read, scenario, timeline.makespan, slow_down=found
-    )
+    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=found)
     if not settings.what_ifs:
         return base
-    scenario, notes = _changed(scenario, settings.what_ifs)
-    return replace(base, scenario=scenario, timeline=scenario.run(watch("what if")), notes=notes)
+    scenario, made = _changed(scenario, settings.what_ifs)
+    return replace(
+        base,
+        scenario=scenario,
+        timeline=scenario.run(watch("what if")),
+        notes=tuple(one.note for one in made),
+        assumptions=tuple(text for one in made for text in one.assumptions),
+    )
 
 
-def costed(loaded: Loaded, cluster: Cluster, settings: Settings) -> Scenario:
+def costed(
+    loaded: Loaded, cluster: Cluster, settings: Settings, others: Iterable[Workload] = ()
+) -> Scenario:
     """Make a scenario of a step on the cluster it was recorded on, its collectives costed.
 
-    Its kernels last as long as they were recorded, whatever they run beside.
+    ``others`` are further recorded steps, with which collectives are calibrated. Its kernels last
+    as long as they were recorded, whatever they run beside.
     """
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
         loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
     )
-    return with_costs(scenario, settings.collective_cost)
+    return with_costs(scenario, settings.collective_cost, others)
 
 
 def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:

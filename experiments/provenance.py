@@ -159,6 +159,10 @@ class Inputs:
     traces: tuple[Path, ...] = ()
     files: tuple[Path, ...] = ()
 
+    def joined(self, others: "Inputs") -> "Inputs":
+        """Return both: what was given, and what that names in turn."""
+        return Inputs((*self.traces, *others.traces), (*self.files, *others.files))
+
     def hashed(self) -> list[InputFile]:
         """Name the files that were read, with their SHA-256; errors as :func:`hashed`."""
         return hashed(list(self._read()))

@@ -62,7 +62,7 @@ def question(
             return replace(
                 report,
                 command=_call(name, signature, bound.arguments),
-                inputs=_inputs(bound.arguments),
+                inputs=_inputs(bound.arguments).joined(report.inputs),
                 options=_options(signature, bound.arguments),
             )
 
@@ -114,7 +114,7 @@ def _said(value: object) -> str:
 def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     """Find what was given to read among the arguments of a question."""
     traces, files = [], _paths(arguments, _FILES)
-    for path in _paths(arguments, _TRACES):
+    for path in _paths(arguments, (*_TRACES, "predict")):
         before, at, cluster = str(path).rpartition("@")
         own = bool(at) and not path.exists()  # as validate has it: a trace with its own cluster
         traces.append(Path(before) if own else path)

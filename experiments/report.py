@@ -148,7 +148,7 @@ def print_csv(report: Report) -> None:
     sys.stdout.write(report.to_csv())
 
 
-_LISTED = ("inputs", "what_ifs")
+_LISTED = ("inputs", "what_ifs", "warnings")
 """Lists that stand among the comments of CSV; all others are rows, of this table or another."""
 
 

@@ -29,7 +29,7 @@ EVERY = "every"
 """The step that stands for each of a trace, one after the other: what ``validate`` asks."""
 
 
-_NAMED_STEPS = ("median", "all", EVERY, "generated")
+_NAMED_STEPS = ("typical", "median", "all", EVERY, "generated")
 """Steps without a number; the last is the only one that a generated trace has."""
 
 
@@ -78,7 +78,7 @@ def _nearest(value: str, choices: Iterable[str]) -> str:
 
 def _step(value: str) -> str:
     if not (value.isdecimal() or value in _NAMED_STEPS):
-        raise ValueError("accepted: the number of a step, median or all")
+        raise ValueError("accepted: the number of a step, typical, median or all")
     return value
 
 
@@ -101,7 +101,8 @@ class Settings:
     collective_cost : {"model", "trace", "calibrated"}
         Where the costs of collectives are from.
     step : str
-        A ``ProfilerStep`` number, ``median`` or ``all``.
+        ``typical``: a recorded step with as much work as steps have in the median; a
+        ``ProfilerStep`` number: that step as it was; ``median``: the one in the middle; ``all``.
     nodes : int, optional
         Spread the ranks evenly over that many nodes; by default nodes are filled in order.
     algorithms : sequence of str
@@ -134,7 +135,7 @@ class Settings:
 
     engine: Annotated[str, _one_of(_engines)] = "flow"
     collective_cost: Annotated[str, _one_of(_costs)] = "model"
-    step: Annotated[Text, AfterValidator(_step)] = "median"
+    step: Annotated[Text, AfterValidator(_step)] = "typical"
     nodes: Annotated[int, Field(ge=1)] | None = None
     algorithms: Texts = ()
     workers: Annotated[int, Field(ge=1)] = 1
@@ -167,6 +168,15 @@ class Settings:
             told[name] = list(told[name])
         record: SettingsRecord = told
         return record
+
+
+def as_recorded(settings: Settings | None) -> Settings:
+    """Return the settings of a question about what was recorded.
+
+    No recording is that of a typical step: it is the step in the middle for them.
+    """
+    settings = settings or Settings()
+    return replace(settings, step="median") if settings.step == "typical" else settings
 
 
 class SettingsRecord(TypedDict):

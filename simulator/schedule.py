@@ -149,6 +149,9 @@ class Plan:
         The message is cut into slices and nobody waits for the group: all steps are under way at
         once, so their bytes are on the links together, and each costs the mean latency of its
         transfers. What it takes to fill the pipeline belongs into ``overhead``.
+    latencies
+        One-way latencies of the links that a step costs: 2 where a receiver must say first that it
+        is ready, as gloo's does.
     latency_factor, bandwidth_factor
         By resource, what the topology says of its links is multiplied by for this call: what was
         measured of the library there (1 where nothing is said).
@@ -165,11 +168,13 @@ class Plan:
     efficiency: float = 1.0
     protocol: str = ""
     pipelined: bool = False
+    latencies: float = 1.0
     latency_factor: Mapping[str, float] = field(default_factory=dict)
     bandwidth_factor: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.overhead < 0 or self.step_latency < 0 or not 0 < self.efficiency <= 1:
+        least = min(self.overhead, self.step_latency, self.latencies)
+        if least < 0 or not 0 < self.efficiency <= 1:
             raise ScheduleError(
                 f"{self.schedule}: times must not be negative, efficiency in (0, 1]"
             )

@@ -118,7 +118,9 @@ def measured(workload: Workload) -> Measured | None:
 
     A call starts to move when the last of its members in the workload has arrived, and is over
     when the first of them ends: what the others need after that is their own. Members that were
-    not recorded cannot be seen to arrive, so waiting for them counts as moving.
+    not recorded cannot be seen to arrive, so waiting for them counts as moving. An eager message
+    moves from its sender's arrival on: until its receiver ends, if that had come when the sender
+    ended, else until then.
     """
     start, end = workload.measured_start, workload.measured_end
     if np.isnan(start).any() or np.isnan(end).any():
@@ -127,8 +129,12 @@ def measured(workload: Workload) -> Measured | None:
     call = workload.call[ops]
     arrived = np.full(len(workload.calls), -np.inf)
     over = np.full(len(workload.calls), np.inf)
-    np.maximum.at(arrived, call, start[ops])
-    np.minimum.at(over, call, end[ops])
+    awaited = ~workload.unawaited[ops]
+    np.maximum.at(arrived, call[awaited], start[ops[awaited]])
+    np.minimum.at(over, call[awaited], end[ops[awaited]])
+    receives = ops[~awaited]
+    waited = receives[start[receives] < over[workload.call[receives]]]
+    over[workload.call[waited]] = end[waited]
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
 
 

@@ -46,6 +46,14 @@ UNKNOWN = "unknown"
 _ALL_KINDS = (*KINDS, UNKNOWN)
 STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""
+IN_PART = "part of a kernel"
+"""Name of the op for what a kernel had done when one that overlaps it started: counted there."""
+UNEXPLAINED = "unexplained delay"
+"""Name of an op of no length, behind which a delay lies that nothing recorded explains."""
+UNEXPLAINED_HOST = "unexplained host"
+"""Name of a host op in which the trace shows nothing at work: it lasts as long on any host."""
+NOT_RECORDED = (STEP_BEFORE, IN_PART, UNEXPLAINED)
+"""Names of ops that stand for something else than an event of the step's own."""
 
 
 def kind_named(text: str) -> str | None:
@@ -149,6 +157,8 @@ class Call:
         Row of the table; -1 of a call by itself.
     sequence
         Number of the call among those of its group, as the trace counts.
+    eager
+        Whether it is a message that does not wait for its receiver.
 
     Examples
     --------
@@ -163,6 +173,7 @@ class Call:
     transfer: float = math.nan
     index: int = -1
     sequence: int = 0
+    eager: bool = False
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
@@ -177,7 +188,9 @@ class Calls:
     ``transfer`` is the measured time from the last member's arrival to the end, NaN if the trace
     does not tell. ``factor`` multiplies what the network model says the call costs (1: the model
     as it is). ``late`` is how long after the last member in the workload the members that are
-    not in it arrive.
+    not in it arrive. ``eager`` marks messages that do not wait for their receiver: they move from
+    their sender's arrival on, and the receiver is done when it and the message are there. The
+    others are rendezvous, as all collectives are.
     """
 
     kind: NDArray[np.uint8]
@@ -188,6 +201,7 @@ class Calls:
     transfer: Floats
     factor: Floats
     late: Floats
+    eager: NDArray[np.bool_]
 
     def __repr__(self) -> str:
         """Say it in one line: columns are no description."""
@@ -195,6 +209,14 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def taken(self, rows: NDArray[np.integer]) -> "Calls":
+        """Return some of the calls, or some several times, in the order of ``rows``."""
+        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
+        return Calls(
+            dtype=tuple(self.dtype[row] for row in rows.tolist()),
+            **{name: getattr(self, name)[rows] for name in columns},
+        )
 
     @staticmethod
     def empty() -> "Calls":
@@ -213,6 +235,7 @@ class Calls:
             transfer=np.array([row.transfer for row in rows], dtype=np.float64),
             factor=np.ones(len(rows)),
             late=np.zeros(len(rows)),
+            eager=np.array([row.eager for row in rows], dtype=np.bool_),
         )
 
 
@@ -230,6 +253,8 @@ class CallRow:
     dtype: str = ""
     transfer: float = float("nan")
     """Measured time from the last arrival to the end (s), NaN if unknown."""
+    eager: bool = False
+    """Of a message: it does not wait for its receiver."""
 
     def __post_init__(self) -> None:
         if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
@@ -285,6 +310,18 @@ class Edges:
         return np.repeat(ops, np.diff(self.offset))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """The rest of a job: ``stand_in[r]`` is the rank of the workload that does what ``r`` does.
+
+    ``groups[i]`` are all groups of the job that make the calls of group ``i`` of the workload, one
+    per row and itself among them; groups that are copies of each other share one array.
+    """
+
+    stand_in: NDArray[np.int64]
+    groups: tuple[NDArray[np.int64], ...]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Workload:
     """A step of a job as a graph of ops; columns have shape ``(ops,)``.
@@ -323,13 +360,18 @@ class Workload:
         The layer, module or range of the program that each op belongs to, as an index into
         ``modules`` (-1: not known), and their names; None where it is known of no op. Nothing is
         simulated by it.
+    library
+        The communication library that carried out all of its calls, where the trace tells; else "".
+    copies
+        Which rank does what those do that the workload does not hold; None: nobody says
+        (:mod:`simulator.folding.copies` writes them out).
 
     Raises
     ------
     WorkloadError
         If columns differ in length, a time is negative or not finite, an index points nowhere, a
-        call is joined by a rank outside its group or twice by one rank, or the edges make a
-        cycle.
+        call is joined by a rank outside its group or twice by one rank, the edges make a cycle, or
+        copies are not those of the job.
 
     Examples
     --------
@@ -361,6 +403,8 @@ class Workload:
     traffic: Floats | None = None
     module: Ints | None = None
     modules: tuple[str, ...] = ()
+    library: str = ""
+    copies: Copies | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self)
@@ -370,6 +414,7 @@ class Workload:
         _check_table_of_calls(self.calls, len(self.groups))
         _check_calls(self)
         _check_order(self)
+        _check_copies(self)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
@@ -394,9 +439,27 @@ class Workload:
         return np.split(order, np.flatnonzero(np.diff(self.rank[order])) + 1)
 
     @cached_property
+    def part(self) -> NDArray[np.uint8]:
+        """The part of time that each op's duration belongs to, shape ``(ops,)``: what the op is.
+
+        ``COLLECTIVE`` stands for time that no resource scales: what a rank needs after a call, and
+        host time in which nothing is at work (:data:`UNEXPLAINED_HOST`).
+        """
+        kinds = np.minimum(self.what, np.uint8(What.COLLECTIVE))
+        if UNEXPLAINED_HOST in self.names:
+            silent = self.name == self.names.index(UNEXPLAINED_HOST)
+            kinds[silent & (self.what == What.HOST)] = What.COLLECTIVE
+        return kinds
+
+    @cached_property
     def predecessors(self) -> Ints:
         """How many ops each op waits for, shape ``(ops,)``."""
         return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)
+
+    @cached_property
+    def unawaited(self) -> NDArray[np.bool_]:
+        """Which ops their call does not wait for, shape ``(ops,)``: :func:`unawaited`."""
+        return unawaited(self.what, self.call, self.calls.eager)
 
     @cached_property
     def members(self) -> Ints:
@@ -428,6 +491,7 @@ class Workload:
             size=float(calls.size[index]),
             dtype=calls.dtype[index],
             transfer=float(calls.transfer[index]),
+            eager=bool(calls.eager[index]),
         )
 
     def ops(self) -> Iterator[Op]:
@@ -516,6 +580,8 @@ def _check_table_of_calls(calls: Calls, groups: int) -> None:
         wrong = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
         if len(wrong):
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (call {wrong[0]}) is out of range")
+    if len(calls.eager) != len(calls):
+        raise WorkloadError(f"column 'eager' of the calls does not have {len(calls)} rows")
 
 
 def _check_calls(workload: Workload) -> None:
@@ -530,6 +596,7 @@ def _check_calls(workload: Workload) -> None:
         op, call = int(ops[twice]), int(workload.call[ops[twice]])
         joined = f"{workload.op(op)} joins {workload.call_view(call)}"
         raise WorkloadError(f"{joined}, which its rank has joined already")
+    _check_eager(workload, ops)
     belongs = [
         index * workload.job_ranks + rank
         for index, group in enumerate(workload.groups)
@@ -543,11 +610,67 @@ def _check_calls(workload: Workload) -> None:
         raise WorkloadError(f"{joined}, to which its rank does not belong")
 
 
+def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
+    """Refuse eager calls that are no messages: a collective waits for all its members."""
+    calls = workload.calls
+    message = calls.kind == _ALL_KINDS.index("send_receive")
+    wrong = np.flatnonzero(calls.eager & ~message)
+    if len(wrong):
+        raise WorkloadError(f"{workload.call_view(int(wrong[0]))} is eager and no message")
+    both = ops[calls.eager[workload.call[ops]] & (workload.what[ops] == What.COLLECTIVE)]
+    if len(both):
+        call = workload.call_view(int(workload.call[both[0]]))
+        raise WorkloadError(f"{workload.op(int(both[0]))} neither sends nor receives {call}, eager")
+
+
 def _check_order(workload: Workload) -> None:
     cycle = find_cycle(workload.edges.offset, workload.edges.target)
     if cycle:
         ops = " -> ".join(str(workload.op(op)) for op in [*cycle, cycle[0]])
         raise WorkloadError(f"the edges make a cycle: {ops}")
+
+
+def unawaited(what: NDArray[np.uint8], call: Ints, eager: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the ops that their call does not wait for: receivers of eager messages.
+
+    Parameters
+    ----------
+    what, call
+        What each op is, and the call it is part of (-1: none), shape ``(ops,)``.
+    eager
+        Of each call.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(ops,)``. No receiver is marked whose sender is not among the ops: then nobody else
+        tells when the message was sent.
+
+    Examples
+    --------
+    >>> ends = np.array([What.SEND, What.RECEIVE], dtype=np.uint8)
+    >>> unawaited(ends, np.array([0, 0], dtype=np.int32), np.array([True])).tolist()
+    [False, True]
+    """
+    marked = np.zeros(len(what), dtype=np.bool_)
+    if eager.any():
+        receives = np.flatnonzero(what == What.RECEIVE)
+        sent = np.zeros(len(eager), dtype=np.bool_)
+        sent[call[what == What.SEND]] = True
+        marked[receives] = (eager & sent)[call[receives]]
+    return marked
+
+
+def _check_copies(workload: Workload) -> None:
+    copies = workload.copies
+    if copies is None:
+        return
+    if len(copies.stand_in) != workload.job_ranks or len(copies.groups) != len(workload.groups):
+        job = f"{workload.job_ranks} ranks and {len(workload.groups)} groups"
+        raise WorkloadError(f"the copies are not those of a job of {job}")
+    strangers = np.setdiff1d(workload.rank, copies.stand_in)
+    if len(strangers):
+        raise WorkloadError(f"rank {strangers[0]} is in the workload, and stands for no rank")
 
 
 Index = NDArray[np.int64]

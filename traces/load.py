@@ -26,9 +26,10 @@ from traces.core.sniff import (
     is_xplane,
     is_zip,
 )
+from traces.core.typical import TYPICAL, typical_step
 
 OpenTrace = Callable[[str], Loaded]
-"""A trace that was read: from a step (its number, ``median`` or ``all``) to its workload."""
+"""A trace that was read: from a step (a number, or a word as for :func:`load`) to a workload."""
 
 
 def load(
@@ -45,7 +46,8 @@ def load(
     path
         A file, or a directory with a file per rank; gzip or not, by any name.
     step
-        The number of a step, ``median`` (the step in the middle by duration) or ``all``.
+        The number of a step, ``median`` (the step in the middle by duration), ``typical`` (one with
+        as much work as steps have in the median, :mod:`traces.core.typical`) or ``all``.
     name
         A format of :data:`FORMATS`; None to tell it from the content.
     options
@@ -100,7 +102,18 @@ def open_trace(
             f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
             f"{name}"
         )
-    return FORMATS[name].open(path, options)
+    return _with_typical(FORMATS[name].open(path, options), FORMATS[name])
+
+
+def _with_typical(read: OpenTrace, form: "_Format") -> OpenTrace:
+    """Answer for the typical step, too: where one reading serves for all steps."""
+
+    def read_or_settle(step: str) -> Loaded:
+        if step != TYPICAL:
+            return read(step)
+        return typical_step(read) if form.profiler else read(MEDIAN)
+
+    return read_or_settle
 
 
 def recognised(path: Path | str) -> str:

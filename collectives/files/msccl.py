@@ -8,11 +8,13 @@ channel. What is understood:
 * collectives ``allreduce``, ``allgather``, ``reduce_scatter``, ``alltoall``, in place or not;
 * steps ``s`` send, ``r`` receive, ``rcs`` receive, copy, send, ``rrc`` receive, reduce, copy,
   ``rrs`` receive, reduce, send, ``rrcs`` receive, reduce, copy, send, ``cpy`` copy, ``nop``;
-  what is reduced lies at ``srcbuf``, the result at ``dstbuf``;
+  what is reduced lies at ``srcbuf``, the result at ``dstbuf``; ``re`` adds what lies at ``srcbuf``
+  to what lies at ``dstbuf`` (``MSCCL_REDUCE`` of the runtime: nothing is sent);
 * ``depid`` and ``deps``: the step of another thread block that must be over.
 
 Everything that can happen at once is one step, or two where some receivers add and others copy.
-Sends are buffered and copies inside a rank are free. The buffers are followed place by place, so
+Sends are buffered, and copies and sums inside a rank are free: what is received and added later by
+``re`` is a transfer that adds. The buffers are followed place by place, so
 that a program whose outputs are not what its collective says is refused.
 """
 
@@ -32,7 +34,7 @@ KINDS = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "nop")
+TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
 
 
 class _Builder(ElementTree.TreeBuilder):

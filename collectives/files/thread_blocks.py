@@ -5,6 +5,7 @@ A slot of a buffer holds a chunk with the set of ranks whose data are in it.
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +14,26 @@ from simulator.schedule import Schedule, Step
 
 Slot = tuple[int, str, int]
 """Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""
-Value = tuple[int, frozenset[int]]
-"""A chunk and who has contributed to it."""
-SentChunk = tuple[int, int, int]
-"""Source, target, chunk."""
 Connection = tuple[int, int, int]
 """Sender, receiver, channel."""
+
+
+@dataclass(slots=True)
+class SentChunk:
+    """A chunk that one rank sent another, and whether that adds it to its own."""
+
+    source: int
+    target: int
+    chunk: int
+    reduce: bool
+
+
+class Value(NamedTuple):
+    """A chunk, who has contributed to it, and the transfers that brought it as it is."""
+
+    chunk: int
+    who: frozenset[int]
+    came: tuple[SentChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,7 @@ class Instruction:
     @property
     def receives(self) -> bool:
         """Whether it takes a message."""
-        return self.what.startswith("r")
+        return self.what.startswith("r") and self.what != "re"
 
     @property
     def reduces(self) -> bool:
@@ -87,10 +102,12 @@ def resolve(program: MscclProgram) -> Schedule:
             f"algo: nchunksperloop {program.parts} cannot be dealt out to {program.ranks} gpus"
         )
     machine = _Machine(program, share)
-    steps: list[Step] = []
+    levels: list[list[SentChunk]] = []
     while not machine.finished():
-        steps += machine.level()
+        levels.append(machine.level())
     machine.compare()
+    # Only now is it known of every chunk whether it was added to one that was there.
+    steps = [step for level in levels for step in _steps(level)]
     chunks = program.parts * (program.ranks if program.kind == "all_to_all" else 1)
     return Schedule(program.kind, program.name, program.ranks, chunks, program.parts, tuple(steps))
 
@@ -113,7 +130,7 @@ class _Machine:
     over: dict[tuple[int, int], int] = field(default_factory=dict)
     _arriving: dict[Slot, Value] = field(default_factory=dict)
     _passed_on: list[tuple[Connection, list[Value]]] = field(default_factory=list)
-    _moved: dict[bool, list[SentChunk]] = field(default_factory=dict)
+    _moved: list[SentChunk] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         parts, kind = self.program.parts, self.program.kind
@@ -121,18 +138,18 @@ class _Machine:
         for rank in range(self.program.ranks):
             for offset in range(self.share if kind == "all_gather" else parts):
                 slot = self._slot(rank, ("i", offset))
-                self.at[slot] = (rank * stride + offset, frozenset([rank]))
+                self.at[slot] = Value(rank * stride + offset, frozenset([rank]))
         self.started = {(block.rank, block.number): 0 for block in self.program.blocks}
 
     def finished(self) -> bool:
         """Whether every thread block has come to its end."""
         return not any(self._left(block) for block in self.program.blocks)
 
-    def level(self) -> list[Step]:
-        """Let every block go on until it has received something, and write down what moved."""
+    def level(self) -> list[SentChunk]:
+        """Let every block go on until it has received something; return what moved."""
         before = dict(self.started)
         self.over = dict(self.started)
-        self._moved = {True: [], False: []}
+        self._moved = []
         while any(self._go_on(block) for block in self.program.blocks):
             pass
         if self.started == before:
@@ -142,7 +159,7 @@ class _Machine:
         for connection, values in self._passed_on:
             self.messages[connection].append(values)
         self._arriving, self._passed_on = {}, []
-        return [_step(rows, reduce=reduce) for reduce, rows in self._moved.items() if rows]
+        return self._moved
 
     def compare(self) -> None:
         """Raise unless every output holds what the collective says, and all sent was received."""
@@ -153,26 +170,27 @@ class _Machine:
                 )
         for rank in range(self.program.ranks):
             for offset, expected in enumerate(self._outputs(rank)):
-                if self.at.get(self._slot(rank, ("o", offset))) != expected:
+                found = self.at.get(self._slot(rank, ("o", offset)))
+                if found is None or found[:2] != expected[:2]:
                     raise ScheduleError(
-                        f"gpu {rank}: in the end o[{offset}] is not chunk {expected[0]}, whole"
+                        f"gpu {rank}: in the end o[{offset}] is not chunk {expected.chunk}, whole"
                     )
 
     def _outputs(self, rank: int) -> list[Value]:
         """List what must lie at each offset of the output."""
         parts, share, ranks = self.program.parts, self.share, range(self.program.ranks)
         if self.program.kind == "all_gather":
-            return [(chunk, frozenset([chunk // share])) for chunk in range(parts)]
+            return [Value(chunk, frozenset([chunk // share])) for chunk in range(parts)]
         if self.program.kind == "all_to_all":
             first = rank * share
             return [
-                (source * parts + first + number, frozenset([source]))
+                Value(source * parts + first + number, frozenset([source]))
                 for source in ranks
                 for number in range(share)
             ]
         own = range(rank * share, (rank + 1) * share)
         chunks = own if self.program.kind == "reduce_scatter" else range(parts)
-        return [(chunk, frozenset(ranks)) for chunk in chunks]
+        return [Value(chunk, frozenset(ranks)) for chunk in chunks]
 
     def _slot(self, rank: int, where: tuple[str, int]) -> Slot:
         """Find a slot; in place, the smaller of input and output is a share of the larger."""
@@ -223,6 +241,8 @@ class _Machine:
             values = self._read(block.rank, instruction)
             if instruction.sends:
                 self.messages[_outward(block, instruction)].append(values)
+            elif instruction.what == "re":
+                self.at |= self._summed(block.rank, instruction, values)
             else:
                 self.at |= self._written(block.rank, instruction, values)
 
@@ -233,15 +253,35 @@ class _Machine:
             raise ScheduleError(
                 f"{instruction.where}: cnt {instruction.count}, but {len(values)} chunks were sent"
             )
-        for chunk, _ in values:
-            self._moved[instruction.reduces].append((block.receive, block.rank, chunk))
+        ends = block.receive, block.rank
+        moved = [SentChunk(*ends, value.chunk, instruction.reduces) for value in values]
+        self._moved += moved
         if not instruction.reduces:
-            return values
+            pairs = zip(values, moved, strict=True)
+            return [Value(value.chunk, value.who, (sent,)) for value, sent in pairs]
         local = self._read(block.rank, instruction)
         return [_added(instruction.where, *pair) for pair in zip(values, local, strict=True)]
 
-    def _read(self, rank: int, instruction: Instruction) -> list[Value]:
-        buffer, first = instruction.source
+    def _summed(
+        self, rank: int, instruction: Instruction, values: list[Value]
+    ) -> dict[Slot, Value]:
+        """Add values to what lies at the target: a transfer without the rank's own part adds it."""
+        there = self._read(rank, instruction, instruction.target)
+        for value in (*values, *there):
+            for sent in value.came:
+                sent.reduce |= rank not in value.who
+        sums = [_added(instruction.where, *pair) for pair in zip(there, values, strict=True)]
+        kept = [
+            Value(total.chunk, total.who, mine.came + theirs.came)
+            for total, mine, theirs in zip(sums, there, values, strict=True)
+        ]
+        return self._written(rank, instruction, kept)
+
+    def _read(
+        self, rank: int, instruction: Instruction, where: tuple[str, int] | None = None
+    ) -> list[Value]:
+        """Return what lies at the source, or ``where``."""
+        buffer, first = where or instruction.source
         slots = [self._slot(rank, (buffer, first + offset)) for offset in range(instruction.count)]
         for offset, slot in enumerate(slots):
             if slot not in self.at:
@@ -266,17 +306,26 @@ def _outward(block: ThreadBlock, instruction: Instruction) -> Connection:
 
 
 def _added(where: str, mine: Value, theirs: Value) -> Value:
-    if mine[0] != theirs[0]:
-        raise ScheduleError(f"{where}: adds chunk {mine[0]} to chunk {theirs[0]}")
-    if mine[1] & theirs[1]:
+    if mine.chunk != theirs.chunk:
+        raise ScheduleError(f"{where}: adds chunk {mine.chunk} to chunk {theirs.chunk}")
+    if mine.who & theirs.who:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(mine[1] & theirs[1])} to chunk {mine[0]} "
-            "a second time"
+            f"{where}: adds the contribution of rank {min(mine.who & theirs.who)} to chunk "
+            f"{mine.chunk} a second time"
         )
-    return mine[0], mine[1] | theirs[1]
+    return Value(mine.chunk, mine.who | theirs.who)
 
 
-def _step(rows: list[SentChunk], *, reduce: bool) -> Step:
+def _steps(level: list[SentChunk]) -> list[Step]:
+    """Write down a level: what adds, then what does not."""
+    return [
+        _step([(sent.source, sent.target, sent.chunk) for sent in rows], reduce=reduce)
+        for reduce in (True, False)
+        if (rows := [sent for sent in level if sent.reduce == reduce])
+    ]
+
+
+def _step(rows: list[tuple[int, int, int]], *, reduce: bool) -> Step:
     """One step of rows of one chunk; neighbouring chunks between the same ends are one row."""
     joined: list[list[int]] = []
     for source, target, chunk in sorted(rows):

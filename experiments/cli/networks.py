@@ -192,7 +192,7 @@ def calibrate(
     ] = None,
     *,
     engine: Engine = "flow",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     kernels: Kernels = None,
@@ -222,8 +222,9 @@ def calibrate(
 def validate(
     ctx: typer.Context,
     trace: Annotated[
-        list[str], typer.Argument(metavar="TRACE...", help="Traces; TRACE@CLUSTER names its own.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[TRACE]...", help="Traces; TRACE@CLUSTER names its own."),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -233,22 +234,49 @@ def validate(
             help="For traces that name none.",
         ),
     ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Predict the measured points of a table instead: CSV with trace, cluster, "
+            "resource, factor, measured_step_s."
+        ),
+    ] = None,
+    predict: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACE@CLUSTER", help="Predict this recording of the same program instead."
+        ),
+    ] = None,
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replay every step of many traces: measured against simulated, also calibrated on others."""
+    """Replay every step of many traces, or predict what was measured on other networks."""
     from experiments.output.progress import watching
     from experiments.questions.validate import EVERY
     from experiments.questions.validate import validate as ask
 
-    if cluster is not None and all(_names_cluster(one) for one in trace):
+    check_figure(figure)
+    traces, others, tables = trace or [], predict or [], against or []
+    _check_validation(traces, others, tables)
+    if traces and cluster is not None and all(map(_names_cluster, (*traces, *others))):
         raise typer.BadParameter("--cluster means nothing: every trace names its own.")
     settings = replace(settings_of(ctx), step=EVERY)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
-    show(report, output)
+        report = ask(
+            traces, cluster, against=tables, predict=others, settings=settings, watch=watch
+        )
+    show(report, output, figure)
+
+
+def _check_validation(traces: list[str], others: list[str], tables: list[Path]) -> None:
+    """Refuse options that mean nothing beside each other."""
+    if tables and (traces or others):
+        raise typer.BadParameter("--against names the recordings itself: give no TRACE beside it.")
+    if not traces and not tables:
+        raise typer.BadParameter("name a TRACE, or a table of measured points with --against.")
 
 
 def _names_cluster(trace: str) -> bool:

@@ -111,8 +111,8 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
-    if value not in ("median", "all") and not value.isdecimal():
-        raise typer.BadParameter(f"{value!r} is no step number, nor 'median' or 'all'.")
+    if value not in ("typical", "median", "all") and not value.isdecimal():
+        raise typer.BadParameter(f"{value!r} is no step number, nor 'typical', 'median' or 'all'.")
     return value
 
 
@@ -140,6 +140,12 @@ def _changes(values: list[str] | None) -> list[str]:
     for value in values or ():
         checked(parse_change, value)
     return values or []
+
+
+def _replicas(value: float | None) -> float | None:
+    if value is not None:
+        check_factor(value)
+    return value
 
 
 def _slope(value: str) -> str:
@@ -313,9 +319,9 @@ Step = Annotated[
     str,
     typer.Option(
         callback=_step,
-        autocompletion=completed(lambda: ("median", "all")),
+        autocompletion=completed(lambda: ("typical", "median", "all")),
         rich_help_panel=_SIMULATION,
-        help="A ProfilerStep number, 'median' or 'all'.",
+        help="A step's number, the one with 'typical' or 'median' lengths, or 'all'.",
     ),
 ]
 StepB = Annotated[
@@ -354,6 +360,16 @@ WhatIfs = Annotated[
         callback=_changes,
         rich_help_panel=_SIMULATION,
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
+    ),
+]
+Replicas = Annotated[
+    float | None,
+    typer.Option(
+        callback=_replicas,
+        rich_help_panel=_SIMULATION,
+        help="Ask about the job with so many times the data-parallel replicas, on more nodes: "
+        "--what-if 'replicas x4'.",
+        show_default="as recorded",
     ),
 ]
 Kernels = Annotated[
@@ -416,4 +432,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
     for option, name in _FIELDS.items():
         if option in given:
             given[name] = tuple(given.pop(option) or ())
+    replicas = ctx.params.get("replicas")
+    if replicas is not None:
+        given["what_ifs"] = (f"replicas x{replicas:.9g}", *given.get("what_ifs", ()))
     return Settings(**given)

@@ -22,6 +22,7 @@ from experiments.cli.options import (
     Output,
     OutputOption,
     Perfetto,
+    Replicas,
     Replicate,
     Resource,
     Resources,
@@ -55,10 +56,11 @@ def utility(
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -94,10 +96,11 @@ def sweep(
     figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -144,9 +147,11 @@ def curve(
     ] = "1%",
     figure: Figure = None,
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -192,10 +197,11 @@ def compare(
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -223,12 +229,13 @@ def what_if(
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
     output: OutputOption = Output.TABLE,
@@ -251,6 +258,7 @@ def what_if(
     overlap none|full                     of compute and communication
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
 
     What is dropped or fused takes with it the host's work since the launch
     before it.
@@ -278,10 +286,11 @@ def replay(
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -324,10 +333,11 @@ def explain(
     figure: Figure = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
@@ -402,14 +412,18 @@ def metrics(
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
-    step: Step = "median",
+    step: Step = "typical",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     what_if: WhatIfs = None,
+    replicas: Replicas = None,
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
     fold: Fold = None,
+    windows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tell traffic in N parts of the step (JSON).")
+    ] = 10,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compute a step's metrics as measured and as simulated, and check a package's card."""
@@ -418,5 +432,5 @@ def metrics(
 
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        report = ask(trace, cluster, windows=windows, settings=settings, watch=watch)
     show(report, output)

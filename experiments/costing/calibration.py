@@ -20,7 +20,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Costs
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.names import one_of
-from simulator.workload import UNKNOWN
+from simulator.workload import UNKNOWN, Workload
 from topologies import Cluster
 from topologies.cluster.schema import Calibrated
 
@@ -32,21 +32,39 @@ SOFTWARE = "software"
 """The part of a call's time that no link causes."""
 
 
-def by_calibration(scenario: Scenario) -> Scenario:
+def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scenario:
     """Cost calls by the model, after the cluster was fitted to what the trace shows.
+
+    ``others`` are further steps that were recorded of the job: a step has too few calls to tell how
+    long they take from how they scatter.
 
     Raises
     ------
     CalibrationError
         If the trace cannot tell anything of any kind of collective.
     """
-    fits = fit_kinds([by_trace(scenario)])
+    fits = fit_steps(by_trace(scenario), others)
     cluster = calibrated_cluster(scenario.cluster, fits, "fitted to this trace")
     return by_model(replace(scenario, cluster=cluster))
 
 
+def fit_steps(scenario: Scenario, others: Iterable[Workload] = ()) -> dict[str, Fit]:
+    """Fit each kind to a step that is costed :func:`by_trace`, and to further recorded ones.
+
+    Raises
+    ------
+    CalibrationError
+        As :func:`by_calibration`.
+    """
+    step = scenario.workload.measured_end
+    more = (one for one in others if len(one.calls) and not np.array_equal(one.measured_end, step))
+    return fit_kinds([scenario, *(by_trace(replace(scenario, workload=one)) for one in more)])
+
+
 def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
     """Fit each kind of collective to steps of one job, costed :func:`by_trace`.
+
+    A kind that the cluster meets as well as any fit stays as it is.
 
     Raises
     ------
@@ -57,10 +75,15 @@ def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
     fits = {kind: fit(rows) for kind, rows in rows_by_kind(scenarios).items()}
     if not fits:
         raise CalibrationError(f"nothing to calibrate with: {_why_none(scenarios)}")
-    if not any(found.fitted for found in fits.values()):
-        told = (f"{kind}: {next(iter(found.why_not.values()))}" for kind, found in fits.items())
-        raise CalibrationError(f"nothing can be calibrated ({'; '.join(told)})")
+    if not any(found.fitted or found.met for found in fits.values()):
+        raise CalibrationError(nothing_fitted(fits))
     return fits
+
+
+def nothing_fitted(fits: Mapping[str, Fit]) -> str:
+    """Say why no part of any kind was fitted."""
+    told = (f"{kind}: {next(iter(found.why_not.values()))}" for kind, found in fits.items())
+    return f"nothing can be calibrated ({'; '.join(told)})"
 
 
 def _why_none(scenarios: Iterable[Scenario]) -> str:
@@ -163,16 +186,19 @@ def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
     return FitRows(tuple(names[place] for place in used), took, parts[:, used])
 
 
+CALIBRATED = "calibrated"
 COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
     "model": by_model,
     "trace": by_trace,
-    "calibrated": by_calibration,
+    CALIBRATED: by_calibration,
 }
 """By name; each takes the scenario in which the trace was recorded."""
 
 
-def with_costs(scenario: Scenario, mode: str) -> Scenario:
+def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
     """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
+
+    ``others`` are further recorded steps, which only calibrating asks for.
 
     Raises
     ------
@@ -183,4 +209,6 @@ def with_costs(scenario: Scenario, mode: str) -> Scenario:
         raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
     if not len(scenario.workload.calls):
         return scenario
+    if mode == CALIBRATED:
+        return by_calibration(scenario, others)
     return COLLECTIVE_COSTS[mode](scenario)

@@ -10,7 +10,7 @@ to import, and numba imports it, too, wherever it is installed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +95,8 @@ class FitRows:
 class Fit:
     """Multiples of the parts, shape ``(parts,)``: 1 where a part was not fitted.
 
-    ``why_not`` says by part why it was not fitted. ``residual`` is predicted against measured,
+    ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls
+    better than 1. ``residual`` is predicted against measured,
     ``predicted / took - 1``, by row; ``before`` the same with all multiples 1.
     """
 
@@ -104,6 +105,7 @@ class Fit:
     why_not: dict[str, str]
     residual: Floats
     before: Floats
+    met: bool = False
 
     @property
     def fitted(self) -> tuple[str, ...]:
@@ -112,8 +114,26 @@ class Fit:
 
 
 def fit(rows: FitRows) -> Fit:
-    """Fit the multiples, weighting each call by its relative error."""
+    """Fit the multiples, weighting each call by its relative error.
+
+    Nothing is fitted where there are no more calls than parts to fit, since these always agree, and
+    where the calls would be met no better than without.
+    """
     why_not = _refused(rows)
+    parameters = len(rows.names) - len(why_not)
+    if 0 < len(rows.took) <= parameters:
+        few = f"{len(rows.took)} calls for {parameters} parameters: a fit needs more calls"
+        why_not = dict.fromkeys(rows.names, few)
+    found = _fitted(rows, why_not)
+    before, after = (float(np.median(np.abs(one))) for one in (found.before, found.residual))
+    if found.fitted and after > before + _FLOOR:
+        worse = f"no better than the cluster: {100 * after:.2f} % off, {100 * before:.2f} % without"
+        return replace(_fitted(rows, dict.fromkeys(rows.names, worse)), met=True)
+    return found
+
+
+def _fitted(rows: FitRows, why_not: dict[str, str]) -> Fit:
+    """Fit all parts of which nothing says why not."""
     while True:
         chosen = [place for place, name in enumerate(rows.names) if name not in why_not]
         multiple = np.ones(len(rows.names))

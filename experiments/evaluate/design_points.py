@@ -220,7 +220,8 @@ class Study:
 
     The first point contracts the step and plans the calls; a further one, asked alone or with
     others, costs the calls on its network and passes over the contracted step. Nothing of a point
-    itself is kept. ``others`` are further steps of the job, for those who ask what all cost.
+    itself is kept. ``others`` are further steps of the job, for those who ask what all cost. Of
+    ranks that are copies, ``base`` and ``others`` have those that tell the times of all.
 
     Examples
     --------
@@ -241,6 +242,7 @@ class Study:
     base: Scenario
     others: tuple[Workload, ...] = ()
     _shapes: dict[tuple[Part, ...], "_Shape"] = field(default_factory=dict)
+    _given: list[Scenario] = field(default_factory=list)
     _graphs: dict[int, list[Contracted]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -249,6 +251,12 @@ class Study:
                 "a study passes over all its points at once, where kernels cannot slow down by "
                 "what they run beside: ask without --slow-down, or for a sweep"
             )
+        steps = (self.base.workload, *self.others)
+        self._given[:] = [replace(self.base, workload=workload) for workload in steps]
+        base, *others = (one.at_rest() for one in self._given)
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "others", tuple(one.workload for one in others))
+        self._shapes[()] = _Shape([base, *others])
 
     def steps(self, changes: Sequence[Change]) -> Floats:
         """Step time (s) with each change.
@@ -299,15 +307,18 @@ class Study:
     def ask(self, changes: Mapping[str, Change]) -> "Asked":
         """Cost the calls of all steps as they are and with each change, once for all questions.
 
-        Changes that cannot be made are left out: the cluster has no such thing, or half of one.
+        Changes that cannot be made are left out: the cluster has no such thing, or half of one; and
+        those after which other copies of ranks tell the times of all, whose calls are others.
         """
         there = {}
         for name, change in changes.items():
             try:
-                change.check(self._shape(Change(change.text, change.split()[0])).scenarios[0])
+                changed = self._shape(Change(change.text, change.split()[0])).scenarios[0]
+                change.check(changed)
             except WhatIfError:
                 continue
-            there[name] = change
+            if len(changed.workload.calls) == len(self.base.workload.calls):
+                there[name] = change
         return Asked(self, tuple(there), tuple(self.costed([Change(), *there.values()])))
 
     def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
@@ -342,9 +353,8 @@ class Study:
     def _shape(self, change: Change) -> "_Shape":
         """Return the steps on the graph that a change makes; it is kept."""
         if change.parts not in self._shapes:
-            steps = (self.base.workload, *self.others)
-            bases = [replace(self.base, workload=workload) for workload in steps]
-            self._shapes[change.parts] = _Shape([change.apply(base).scenario for base in bases])
+            made = [change.apply(step).scenario.at_rest() for step in self._given]
+            self._shapes[change.parts] = _Shape(made)
         return self._shapes[change.parts]
 
     def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:

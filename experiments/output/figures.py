@@ -3,9 +3,10 @@
 A function per report makes a matplotlib figure of it; :func:`draw` writes one to a file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isnan, log
+from itertools import groupby
+from math import isnan, log, log2
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from experiments.questions.diff import DiffReport
 from experiments.questions.explain import ExplainReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
+from experiments.questions.validate import ValidationReport
 from experiments.questions.what_if import WhatIfReport
 from experiments.report import Report
 from simulator.analysis.metrics import exposed_communication
@@ -67,6 +69,8 @@ _TITLE = 48
 """Characters of a title that fit in one column."""
 
 
+_PANELS = 3
+"""Panels side by side over two columns of a paper."""
 _WRAP = 26
 """Characters in a line of a bar's name."""
 
@@ -320,6 +324,96 @@ def collective(report: CollectiveReport) -> Figure:
         title = f"{first.kind} of {first.ranks} ranks on {report.where}"
         figure.suptitle(title.replace("_", "-"), fontsize=8)
         return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """Steps predicted and measured (s), at places on an axis, with their labels."""
+
+    title: str
+    axis: str
+    places: Sequence[float]
+    labels: Sequence[str]
+    predicted: Sequence[float]
+    measured: Sequence[float]
+    scatter: Sequence[float]
+
+
+def validation(report: ValidationReport) -> Figure:
+    """Draw predicted steps as lines and measured ones with their scatter, a panel per recording."""
+    panels = list(_panels_of_points(report) if report.points else _panels_of_steps(report))
+    across = min(_PANELS, max(1, len(panels)))
+    down = max(1, -(-len(panels) // across))
+    with mpl.rc_context(_STYLE):
+        size = (2 * _COLUMN * across / _PANELS, 1.9 * down + 0.3)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
+        for axes, panel in zip(grid, panels, strict=False):
+            _draw_panel(axes, panel)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        named = grid[0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside upper center", ncols=2, frameon=False)
+        return figure
+
+
+def _panels_of_points(report: ValidationReport) -> Iterator[_Panel]:
+    """Make a panel of each recording's points, over the factor where each has one."""
+    answered = [one for one in report.points if one.predicted_s and one.measured_s]
+    for (trace, _), same in groupby(answered, lambda point: (point.trace, point.cluster)):
+        points = sorted(same, key=lambda point: point.factor or 0.0)
+        factors = [point.factor for point in points if point.factor]
+        changed = {point.what_if.partition(" x")[0] for point in points if point.what_if}
+        by_factor = len(factors) == len(points) and len(changed) == 1
+        resource = "".join(changed).replace("_", "-").replace(".", " ")
+        yield _Panel(
+            Path(trace).name,
+            f"{resource}, times as good" if by_factor else "what if",
+            [log2(factor) for factor in factors] if by_factor else range(len(points)),
+            [f"{point.factor:g}{_TIMES}" if by_factor else point.what_if for point in points],
+            [point.predicted_s or 0.0 for point in points],
+            [point.measured_s or 0.0 for point in points],
+            [point.measured_mad_s or 0.0 for point in points],
+        )
+
+
+def _panels_of_steps(report: ValidationReport) -> Iterator[_Panel]:
+    """Make a panel of each trace's steps, replayed with the cluster's figures."""
+    answered = [one for one in report.steps if one.simulated_s and one.measured_s]
+    for (trace, _), same in groupby(answered, lambda step: (step.trace, step.cluster)):
+        steps = list(same)
+        yield _Panel(
+            Path(trace).name,
+            "step",
+            range(len(steps)),
+            [step.step for step in steps],
+            [step.simulated_s or 0.0 for step in steps],
+            [step.measured_s or 0.0 for step in steps],
+            [0.0] * len(steps),
+        )
+
+
+def _draw_panel(axes: "Axes", panel: _Panel) -> None:
+    """Draw steps from 0, so that a flat line looks flat."""
+    highest = max(*panel.predicted, *panel.measured)
+    scale, unit = _unit(highest)
+    predicted = [scale * step for step in panel.predicted]
+    axes.plot(panel.places, predicted, marker="o", color=_BLUE, label="predicted", zorder=2)
+    axes.errorbar(
+        panel.places,
+        [scale * step for step in panel.measured],
+        yerr=[scale * step for step in panel.scatter],
+        fmt="s",
+        color=_ORANGE,
+        capsize=2,
+        label="measured",
+        zorder=3,
+    )
+    axes.set_xticks(panel.places, panel.labels, fontsize=_SMALL)
+    axes.set_ylim(0, 1.1 * scale * highest)
+    axes.set_title(panel.title, fontsize=8)
+    axes.set_ylabel(f"step time [{unit}]")
+    axes.set_xlabel(panel.axis)
 
 
 def curve(report: CurveReport) -> Figure:

@@ -148,8 +148,10 @@ def _simulated(report: WithPath, op: int) -> Iterator[Event]:
         args["call"] = str(workload.call_view(call))
     yield _slice(*_called(workload, op), span, where) | {"args": args}
     if call >= 0:
-        moving = float(timeline.call_start[call]), float(timeline.call_end[call])
-        yield _slice("transfer", "transfer", moving, where)
+        # A receiver may come to an eager message while it moves, or after that.
+        moving = max(span[0], float(timeline.call_start[call])), float(timeline.call_end[call])
+        if moving[0] <= moving[1]:
+            yield _slice("transfer", "transfer", moving, where)
 
 
 def _called(workload: Workload, op: int) -> tuple[str, str]:

@@ -9,17 +9,24 @@ import numpy as np
 import yaml
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.costing.calibration import calibrated_cluster, fit_kinds
+from experiments.costing.calibration import calibrated_cluster, fit_steps, nothing_fitted
+from experiments.costing.collective_costs import by_model
 from experiments.costing.fitting import Fit, interval
+from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
+from simulator.errors import CalibrationError
+from simulator.quantities import format_quantity
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
 from topologies.cluster.schema import Calibrated
+from traces.core.loaded import MEDIAN
 
+_MOST_OFF = 10.0
+"""How far off a step may be when replayed on the cluster that was fitted to it (%)."""
 _SEED = 0
 """Of the bootstrap: the same trace gives the same bounds."""
 
@@ -127,24 +134,50 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If the trace cannot tell anything of any kind of collective.
+        If the trace cannot tell anything of any kind of collective, or what it tells does not
+        explain how long the step took.
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    by_trace = replace(settings or Settings(), collective_cost="trace")
+    by_trace = replace(as_recorded(settings), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
-    fits = fit_kinds([base.scenario])
+    others = recorded_steps(base.loaded, base.read) if by_trace.step == MEDIAN else ()
+    fits = fit_steps(base.scenario, others)
+    if not any(found.fitted for found in fits.values()):
+        raise CalibrationError(nothing_fitted(fits))
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
     known = base.scenario.cluster
+    made = calibrated_cluster(known, fits, source)
+    check_replay(base, made)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
         base=base,
-        cluster=calibrated_cluster(known, fits, source),
+        cluster=made,
         parameters=tuple(
             row for kind, found in fits.items() for row in _parameters(kind, found, known, rng)
         ),
         residuals=tuple(_residual(kind, found) for kind, found in fits.items()),
     )
+
+
+def check_replay(base: Baseline, cluster: Cluster) -> None:
+    """Refuse a cluster on which the step that it was fitted to takes another time.
+
+    Raises
+    ------
+    CalibrationError
+        If the step, its calls costed by the model there, is more than 10 % off.
+    """
+    measured = base.loaded.measured_step
+    step = by_model(replace(base.recorded, cluster=cluster)).run().makespan
+    error = 100 * (step - measured) / measured if measured > 0 else 0.0
+    if abs(error) > _MOST_OFF:
+        told = format_quantity(step, "s"), format_quantity(measured, "s")
+        raise CalibrationError(
+            f"nothing is calibrated: on the cluster that fits the calls best the step takes "
+            f"{told[0]}, not {told[1]} ({error:+.1f} %, at most {_MOST_OFF:.0f} %): is this the "
+            "cluster it ran on?"
+        )
 
 
 def write_cluster(cluster: Cluster, path: Path) -> None:

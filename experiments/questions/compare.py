@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
+from experiments.confidence import touched
 from experiments.costing.calibration import with_calibration
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
 from experiments.provenance import ClusterIdentity, Head, identity
@@ -24,7 +25,8 @@ from topologies import Cluster, load_cluster, with_topology
 class ComparePoint:
     """One cluster: ``value`` says what it is, ``utility_pct`` is against the first.
 
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered, ``warning`` says what makes the utility doubtful
+    (:mod:`experiments.confidence`).
     """
 
     cluster: str
@@ -33,6 +35,7 @@ class ComparePoint:
     utility_pct: float
     exposed_communication_s: float
     engine: str
+    warning: str = ""
 
 
 class CompareAnswer(Head, BaselineAnswer):
@@ -117,4 +120,5 @@ def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> 
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
         exposed_communication_s=found.exposed_communication,
         engine=found.engine,
+        warning=base.doubts.of(*touched(base.scenario, scenario)),
     )

@@ -54,7 +54,10 @@ class CurveRow(CurvePoint):
 
 
 class CurveAnswer(Head, BaselineAnswer):
-    """The curve of step time over a resource: straight lines between points, over 1/factor."""
+    """The curve of step time over a resource: straight lines between points, over 1/factor.
+
+    ``warning`` says what makes it doubtful.
+    """
 
     resource: str
     factor_means: str
@@ -66,6 +69,7 @@ class CurveAnswer(Head, BaselineAnswer):
     break_even_number: float | None
     unit: str
     note: str
+    warning: str
     points: list[CurveRow]
 
 
@@ -112,8 +116,15 @@ class CurveReport(Report):
             "break_even_number": number,
             "unit": unit_of(self.resource),
             "note": self.note,
+            "warning": self.warning,
             "points": list(self.rows),
         }
+
+    @property
+    def warning(self) -> str:
+        """What makes it doubtful what the resource buys; "" where it cannot matter."""
+        unused = without_effect(self.base, self.resource, 2.0)
+        return "" if unused else self.base.doubts.of(self.resource)
 
     @property
     def rows(self) -> tuple[CurveRow, ...]:

@@ -178,6 +178,11 @@ def generate(
         step = GeneratedStep(plan, *generate_step(plan))
     loaded = as_loaded(step.workload, step.plan)
     base = replayed(lambda _: loaded, where, settings, watch)
+    if base.scenario.ranks != plan.parallelism.ranks:
+        raise WhatIfError(
+            "a step is generated at another size with another --dp: what is computed and"
+            " communicated would be that of the plan; or --write the plan, and ask of that"
+        )
     path = critical_path(base.timeline)
     return GenerationReport(
         base=base,

@@ -4,25 +4,38 @@ What carries a rank's bytes on a cluster: the links that bandwidth utilisation i
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from collectives.traffic import Ports, call_volumes, utilisations
+from typing_extensions import TypedDict
+
+from collectives.traffic import (
+    Ports,
+    TrafficWindow,
+    call_intervals,
+    call_volumes,
+    traffic_windows,
+    utilisations,
+)
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.cards.check import check_card, peak_of, step_flops
 from experiments.cards.cluster import CardCluster, card_cluster
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.scenario.resources import improve, not_used, utility_pct
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
 from simulator.errors import ClusterError, WhatIfError
 from simulator.timeline import RunTimes, measured
+from simulator.workload import KINDS, What
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot
+from topologies.cluster.schema import Accelerator
 from traces.card.card import WorkloadCard
 from traces.card.package import Package, find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
@@ -64,17 +77,89 @@ def _nics(
     return [() if nic is None else (nic,) for nic in own]
 
 
-NO_SM_COVERAGE = "SM coverage is not given: the trace does not tell the kernels' blocks per SM"
 Value = float | str | None
 Values = dict[tuple[str, str], Value]
+WINDOWS = 10
+"""Parts of the step whose traffic is told unless more or fewer are asked for."""
+EXCHANGED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Kinds whose volumes are told even where there are none: CCL-Bench publishes a column for each."""
+SCALE_UP = "scale_up.bandwidth"
+TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """What a metric is measured in, and what would record it where a trace does not tell it.
+
+    ``published`` is the name of CCL-Bench (arXiv 2605.06544), of its dashboard or its toolkit; ""
+    of those that are ours.
+    """
+
+    unit: str
+    published: str = ""
+    needs: str = ""
+
+
+NO_CALL = "no such call in the step"
+_MARKS = "ranges of the trace named prefill and decode (record_function, NVTX)"
+_BLOCKS = "a profile that tells kernels' grids: Kineto on CUDA ('blocks per SM'), Nsight Systems"
+_LINKS = "nsys profile --gpu-metrics-devices=all"
+_CARD = "a workload card (twofold package) with "
+
+DEFINED = {
+    "step_time": Defined("s", "avg_step_time"),
+    "tokens_per_second": Defined("1/s", "throughput", _CARD + "batch_size and lengths"),
+    "requests_per_second": Defined(
+        "1/s", "throughput_group_6", f"{_CARD}batch_size and output_len, and {_MARKS}"
+    ),
+    "mfu": Defined("1", "mfu", _CARD + "model_arch, batch_size and seq_len, and a --cluster"),
+    "ttft": Defined("s", "ttft", _MARKS),
+    "tpot": Defined("s", "tpot", _MARKS),
+    "communication_fraction": Defined("1", "communication_fraction"),
+    "communication_time": Defined("s", "total_communication_time"),
+    "communication_overlap": Defined("1", "compute_comm_overlap", "a step that communicates"),
+    "exposed_communication": Defined("s"),
+    "memory_transfer_overhead": Defined("1", "memory_transfer_overhead"),
+    "memory_bandwidth": Defined(
+        "B/s", "average_memory_bandwidth", "a profile in which copies tell their bytes"
+    ),
+    "load_imbalance": Defined("1", "", "kernels of several ranks"),
+    "load_imbalance_ratio": Defined("x", "load_imbalance_ratio", "kernels of several ranks"),
+    "straggler_index": Defined("1", "", "calls of several ranks"),
+    "straggler_delay": Defined("1", "straggler", "calls of several ranks"),
+    "straggler_rank": Defined(""),
+    "sm_coverage": Defined("1", "mean_sm_coverage", _BLOCKS),
+    "compute_bound": Defined("1", "compute_bound_fraction", _BLOCKS),
+    "memory_bound": Defined("1", "memory_bound_fraction", _BLOCKS),
+    "moe_fraction": Defined("1", "moe_fraction", "kernels"),
+    "tokens_per_expert_rank": Defined(
+        "x",
+        "token_to_expert_assignment",
+        "all-to-alls whose trace tells unequal split sizes (PyTorch 2.2: In split size)",
+    ),
+    "dominant_kernel_share": Defined("1", "dominant_kernel_concentration", "kernels"),
+    "dominant_kernel": Defined(""),
+    "calls": Defined("n", "coll_call_num"),
+    "call_interval": Defined("s", "traffic_window"),
+    "collective_size": Defined("B", "collective_vol_*_gb", "calls with Input Dims or msg nelems"),
+    "collective_volume": Defined("B", "", "calls with Input Dims or msg nelems"),
+    "busbw": Defined("B/s"),
+    "bandwidth_utilisation": Defined(
+        "1", "bandwidth_utilization_*_group_6", "sizes of calls, and a --cluster"
+    ),
+    "nvlink_use": Defined("1", "bandwidth_utilization_peertopeer_group_6", _LINKS),
+    "scale_up_bandwidth_utility": Defined("1", "scale_up_bw_utility", "a --cluster"),
+}
+"""Metrics in the order of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One number, measured and simulated; None where it does not apply or is not known.
 
-    ``of`` is the kind or group it is about, "" for the whole step. ``unit`` is s, B, B/s, 1 (a
-    fraction) or "" for text.
+    ``of`` is the kind or group it is about, "" for the whole step. ``unit`` is s, B, B/s, 1/s, 1 (a
+    fraction), x (a ratio), n (a number) or "" for text. ``published`` is what CCL-Bench calls it.
+    ``note`` says what would record it where nothing tells it.
     """
 
     metric: str
@@ -82,6 +167,23 @@ class Metric:
     unit: str
     measured: Value
     simulated: Value
+    published: str = ""
+    note: str = ""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether neither the trace nor the simulation tells it."""
+        return self.measured is None and self.simulated is None
+
+
+class Traffic(TypedDict):
+    """Bytes by kind and group in equal parts of the step, means over the ranks.
+
+    A list is null where the step was not measured, or not simulated.
+    """
+
+    measured: list[TrafficWindow] | None
+    simulated: list[TrafficWindow] | None
 
 
 class MeasuredAnswer(Head):
@@ -91,6 +193,7 @@ class MeasuredAnswer(Head):
     step: str
     coverage: CoverageRecord
     metrics: list[Metric]
+    traffic: Traffic
     card_findings: list[str]
     notes: list[str]
 
@@ -99,6 +202,7 @@ class MetricsAnswer(Head, BaselineAnswer):
     """Metrics of a step, measured and simulated."""
 
     metrics: list[Metric]
+    traffic: Traffic
     card_findings: list[str]
     notes: list[str]
 
@@ -113,6 +217,7 @@ class MetricsReport(Report):
     loaded: Loaded
     base: Baseline | None
     metrics: tuple[Metric, ...]
+    traffic: Traffic
     findings: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -127,6 +232,7 @@ class MetricsReport(Report):
                 "step": loaded.coverage.step,
                 "coverage": loaded.coverage.record(),
                 "metrics": metrics,
+                "traffic": self.traffic,
                 "card_findings": findings,
                 "notes": notes,
             }
@@ -134,6 +240,7 @@ class MetricsReport(Report):
             **self.head(base.recorded.cluster, base.settings),
             **base.answer(),
             "metrics": metrics,
+            "traffic": self.traffic,
             "card_findings": findings,
             "notes": notes,
         }
@@ -153,6 +260,7 @@ def metrics(
     trace: Path | str,
     cluster: Cluster | CardCluster | Path | str | None = None,
     *,
+    windows: int = WINDOWS,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
@@ -160,14 +268,24 @@ def metrics(
     """Compute the metrics of a step as measured, and as simulated on a cluster.
 
     Without a cluster that of a package's card is taken; where there is none either, nothing is
-    simulated, and metrics that need a cluster are None.
+    simulated, and metrics that need a cluster are None. All that CCL-Bench publishes are among
+    them; one that the trace does not tell is None with a note on what would record it.
+
+    Parameters
+    ----------
+    trace, cluster, settings, watch, options
+        As for :func:`experiments.baseline.baseline`.
+    windows
+        In how many equal parts of the step the traffic is told, 1 or more.
 
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says.
+        As :func:`experiments.baseline.baseline` says; if there are no windows.
     """
-    settings = settings or Settings()
+    if windows < 1:
+        raise WhatIfError(f"{windows} windows: the step has one part at least")
+    settings = as_recorded(settings)
     package = find_package(trace)
     why = "name a --cluster"
     if cluster is None and package is not None:
@@ -178,9 +296,10 @@ def metrics(
     if cluster is None:
         notes = [f"nothing is simulated: {why}"]
         _refuse_unused(settings, notes[0])
-        return _report(open_package(trace, settings.reading)(settings.step), None, package, notes)
+        loaded = open_package(trace, settings.reading)(settings.step)
+        return _report(loaded, None, package, notes, windows)
     base = baseline(trace, cluster, settings, watch)
-    return _report(base.loaded, base, package, [])
+    return _report(base.loaded, base, package, [], windows)
 
 
 _SIMULATING = (
@@ -200,7 +319,7 @@ def _refuse_unused(settings: Settings, why: str) -> None:
 
 
 def _report(
-    loaded: Loaded, base: Baseline | None, package: Package | None, notes: list[str]
+    loaded: Loaded, base: Baseline | None, package: Package | None, notes: list[str], windows: int
 ) -> MetricsReport:
     card = package.card if package is not None else WorkloadCard()
     run = measured(loaded.workload)
@@ -208,46 +327,131 @@ def _report(
         notes.append("not all ops were measured: the measured metrics are not given")
     elif len(loaded.coverage.ranks) < loaded.coverage.ranks_in_job:
         notes.append("measured communication includes waiting for ranks that were not recorded")
-    notes += _left_out(card, base) if package is not None else []
-    notes += _unmarked(card, loaded)
-    if math.isnan(loaded.sm_coverage):
-        notes.append(NO_SM_COVERAGE)
-    known = {} if run is None else _values(run, loaded, base, card)
-    simulated = {} if base is None else _values(base.timeline, loaded, base, card)
-    rows = [
-        Metric(name, about, UNITS[name], known.get((name, about)), simulated.get((name, about)))
-        for name, about in _ordered(known, simulated)
-    ]
+    known: Values = {}
+    if run is not None:
+        known = _values(run, loaded, base, card) | _counted(loaded)
+    simulated: Values = {}
+    if base is not None:
+        simulated = _values(base.timeline, loaded, base, card)
+        simulated["scale_up_bandwidth_utility", ""] = _scale_up_utility(base)
+    missing = _why_missing(card, base, loaded, serves=package is not None)
+    rows = [_row(key, known, simulated, missing) for key in _ordered(known, simulated)]
     findings = () if package is None else check_card(card, loaded, source=str(package.file))
-    return MetricsReport(loaded, base, tuple(rows), findings, tuple(notes))
+    traffic: Traffic = {
+        "measured": None if run is None else traffic_windows(run, windows),
+        "simulated": None if base is None else traffic_windows(base.timeline, windows),
+    }
+    return MetricsReport(loaded, base, tuple(rows), traffic, findings, tuple(notes))
+
+
+def _row(key: tuple[str, str], known: Values, simulated: Values, missing: dict[str, str]) -> Metric:
+    name, about = key
+    values = known.get(key), simulated.get(key)
+    defined = DEFINED[name]
+    note = missing.get(name, f"needs {defined.needs}" if defined.needs else "")
+    if about in KINDS and ("calls", about) not in known | simulated:
+        note = NO_CALL
+    told = values != (None, None) or not note
+    return Metric(name, about, defined.unit, *values, defined.published, "" if told else note)
 
 
 def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
     """Every metric of a run, by its name and what it is about."""
     dominant, straggler = of.dominant_kernel(run), of.straggler(run)
-    serving = serving_latency(run, loaded.phases)
-    values: Values = {
-        ("step_time", ""): of.step_time(run),
-        ("mfu", ""): _mfu(run, loaded, base, card),
-        ("ttft", ""): serving.ttft if serving else None,
-        ("tpot", ""): serving.tpot if serving else None,
-        ("communication_fraction", ""): of.communication_fraction(run),
-        ("communication_overlap", ""): of.communication_overlap(run),
-        ("exposed_communication", ""): of.exposed_communication(run),
-        ("memory_transfer_overhead", ""): of.memory_transfer_overhead(run),
-        ("load_imbalance", ""): of.load_imbalance(run),
-        ("straggler_index", ""): straggler.index if straggler else None,
-        ("straggler_rank", ""): None
-        if straggler is None or straggler.rank is None
-        else str(straggler.rank),
-        ("sm_coverage", ""): None if math.isnan(loaded.sm_coverage) else loaded.sm_coverage,
-        ("dominant_kernel_share", ""): dominant.share if dominant else None,
-        ("dominant_kernel", ""): dominant.name if dominant else None,
+    late = straggler.rank if straggler else None
+    whole: dict[str, Value] = {
+        "step_time": of.step_time(run),
+        "mfu": _mfu(run, loaded, base, card),
+        "communication_fraction": of.communication_fraction(run),
+        "communication_time": of.communication_time(run),
+        "communication_overlap": of.communication_overlap(run),
+        "exposed_communication": of.exposed_communication(run),
+        "memory_transfer_overhead": of.memory_transfer_overhead(run),
+        "load_imbalance": of.load_imbalance(run),
+        "load_imbalance_ratio": of.load_imbalance_ratio(run),
+        "straggler_index": straggler.index if straggler else None,
+        "straggler_delay": of.straggler_delay(run),
+        "straggler_rank": None if late is None else str(late),
+        "moe_fraction": of.experts_share(run),
+        "dominant_kernel_share": dominant.share if dominant else None,
+        "dominant_kernel": dominant.name if dominant else None,
     }
-    for row in call_volumes(run):
+    whole |= _throughput(run, loaded, card)
+    if base is not None:
+        whole |= _bound_by(run, base.scenario.cluster.accelerator)
+    return {(name, ""): value for name, value in whole.items()} | _of_calls(run, base)
+
+
+def _throughput(run: RunTimes, loaded: Loaded, card: WorkloadCard) -> dict[str, Value]:
+    """Latencies of a request that is marked, and what a card's batch makes of them per second.
+
+    A step of training takes in a global batch of sequences. In serving a decode makes a token of
+    each request of the batch, and a request takes as long as its first token and all others.
+    """
+    serving, data = serving_latency(run, loaded.phases), card.workload.data
+    ttft, tpot = (serving.ttft, serving.tpot) if serving else (None, None)
+    tokens = requests = None
+    step = of.step_time(run) / steps_in(loaded)
+    scope = (data.batch_size_scope or "global").lower()
+    replicas = 1 if scope == "global" else card.parallelism.dp
+    batch = None if data.batch_size is None or replicas is None else data.batch_size * replicas
+    if (card.workload.model.phase or "").lower() == "training":
+        if batch is not None and data.seq_len is not None and step > 0:
+            tokens = batch * data.seq_len / step
+    elif batch is not None and ttft is not None and tpot:
+        tokens = batch / tpot
+        if data.output_len is not None:
+            requests = batch / (ttft + (data.output_len - 1) * tpot)
+    return {
+        "ttft": ttft,
+        "tpot": tpot,
+        "tokens_per_second": tokens,
+        "requests_per_second": requests,
+    }
+
+
+def _bound_by(run: RunTimes, chip: Accelerator) -> dict[str, Value]:
+    """Shares of kernels' time by roofline, where kernels tell FLOPs and bytes.
+
+    A kernel is bound by compute if its FLOPs take longer at the peak for 16-bit floats than its
+    bytes at the memory's bandwidth (Williams et al., doi 10.1145/1498765.1498785).
+    """
+    workload, peak = run.workload, peak_of(chip.peak, "fp16")
+    if workload.flops is None or workload.traffic is None:
+        return {}
+    if peak is None or chip.memory_bandwidth is None:
+        return {}
+    known = (workload.what == What.COMPUTE) & (workload.flops >= 0) & (workload.traffic >= 0)
+    lasting = (run.end - run.start)[known]
+    if not lasting.sum() > 0:
+        return {}
+    compute = workload.flops[known] / peak > workload.traffic[known] / chip.memory_bandwidth
+    share = float(lasting[compute].sum() / lasting.sum())
+    return {"compute_bound": share, "memory_bound": 1 - share}
+
+
+def _of_calls(run: RunTimes, base: Baseline | None) -> Values:
+    """Numbers, bytes and bandwidths of calls, by kind and by group."""
+    values: Values = {("collective_size", kind): 0.0 for kind in EXCHANGED}
+    values |= {("bandwidth_utilisation", kind): None for kind in (*EXCHANGED, "send_receive")}
+    sizes: Values = {}
+    volumes = call_volumes(run)
+    by_kind: Counter[str] = Counter()
+    for row in volumes:
         known = row.unknown < row.calls
-        values["collective_size", f"{row.kind} {row.group}"] = row.size if known else None
-        values["collective_volume", f"{row.kind} {row.group}"] = row.wire if known else None
+        about = f"{row.kind} {row.group}"
+        values["calls", about] = float(row.calls)
+        by_kind[row.kind] += row.calls
+        sizes["collective_size", about] = row.size if known else None
+        sizes["collective_volume", about] = row.wire if known else None
+    for kind in dict.fromkeys([*EXCHANGED, *(row.kind for row in volumes)]):
+        own = [row for row in volumes if row.kind == kind]
+        told = not own or any(row.unknown < row.calls for row in own)
+        values["collective_size", kind] = sum(row.size for row in own) if told else None
+    told = not volumes or any(row.unknown < row.calls for row in volumes)
+    values["collective_size", TOTAL] = sum(row.size for row in volumes) if told else None
+    values |= {("calls", kind): float(calls) for kind, calls in by_kind.items()} | sizes
+    values |= {("call_interval", about): between for about, between in call_intervals(run).items()}
     scenario = base.scenario if base is not None else None
     links = ports(scenario.cluster, scenario.ranks, scenario.nodes) if scenario else None
     for used in utilisations(run, links):
@@ -256,64 +460,84 @@ def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: Workload
     return values
 
 
-def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> float | None:
-    """MFU of the steps that were cut out; a trace that marks none is taken to be one."""
+def _counted(loaded: Loaded) -> Values:
+    """Say what the profiler counted besides times; None where it did not."""
+    counted = loaded.counters
+    bandwidth = counted.copied / counted.copying if counted.copying > 0 else math.nan
+    values = {
+        ("sm_coverage", ""): counted.sm_coverage,
+        ("memory_bandwidth", ""): bandwidth,
+        ("nvlink_use", "sent"): counted.link_sent,
+        ("nvlink_use", "received"): counted.link_received,
+        ("tokens_per_expert_rank", ""): counted.busiest_receiver,
+    }
+    by_coverage = {
+        ("compute_bound", "by SM coverage"): counted.compute_bound,
+        ("memory_bound", "by SM coverage"): counted.memory_bound,
+    }
+    values |= {key: value for key, value in by_coverage.items() if not math.isnan(value)}
+    return {key: None if math.isnan(value) else value for key, value in values.items()}
+
+
+def _scale_up_utility(base: Baseline) -> float | None:
+    """Share of the step that twice the scale-up bandwidth saves; None where there is none."""
+    try:
+        scenario = improve(base.scenario, SCALE_UP, 2.0)
+    except WhatIfError:
+        return None
+    if not_used(base.timeline, base.scenario, SCALE_UP):
+        return 0.0
+    return utility_pct(base.timeline.makespan, scenario.run().makespan) / 100
+
+
+def steps_in(loaded: Loaded) -> int:
+    """How many steps were cut out; a trace that marks none is taken to be one."""
     coverage = loaded.coverage
-    steps = len(coverage.steps) if coverage.step == "all" else 1
-    flops, step = step_flops(card).flops, of.step_time(run) / max(1, steps)
+    return max(1, len(coverage.steps)) if coverage.step == "all" else 1
+
+
+def _mfu(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> float | None:
+    flops, step = step_flops(card).flops, of.step_time(run) / steps_in(loaded)
     if flops is None or base is None or not step > 0:
         return None
     peak = peak_of(base.scenario.cluster.accelerator.peak, card.workload.model.precision)
     if peak is None:
         return None
-    return of.mfu(flops, step=step, ranks=run.workload.job_ranks, peak=peak)
+    ranks = run.workload.job_ranks
+    flops *= ranks / loaded.workload.job_ranks  # with more replicas, each has a batch of its own
+    return of.mfu(flops, step=step, ranks=ranks, peak=peak)
 
 
-def _left_out(card: WorkloadCard, base: Baseline | None) -> list[str]:
-    """Say why a number that the card lets one expect is not given."""
+def _why_missing(
+    card: WorkloadCard, base: Baseline | None, loaded: Loaded, *, serves: bool
+) -> dict[str, str]:
+    """Say why a number that a card lets one expect is not given."""
+    if not serves:
+        return {}
+    why = _no_mfu(card, base)
+    reasons = {"mfu": why} if why else {}
+    phase = (card.workload.model.phase or "").lower()
+    if phase in ("inference", "serving") and all(one.name != PREFILL for one in loaded.phases):
+        unmarked = "no range of the trace is marked prefill"
+        reasons |= dict.fromkeys(("ttft", "tpot"), unmarked)
+    return reasons
+
+
+def _no_mfu(card: WorkloadCard, base: Baseline | None) -> str:
     why, precision = step_flops(card).why, card.workload.model.precision
     if not why and base is None:
-        why = "no cluster tells the peak"
+        return "no cluster tells the peak"
     if not why and base is not None:
         accelerator = base.scenario.cluster.accelerator
         if peak_of(accelerator.peak, precision) is None:
-            why = f"no peak of {accelerator.name} is known for precision {precision}"
-    return [f"MFU is not given: {why}"] if why else []
-
-
-def _unmarked(card: WorkloadCard, loaded: Loaded) -> list[str]:
-    """Say why a step of serving has no latencies."""
-    serves = (card.workload.model.phase or "").lower() in ("inference", "serving")
-    if not serves or any(one.name == PREFILL for one in loaded.phases):
-        return []
-    return ["TTFT and TPOT are not given: no range of the trace is marked prefill"]
+            return f"no peak of {accelerator.name} is known for precision {precision}"
+    return why
 
 
 def _ordered(known: Values, simulated: Values) -> list[tuple[str, str]]:
-    """Names in the order of ``UNITS``; kinds and groups in the order in which they were found."""
+    """Names in the order of ``DEFINED``, each once at least; then kinds and groups as found."""
     both = list(dict.fromkeys([*known, *simulated]))
-    order = list(UNITS)
+    named = {name for name, _ in both}
+    both += [(name, "") for name in DEFINED if name not in named]
+    order = list(DEFINED)
     return sorted(both, key=lambda one: order.index(one[0]))
-
-
-UNITS = {
-    "step_time": "s",
-    "mfu": "1",
-    "ttft": "s",
-    "tpot": "s",
-    "communication_fraction": "1",
-    "communication_overlap": "1",
-    "exposed_communication": "s",
-    "memory_transfer_overhead": "1",
-    "load_imbalance": "1",
-    "straggler_index": "1",
-    "straggler_rank": "",
-    "sm_coverage": "1",
-    "dominant_kernel_share": "1",
-    "dominant_kernel": "",
-    "collective_size": "B",
-    "collective_volume": "B",
-    "busbw": "B/s",
-    "bandwidth_utilisation": "1",
-}
-"""Metrics in the order of the table, and their units."""

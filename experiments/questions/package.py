@@ -15,7 +15,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.metrics import metrics
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
@@ -106,7 +106,7 @@ def package(
     """
     target, source = Path(directory), find_package(trace)
     _check_free(target)
-    settings = settings or Settings()
+    settings = as_recorded(settings)
     loaded = load_package(trace, settings.step)
     where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
     inner = source.traces if source is not None else Path(trace)

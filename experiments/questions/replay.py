@@ -9,7 +9,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions
+from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
 from simulator.quantities import format_quantity
@@ -96,7 +96,7 @@ def replay(
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """
-    base = baseline(trace, cluster, settings, watch)
+    base = baseline(trace, cluster, as_recorded(settings), watch)
     ends = base.loaded.measured_end
     rows = rank_times(base.timeline)
     path = critical_path(base.timeline)

@@ -54,10 +54,11 @@ class SweepRow(SweepPoint):
 
 
 class SweepAnswer(Head, BaselineAnswer):
-    """The step time over one resource, in order of the factor."""
+    """The step time over one resource, in order of the factor; ``warning``: why it is doubtful."""
 
     resource: str
     note: str
+    warning: str
     points: list[SweepRow]
 
 
@@ -81,8 +82,14 @@ class SweepReport(Report):
             **self.base.answer(),
             "resource": self.resource,
             "note": self.note,
+            "warning": self.warning,
             "points": list(self.rows),
         }
+
+    @property
+    def warning(self) -> str:
+        """What makes it doubtful what the resource buys; "" where it cannot matter."""
+        return "" if self.note else self.base.doubts.of(self.resource)
 
     @property
     def rows(self) -> tuple[SweepRow, ...]:

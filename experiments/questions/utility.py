@@ -1,11 +1,11 @@
 """The main job: what twice of each resource would buy.
 
-How much a resource can be worth at most, without contention, is certified by the baseline alone
-(:mod:`simulator.analytic.bounds`): that bound holds for whatever the library makes of the changed
-network.
+How much a resource can be worth at most is bounded by what is left of the baseline's critical path
+(:mod:`simulator.analytic.bounds`): that holds for every engine, and for whatever the library makes
+of the changed network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
+from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import (
     RESOURCES,
     amount_of,
@@ -34,51 +35,106 @@ from experiments.scenario.resources import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
-from simulator.analytic.bounds import least_step, longest_ways
-from simulator.analytic.contraction import PARTS
+from simulator.analytic.bounds import (
+    Way,
+    busiest_links,
+    least_of_links,
+    least_step,
+    least_times,
+    longest_ways,
+)
+from simulator.analytic.contraction import PARTS, Contracted
+from simulator.analytic.longest_path import Points
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
+from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+
+BOUND_ASSUMES = (
+    "only the baseline's critical path and the bytes on each link take time, calls as on an "
+    "otherwise idle network, kernels as beside nothing, delays that no resource shortens as they "
+    "are"
+)
+"""What a bound takes to be so; no engine makes less of the step than that."""
 
 
 def most_utility(
     base: Scenario, *, factor: float = 2.0, resources: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Upper bound on the utility of each resource (% of the step without contention).
+    """Upper bound on the utility of each resource (% of the simulated step).
 
     Resources of which the cluster has none, or cannot have ``factor`` times as much, are left out.
 
     Raises
     ------
     WhatIfError
-        If a resource is unknown, the factor cannot be, or kernels slow down beside calls.
+        If a resource is unknown, or the factor cannot be.
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     asked = tuple(map(check_resource, resources)) or RESOURCES
     check_factor(factor)
-    if base.slow_down:
-        raise WhatIfError(
-            "a bound holds for kernels that take as long whatever they run beside: "
-            "ask without --slow-down"
-        )
-    return bounds(Study(base).ask({name: better(name, factor) for name in asked}))
+    changes = {name: better(name, factor) for name in asked}
+    study = Study(replace(base, slow_down=0.0))
+    return bounds(base, base.run(), study.ask(changes), changes)
 
 
-def bounds(asked: Asked) -> dict[str, float]:
-    """Upper bound on what each change saves of the study's step (% of it without contention).
+def bounds(
+    base: Scenario, timeline: Timeline, asked: Asked, changes: Mapping[str, Change]
+) -> dict[str, float]:
+    """Upper bound on what each change saves of a step (% of it).
 
-    The changes are to the network or the pace of the ranks: the ways through the step stay.
+    ``timeline`` is of the scenario, whose step ``asked`` costed first, kernels at their lengths
+    alone. The changes are to the network or the pace of the ranks: the ways through the step stay.
     """
     study = asked.study
     graph = study.graph(study.base.workload, PARTS)
-    now = asked.now()
-    ways = longest_ways(graph, now)
-    least = np.empty(1 + len(asked.names))
+    was = _as_it_was(asked.now(), timeline)
+    ways = longest_ways(graph, was)
+    shares = base.engine != "analytic" and bool((was.cost[:, 1] > _HELD_UP * was.cost[:, 0]).any())
+    least = {}
     for costed in asked.costed:
-        least[costed.points] = least_step(ways, graph, costed.of_step())
-    step, *others = least.tolist()
-    return {
-        name: utility_pct(step, seconds) for name, seconds in zip(asked.names, others, strict=True)
-    }
+        points = costed.of_step()
+        for place, point in enumerate(costed.points.tolist()):
+            if not point:
+                continue
+            name = asked.names[point - 1]
+            scale = {part: by[place : place + 1] for part, by in points.scale.items()}
+            own = replace(points, cost=points.cost[:, place : place + 1], scale=scale)
+            if shares or base.engine == "transfer":
+                least[name] = _least(changes[name].apply(base).scenario, ways, graph, own)
+            else:
+                least[name] = float(least_step(ways, graph, own)[0])
+    return {name: utility_pct(timeline.makespan, least[name]) for name in asked.names}
+
+
+_HELD_UP = 1 + 1e-6
+"""A call that took this many times its time alone, or more, shared links."""
+
+
+def _least(changed: Scenario, ways: Sequence[Way], graph: Contracted, points: Points) -> float:
+    """Lower bound on the step of a scenario in which calls may share links (s).
+
+    ``points`` is that scenario with calls on an idle network.
+    """
+    costs, workload = changed.costs(), changed.at_rest().workload
+    if changed.engine == "transfer":
+        least = least_times(workload, costs, changed.engine)
+        ones, rows = np.ones(len(least)), np.arange(len(least))
+        points = replace(points, cost=least[:, None], row=rows, factor=ones)
+    works = busiest_links(workload, costs)
+    on_ways = float(least_step(ways, graph, points)[0])
+    return max(on_ways, least_of_links(graph, points, works))
+
+
+def _as_it_was(idle: Points, timeline: Timeline) -> Points:
+    """Two scenarios: calls as they take on an idle network, and as they took in the baseline."""
+    alone = idle.factor * idle.cost[idle.row, 0]
+    took = np.maximum(np.nan_to_num(timeline.call_end - timeline.call_start), 0.0)
+    if len(took) != len(alone):  # copies of ranks were written out to be simulated
+        took = alone
+    cost = np.stack([alone, took], axis=1)
+    return Points(cost, np.arange(len(cost)), np.ones(len(cost)), {})
 
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
@@ -95,9 +151,10 @@ class Utility:
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval
     (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
-    ``bound_pct`` is what it can be at most without contention
-    (:mod:`experiments.questions.utility`), None where the cluster cannot have that.
-    ``engine`` is the one that answered.
+    ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
+    (:func:`most_utility`), None where the cluster cannot have that.
+    ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
+    (:mod:`experiments.confidence`), "" where nothing does.
     """
 
     resource: str
@@ -108,7 +165,9 @@ class Utility:
     note: str = ""
     interval_pct: float | None = None
     bound_pct: float | None = None
+    bound_assumes: str = ""
     engine: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +284,19 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
         return list(rows)
     changes = {name: better(name, factor) for name in names}
     found = spread(base)
-    held = bool(base.scenario.slow_down)  # nothing bounds kernels that are as long as they overlap
-    if held and found is None:
-        return list(rows)
-    studies = found.studies if found else (Study(base.scenario),)
-    asked = [study.ask(changes) for study in studies]
-    most = {} if held else bounds(asked[0])
+    asked = [study.ask(changes) for study in found.studies] if found else []
+    alone = replace(base.scenario, slow_down=0.0)
+    shared = asked and not base.scenario.slow_down
+    of_step = asked[0] if shared else Study(alone).ask(changes)
+    most = bounds(base.scenario, base.timeline, of_step, changes)
     widths = half_widths(found, asked) if found else {}
     return [
-        replace(row, interval_pct=widths.get(row.resource), bound_pct=most.get(row.resource))
+        replace(
+            row,
+            interval_pct=widths.get(row.resource),
+            bound_pct=most.get(row.resource),
+            bound_assumes=BOUND_ASSUMES if row.resource in most else "",
+        )
         for row in rows
     ]
 
@@ -257,8 +320,30 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
         changed=value_of(base.scenario, resource, factor),
         step_s=found.makespan,
         utility_pct=utility_pct(base.timeline.makespan, found.makespan),
-        note=_limited_by(spent(base.timeline), found.spent, resource),
+        note="; ".join(
+            filter(
+                None,
+                (
+                    _limited_by(spent(base.timeline), found.spent, resource),
+                    _unsized(base, resource),
+                ),
+            )
+        ),
         engine=found.engine,
+        warning=base.doubts.of(resource),
+    )
+
+
+def _unsized(base: Baseline, resource: str) -> str:
+    """Say how many calls no network can make faster, as nobody knows what they move; "" if none."""
+    if resource not in CLUSTER_RESOURCES:
+        return ""
+    unknown = np.isnan(base.scenario.workload.calls.size)
+    if not unknown.any():
+        return ""
+    return (
+        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
+        "as measured on any network"
     )
 
 

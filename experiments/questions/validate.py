@@ -1,4 +1,8 @@
-"""Validate: the error of the replay on every step of many traces, also of steps not fitted to."""
+"""Validate: the error of replays, and of predictions of something else that was then measured.
+
+A replay of a recorded step on its own network proves little; so a table of measured points, or
+another recording of the same program, may be given to predict.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +13,13 @@ import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
-from experiments.provenance import ClusterIdentity, Head, identity
+from experiments.provenance import ClusterIdentity, Head, Inputs, identity
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import EVERY as EVERY
 from experiments.settings import SettingsOptions
+from experiments.validation.measured_points import read_points
+from experiments.validation.predicted_points import PointError, points_of, recording_of
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
@@ -32,8 +38,10 @@ class StepError:
     ``model_pct`` is with the cluster's figures alone, ``trace_pct`` with the step's own transfers,
     ``left_out_pct`` with a calibration on the trace's other steps (None where there are none, or
     they cannot tell). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls of
-    how far a call's start and end on a rank are off, with the cluster's figures. ``note`` says why
-    a step was not answered.
+    how far a call's start and end on a rank are off, with the cluster's figures;
+    ``communication_error_pct`` and ``pinned_pct`` say of the same replay how far calls' transfers
+    are off in the median, and what of its critical path reacts to no resource
+    (:mod:`experiments.confidence`). ``note`` says why a step was not answered.
     """
 
     trace: str
@@ -51,84 +59,143 @@ class StepError:
     bytes_known: float
     starts_explained: float
     note: str = ""
+    communication_error_pct: float | None = None
+    pinned_pct: float | None = None
 
 
 class ValidateAnswer(Head):
-    """The error of every step of every trace, in their order; medians without sign (%)."""
+    """The error of every step of every trace, or of every point predicted; medians have no sign.
+
+    Points are those of tables and second recordings; the medians of their steps are over all of
+    them, ``median_points_apart`` (percentage points) over those that change something.
+    """
 
     clusters: list[ClusterIdentity]
     steps: list[StepError]
     median_model_pct: float | None
     median_trace_pct: float | None
     median_left_out_pct: float | None
+    points: list[PointError]
+    median_error_pct: float | None
+    median_calibrated_error_pct: float | None
+    median_network_only_error_pct: float | None
+    median_points_apart: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValidationReport(Report):
-    """Steps in the order of the traces."""
+    """Steps in the order of the traces, or points in the order of their tables and recordings."""
 
     schema: ClassVar[str] = "twofold/validate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_validation"
+    drawn_by: ClassVar[str] = "experiments.output.figures:validation"
 
     steps: tuple[StepError, ...]
     settings: Settings
     clusters: tuple[Cluster, ...]
+    points: tuple[PointError, ...] = ()
 
     def answer(self) -> "ValidateAnswer":
         """Return the JSON answer."""
         return {
-            **self.head(self.clusters[0], self.settings),
+            **self.head(self.clusters[0] if self.clusters else None, self.settings),
             "clusters": [identity(cluster) for cluster in self.clusters],
             "steps": list(self.steps),
             "median_model_pct": self.median("model_pct"),
             "median_trace_pct": self.median("trace_pct"),
             "median_left_out_pct": self.median("left_out_pct"),
+            "points": list(self.points),
+            "median_error_pct": self.median("error_pct"),
+            "median_calibrated_error_pct": self.median("calibrated_error_pct"),
+            "median_network_only_error_pct": self.median("network_only_error_pct"),
+            "median_points_apart": self.median("points_apart"),
         }
 
     def summary(self) -> str:
         """Say the answer in a few words."""
-        median = self.median("model_pct")
-        error = "no step answered" if median is None else f"median error {median:.2f} %"
-        return f"{len(self.steps)} steps: {error}"
+        what, median = "step", self.median("model_pct")
+        if self.points:
+            what, median = "point", self.median("error_pct")
+        error = f"no {what} answered" if median is None else f"median error {median:.2f} %"
+        return f"{len(self.points or self.steps)} {what}s: {error}"
 
     def table(self) -> Rows:
-        """Return the CSV answer."""
-        return StepError, self.steps
+        """Return the CSV answer: the points, if any were predicted, else the steps."""
+        return (PointError, self.points) if self.points else (StepError, self.steps)
 
     def median(self, column: str) -> float | None:
-        """Median of the absolute errors in a column, of the steps that have one."""
-        values = [getattr(step, column) for step in self.steps]
+        """Median of the absolute values in a column, of the rows that have one."""
+        rows: Sequence[object] = (*self.steps, *self.points)
+        values = [getattr(row, column) for row in rows if hasattr(row, column)]
         known = [abs(value) for value in values if value is not None]
         return float(np.median(known)) if known else None
 
 
 @question("validate", usual=lambda: _EVERY_STEP)
 def validate(
-    traces: Sequence[Path | str],
+    traces: Sequence[Path | str] = (),
     cluster: Cluster | Path | str | None = None,
     *,
+    against: Sequence[Path | str] = (),
+    predict: Sequence[Path | str] = (),
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ValidationReport:
-    """Replay all steps of traces; a trace may name its own cluster, as ``TRACE@CLUSTER``.
+    """Replay all steps of traces, or predict what was measured elsewhere.
 
-    A trace or a step that cannot be used is a row that says why, so that the others are answered.
+    A trace may name its own cluster, as ``TRACE@CLUSTER``. With ``against``, tables of measured
+    points (:mod:`experiments.validation.measured_points`), the recordings they name are replayed
+    and their points predicted; with ``predict`` every trace predicts these recordings of the same
+    program. What cannot be used is a row that says why, so that the rest is answered.
 
     Raises
     ------
     WhatIfError
-        If a trace has no cluster, or there is no trace.
+        If a trace has no cluster, or there is nothing to validate.
+    TraceError
+        As :func:`experiments.validation.measured_points.read_points` says.
     ClusterError
         As :func:`topologies.load_cluster` says.
     """
-    if not traces:
-        raise WhatIfError("nothing to validate: name a trace")
     settings = settings or _EVERY_STEP
+    if against:
+        if traces or predict:
+            raise WhatIfError("the tables of against name the traces: give them or traces")
+        return _against(against, cluster, settings, watch)
+    if not traces:
+        raise WhatIfError("nothing to validate: name a trace, or a table of measured points")
     pairs = [_pair(trace, cluster) for trace in traces]
+    others = [_pair(trace, cluster) for trace in predict]
+    known = tuple({where.name: where for _, where in (*pairs, *others)}.values())
+    if others:
+        points = [row for pair in pairs for row in recording_of(pair, others, settings, watch)]
+        return ValidationReport((), settings, known, tuple(points))
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
-    known = {where.name: where for _, where in pairs}
-    return ValidationReport(tuple(rows), settings, tuple(known.values()))
+    return ValidationReport(tuple(rows), settings, known)
+
+
+def _against(
+    tables: Sequence[Path | str],
+    cluster: Cluster | Path | str | None,
+    settings: Settings,
+    watch: Watch,
+) -> ValidationReport:
+    usual = cluster.name if isinstance(cluster, Cluster) else cluster
+    asked = [point for table in tables for point in read_points(table, usual)]
+    answers = list(points_of(asked, settings, watch))
+    known = {where.name: where for _, where in answers if where is not None}
+    files = (*map(Path, tables), *(Path(point.cluster) for point in asked))
+    return ValidationReport(
+        (),
+        settings,
+        tuple(known.values()),
+        tuple(row for row, _ in answers),
+        inputs=Inputs(
+            tuple(point.trace for point in asked if point.trace.exists()),
+            tuple(file for file in files if file.exists()),
+        ),
+    )
 
 
 def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str, Cluster]:
@@ -186,6 +253,8 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
         collectives_matched=coverage.collectives_matched,
         bytes_known=coverage.bytes_known,
         starts_explained=coverage.starts_explained,
+        communication_error_pct=model.communication_error["median_pct"],
+        pinned_pct=model.doubts.pinned_pct,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.confidence import touched
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -20,7 +21,8 @@ from simulator.errors import WhatIfError
 class WhatIfPoint:
     """One change: the step time with it (s), and what it saves of the step in percent.
 
-    ``note`` says what it touched.
+    ``note`` says what it touched, ``warning`` what makes the gain doubtful
+    (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
     """
 
     change: str
@@ -28,6 +30,8 @@ class WhatIfPoint:
     gain_pct: float
     exposed_communication_s: float
     note: str
+    warning: str = ""
+    assumptions: str = ""
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -100,6 +104,8 @@ def what_ifs(
             gain_pct=utility_pct(base.timeline.makespan, timeline.makespan),
             exposed_communication_s=exposed_communication(timeline),
             note=done.note,
+            warning=base.doubts.of(*touched(base.scenario, done.scenario)),
+            assumptions="\n".join(done.assumptions),
         )
         points.append(point)
     return WhatIfReport(base, tuple(points))

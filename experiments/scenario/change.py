@@ -38,10 +38,14 @@ _MANY = {"copy": "copies", "launch": "launches"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """A scenario after a change; ``note`` says what the change touched."""
+    """A scenario after a change; ``note`` says what the change touched.
+
+    ``assumptions`` are what is taken for granted of what no trace has shown, one sentence each.
+    """
 
     scenario: Scenario
     note: str
+    assumptions: tuple[str, ...] = ()
 
 
 Apply = Callable[[Scenario], Changed]
@@ -70,18 +74,19 @@ class Scaled:
         WhatIfError
             With the word.
         """
-        if self.word and not (scenario.workload.what == self.part).any():
+        if self.word and not (scenario.workload.part == self.part).any():
             raise WhatIfError(f"there are no ops to count as {self.word!r} in this step")
 
     def apply(self, scenario: Scenario) -> Changed:
         """Return the scenario with the ops as long as that; errors as of ``check``."""
         self.check(scenario)
         workload, edges = scenario.workload, scenario.workload.edges
-        ops = workload.what == self.part
+        ops = workload.part == self.part
         lasting = workload.duration * self.times / self.over
         after = replace(workload, duration=np.where(ops, lasting, workload.duration))
         if self.part == What.HOST:
-            lag = np.where(ops[edges.source], edges.lag * self.times / self.over, edges.lag)
+            on_host = workload.what[edges.source] == What.HOST
+            lag = np.where(on_host, edges.lag * self.times / self.over, edges.lag)
             after = replace(after, edges=replace(edges, lag=lag))
         return Changed(replace(scenario, workload=after), say_ops(workload, ops))
 
@@ -156,7 +161,8 @@ class Change:
         WhatIfError
             If the step has nothing that the change names, or the cluster cannot be changed so.
         """
-        notes = []
+        notes: list[str] = []
+        assumptions: list[str] = []
         for part in self.parts:
             try:
                 done = part.apply(scenario)
@@ -164,7 +170,8 @@ class Change:
                 raise self._written(error) from error
             scenario = done.scenario
             notes.append(done.note)
-        return Changed(scenario, "; ".join(notes))
+            assumptions += done.assumptions
+        return Changed(scenario, "; ".join(notes), tuple(assumptions))
 
     def _written(self, error: TwofoldError) -> TwofoldError:
         """Say which change it was, if that was written."""
@@ -194,14 +201,13 @@ class Change:
         return tuple(part for part in self.parts if part not in numbers), numbers
 
 
-def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[str, ...]]:
-    """Apply changes one after the other; returns their notes, too. Errors as of ``apply``."""
-    notes: list[str] = []
+def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[Changed, ...]]:
+    """Apply changes one after the other; returns what became of each, too. Errors as ``apply``."""
+    made: list[Changed] = []
     for change in changes:
-        done = change.apply(scenario)
-        scenario = done.scenario
-        notes.append(done.note)
-    return scenario, tuple(notes)
+        made.append(change.apply(scenario))
+        scenario = made[-1].scenario
+    return scenario, tuple(made)
 
 
 def _said_times(factor: float) -> str:

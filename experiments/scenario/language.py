@@ -18,6 +18,11 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``overlap none|full``                                  of compute and communication
 ``stragglers removed``                                 every rank as the median one
 ``accelerator NAME``                                   another, by roofline
+``replicas[@LABEL] xF [outermost]``                    data-parallel groups F times as large, on
+                                                       as many more nodes; those of a label, else
+                                                       those that are found; with ``outermost``
+                                                       copies are numbered behind all that was
+                                                       recorded
 =====================================================  ==========================================
 
 R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies together, in order.
@@ -27,6 +32,7 @@ from collections.abc import Callable
 
 from experiments.scenario import calls, cluster, ops
 from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
+from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
 from experiments.scenario.words import (
     CallsNamed,
     Clause,
@@ -43,7 +49,8 @@ from simulator.names import same_name
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, stragglers removed, accelerator NAME; joined by 'and'"
+    "overlap none|full, stragglers removed, accelerator NAME, replicas[@LABEL] xF [outermost]; "
+    "joined by 'and'"
 )
 """All of it in one line."""
 
@@ -92,6 +99,8 @@ def _part(clause: Clause) -> Part:
     first, last = clause.words[0], clause.words[-1]
     if first.is_one_of(*_VERBS):
         return _VERBS[first.text](clause)
+    if not first.quoted and first.text.partition("@")[0] == REPLICAS:
+        return _replicas(clause)
     if len(clause.words) > 2 and clause.words[1].is_one_of("="):
         return _set(clause)
     if last.is_one_of("drop"):
@@ -176,6 +185,17 @@ def _accelerator(clause: Clause) -> Part:
     if not name:
         raise WhatIfError("name an accelerator or a cluster")
     return cluster.accelerate(name)
+
+
+def _replicas(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    first, *rest = clause.words
+    label = first.text.partition("@")[2]
+    outermost = bool(rest) and rest[-1].is_one_of(OUTERMOST)
+    factors = rest[:-1] if outermost else rest
+    if len(factors) != 1 or first.text.endswith("@"):
+        raise WhatIfError(f"write how many times the replicas, as in '{REPLICAS} x4'")
+    return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
 
 
 _VERBS: dict[str, Callable[[Clause], Part]] = {

@@ -40,6 +40,7 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
         return Scaled(OPS[name.text], times=factor, word=name.text)
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         if name.is_one_of(GAPS, LAUNCH):
             return _scale_lags(scenario, name.text, factor, ranks)
@@ -47,7 +48,8 @@ def scale(name: Word, factor: float, ranks: Ranks) -> Scaled | Edited:
         note = say_ops(workload, ops)
         workload = durations_scaled(workload, ops, factor)
         if name.is_one_of("host"):
-            launches = ops[workload.edges.source]
+            launches = (workload.what == What.HOST)[workload.edges.source]
+            launches &= _on(workload, ranks)[workload.edges.source]
             workload = lags_scaled(workload, launches, factor)
         return Changed(replace(scenario, workload=workload), note)
 
@@ -60,6 +62,7 @@ def drop(name: Word, ranks: Ranks) -> Scaled | Edited:
         return scale(name, 0.0, ranks)
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks)
         after = dropped(workload, ops)
@@ -75,6 +78,7 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
     """Make one launch of each run of adjacent kernels."""
 
     def apply(scenario: Scenario) -> Changed:
+        scenario = _for(scenario, ranks)
         workload = scenario.workload
         ops = _select(workload, name, ranks) & (workload.what == What.COMPUTE)
         done = fused(workload, ops, factor)
@@ -88,6 +92,11 @@ def fuse(name: Word, factor: float, ranks: Ranks) -> Edited:
         return Changed(replace(scenario, workload=done.workload), note)
 
     return Edited(apply)
+
+
+def _for(scenario: Scenario, ranks: Ranks) -> Scenario:
+    """Write out all ranks where single ones are named: what is changed of one is not of copies."""
+    return scenario if ranks is None else scenario.whole()
 
 
 def overlap(how: str) -> Edited:
@@ -144,7 +153,7 @@ def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> C
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
     """Find the ops that a word or a pattern names: the device's, the host's if there are none."""
     if name.is_one_of(*OPS):
-        found = workload.what == OPS[name.text]
+        found = workload.part == OPS[name.text]
         if not found.any():
             raise WhatIfError(f"there are no ops to count as {name.text!r} in this step")
     else:

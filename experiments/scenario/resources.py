@@ -172,7 +172,7 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     if resource == "compute":
         return "" if (workload.what == What.COMPUTE).any() else "no kernels: the host computes"
     if resource == "host":
-        return "" if (workload.what == What.HOST).any() else "no host ops in the trace"
+        return "" if (workload.part == What.HOST).any() else "no host ops in the trace"
     if not len(workload.calls):
         return "no collectives in the step"
     if np.isnan(workload.calls.size).all():

@@ -11,6 +11,13 @@ from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.errors import DeadlockError
+from simulator.folding.copies import (
+    WrittenOut,
+    enough_at_rest,
+    enough_for_flow,
+    everyone,
+    written_out,
+)
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -18,6 +25,7 @@ from topologies import Cluster, build, place
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
+_NO_LIBRARY = "none"
 FOLDING = ("flow", "analytic")
 """Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
 
@@ -27,23 +35,26 @@ class Site:
     """Where a job runs: the part of a cluster that its ranks use, built when it is asked for first.
 
     Scenarios that differ in their workload or engine only share one, so that the network is built
-    once, and what planning finds out on it lives as long as it is asked about.
+    once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
+    library that carried out the calls of the trace, "" where that is not told.
     """
 
     cluster: Cluster
     ranks: int
     nodes: int | None
     forced: tuple[Rule, ...]
+    carrier: str = ""
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
-        return {name: getattr(self, name) for name in ("cluster", "ranks", "nodes", "forced")}
+        kept = ("cluster", "ranks", "nodes", "forced", "carrier")
+        return {name: getattr(self, name) for name in kept}
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
         return (
-            (self.ranks, self.nodes, self.forced)
-            == (scenario.ranks, scenario.nodes, scenario.forced)
+            (self.ranks, self.nodes, self.forced, self.carrier)
+            == (scenario.ranks, scenario.nodes, scenario.forced, scenario.workload.library)
         ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
 
     @cached_property
@@ -56,6 +67,12 @@ class Site:
         """What calls put on the links."""
         return Costs(self.topology, partial(plan, machine=self.machine))
 
+    @property
+    def library(self) -> str:
+        """The library whose calls are modelled: the cluster's, else that of the trace (gloo)."""
+        named = self.cluster.library.name if self.cluster.library else _NO_LIBRARY
+        return self.carrier or named if named == _NO_LIBRARY else named
+
     @cached_property
     def machine(self) -> Machine:
         """What the cluster's communication library finds."""
@@ -66,7 +83,7 @@ class Site:
             domains[ranks] = domain
         return Machine(
             domains=domains,
-            library=cluster.library.name if cluster.library else "none",
+            library=self.library,
             generation=cluster.accelerator.generation or "",
             cpu=cluster.host.cpu if cluster.host else "",
             version=(cluster.library.version or "") if cluster.library else "",
@@ -103,7 +120,8 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self._site is None or not self._site.is_that_of(self):
-            site = Site(self.cluster, self.ranks, self.nodes, self.forced)
+            carrier = self.workload.library
+            site = Site(self.cluster, self.ranks, self.nodes, self.forced, carrier)
             object.__setattr__(self, "_site", site)
 
     def __repr__(self) -> str:
@@ -139,8 +157,13 @@ class Scenario:
     def run(self, progress: Progress | None = None) -> Timeline:
         """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
 
-        The timeline's workload has the durations that kernels turned out to have.
+        The timeline's workload has the durations that kernels turned out to have. Of ranks that are
+        copies it has those that tell the times of all.
         """
+        if self.workload.copies is not None:
+            enough = self._enough(self.engine)
+            timeline = replace(self, workload=enough.workload, fold=False).run(progress)
+            return enough.unfold(timeline)
         if self.slow_down:
             plain = replace(self, slow_down=0.0)
             return settled(
@@ -155,6 +178,24 @@ class Scenario:
         if self.fold is not False:
             return self._folded(progress)
         return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
+
+    def at_rest(self) -> "Scenario":
+        """Return the scenario with as many copies as, without contention, tell the times of all."""
+        if self.workload.copies is None:
+            return self
+        return replace(self, workload=self._enough("analytic").workload)
+
+    def whole(self) -> "Scenario":
+        """Return the scenario with the programs of all ranks written out."""
+        return replace(self, workload=written_out(self.workload))
+
+    def _enough(self, engine: str) -> WrittenOut:
+        """Write out the ranks that tell the times of all."""
+        if engine == "analytic":
+            return enough_at_rest(self.workload, self.costs())
+        if engine in (*FOLDING, AUTO):
+            return enough_for_flow(self.workload, self.costs(), self._seen)
+        return everyone(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""

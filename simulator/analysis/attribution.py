@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.metrics import Intervals, length, union
+from simulator.analysis.metrics import Intervals, cover, length, moves, rank_times, union
 from simulator.engine.simulate import Costs
 from simulator.timeline import Timeline
-from simulator.workload import Floats, What
+from simulator.workload import UNEXPLAINED_HOST, Floats, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 
     In this order: kernels, copies, ``exposed`` communication by kind and group (a call of the rank
     moves and nothing computes; of several the kind and group that came first), waiting in a call
-    for other ranks, the host at work, launches on their way, before its first op and after its
-    last, and ``idle``, where its device and host wait for something else.
+    for other ranks, the host at work, launches on their way, host threads on which nothing is seen
+    at work, before its first op and after its last, and ``idle``, where its device and host wait
+    for something else.
     """
     parts: dict[str, float] = {}
     covered = np.empty((0, 2))
@@ -131,13 +132,16 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
         yield name, _spans(start[ops], end[ops])
     calls = mine[what >= What.COLLECTIVE]
     yield from _exposed(timeline, calls)
-    yield WAITING, _spans(start[calls], timeline.call_start[workload.call[calls]])
-    host = mine[what == What.HOST]
+    begun = np.maximum(start[calls], timeline.call_start[workload.call[calls]])
+    yield WAITING, _spans(start[calls], begun)
+    host = mine[workload.part[mine] == What.HOST]
     yield HOST, _spans(start[host], end[host])
     device = mine[what != What.HOST]
     launch = timeline.released_by[device]
     launched = (launch >= 0) & (workload.what[launch] == What.HOST)
     yield LAUNCH, _spans(end[launch[launched]], start[device[launched]])
+    silent = mine[(what == What.HOST) & (workload.part[mine] != What.HOST)]
+    yield UNEXPLAINED_HOST, _spans(start[silent], end[silent])
     first, last, makespan = start[mine].min(), end[mine].max(), timeline.makespan
     yield BEFORE, np.array([[0.0, first]])
     yield AFTER, np.array([[last, makespan]])
@@ -148,12 +152,39 @@ def _exposed(timeline: Timeline, ops: NDArray[np.int64]) -> Iterator[tuple[str, 
     """Spans in which a rank's calls move, by kind and group in order of their first call."""
     workload = timeline.workload
     calls = workload.call[ops]
-    begun = timeline.call_start[calls]
+    begun, over = moves(timeline, ops)
     key = workload.calls.group[calls].astype(np.int64) * 256 + workload.calls.kind[calls]
     for kind_and_group in dict.fromkeys(key[np.argsort(begun, kind="stable")].tolist()):
         mine = key == kind_and_group
         call = workload.call_view(int(calls[mine][0]))
-        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], timeline.end[ops[mine]])
+        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], over[mine])
+
+
+def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
+    """Exposed communication by the resource whose links it is on, the mean over ranks (s).
+
+    A rank's exposed communication (:func:`simulator.analysis.metrics.exposed_communication`) is
+    split as its calls are exposed and as each call spends its time. What no link causes (software,
+    calls of unknown size) is left out.
+    """
+    workload, names = timeline.workload, timeline.topology.resources
+    totals = np.zeros(len(names))
+    for rank, row in zip(workload.ranks, rank_times(timeline), strict=True):
+        mine = workload.ops_of(rank)
+        busy = mine[(workload.what[mine] == What.COMPUTE) | (workload.what[mine] == What.COPY)]
+        calls = workload.call[mine[workload.what[mine] >= What.COLLECTIVE]]
+        begun, over = timeline.call_start[calls], timeline.call_end[calls]
+        hidden = cover(union(timeline.start[busy], timeline.end[busy]), begun, over)
+        alone = np.maximum(0.0, over - begun - hidden)
+        spent = timeline.call_spent[calls]
+        every = spent.sum(axis=1)
+        share = spent / np.where(every > 0, every, 1.0)[:, None]
+        together = float(alone.sum())
+        if together > 0:
+            seconds = (share * alone[:, None]).sum(axis=0)[:-1]
+            totals += seconds * min(1.0, row.exposed_communication / together)
+    means = totals / max(1, len(workload.ranks))
+    return {name: time for name, time in zip(names, means.tolist(), strict=True) if time > 0}
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:

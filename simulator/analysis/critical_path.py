@@ -11,7 +11,15 @@ import numpy as np
 
 from simulator.hot import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, Floats, Ints, What, by_appearance
+from simulator.workload import (
+    KINDS,
+    UNEXPLAINED_HOST,
+    Floats,
+    Ints,
+    What,
+    Workload,
+    by_appearance,
+)
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
@@ -22,8 +30,9 @@ class Segment(NamedTuple):
 
     ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own end of
     a call), ``launch`` (from a host op's end to the start of what it released), ``gap`` (from one
-    device op to the next), ``absent ranks`` (waiting for members that were not traced) or
-    ``not ready`` (a rank that starts late).
+    device op to the next), ``absent ranks`` (waiting for members that were not traced),
+    ``not ready`` (a rank that starts late) or ``unexplained host`` (a thread on which nothing is
+    seen at work).
     """
 
     start: float
@@ -65,16 +74,24 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     """
     if not len(timeline.end):
         return []
-    segments = list(_backwards(timeline))
-    return [segment for segment in reversed(segments) if segment.end > segment.start]
+    segments = (one for one in _backwards(timeline) if one.end > one.start)
+    return [_told_apart(timeline, segment) for segment in segments][::-1]
+
+
+def _told_apart(timeline: Timeline, segment: Segment) -> Segment:
+    """Tell the host at work from a thread on which nothing is seen at work."""
+    if segment.what == "host" and timeline.workload.part[segment.op] != What.HOST:
+        return segment._replace(what=UNEXPLAINED_HOST)
+    return segment
 
 
 def _backwards(timeline: Timeline) -> Iterator[Segment]:
     """Segments from the last to the first, some of no length."""
     workload = timeline.workload
-    released = Released(timeline.released_by, workload.call, timeline.call_released_by)
+    call = ended_with(workload, timeline.start, timeline.call_end)
+    released = Released(timeline.released_by, call, timeline.call_released_by)
     left, arrived = ops_on_path(timeline.end, released)
-    call, before = workload.call[left], timeline.released_by[arrived]
+    call, before = call[left], timeline.released_by[arrived]
     launched = workload.what[before] == What.HOST
     rows = zip(
         workload.what[left].tolist(),
@@ -95,13 +112,25 @@ def _backwards(timeline: Timeline) -> Iterator[Segment]:
             yield Segment(begun, over, _MOVING, op)
             yield Segment(start, begun, "absent ranks", last)
         else:
-            yield Segment(start, end, _BUSY[What(what)], op)
+            yield Segment(start, end, _BUSY.get(What(what), "drain"), op)
         reason = "not ready" if earlier < 0 else "launch" if by_host else "gap"
         yield Segment(released, start, reason, last)
 
 
+def ended_with(workload: Workload, start: Floats, call_end: Floats) -> Ints:
+    """Call with whose end each op ended, -1 of one without.
+
+    A receiver that comes to a message after that has come waits for nobody there. ``start`` is when
+    each op starts, ``call_end`` when each call is over (s).
+    """
+    call, receives = workload.call.copy(), np.flatnonzero(workload.unawaited)
+    came_late = start[receives] >= call_end[call[receives]]
+    call[receives[came_late]] = -1
+    return call
+
+
 class Released(NamedTuple):
-    """What released each op; the call of each (-1: none); which member each call began with."""
+    """What released each op; the call whose end ended it (-1: none); who each call began with."""
 
     by: Ints
     call: Ints
@@ -148,6 +177,68 @@ def path_by_what(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     every = spent.sum(axis=1)
     seconds = (spent * (duration / np.where(every > 0, every, 1.0))[:, None]).sum(axis=0)
     return totals | {name: time for name, time in zip(names, seconds.tolist(), strict=True) if time}
+
+
+REACTING = ("host", "compute", "launch", _MOVING)
+"""Uses of the path that some resource shortens: ``launch`` is the host's time, and a call's time on
+links is its tiers'."""
+UNKNOWN_CALLS, SOFTWARE = "unknown calls", "software"
+"""Causes that are parts of calls."""
+
+
+def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
+    """Time on the critical path that reacts to no resource (s), by cause, the largest first.
+
+    It is as long as it was recorded, however good the resources get; what else there is of the path
+    reacts. To ``compute`` react kernels; to ``host``, host ops in which something is seen at work
+    and the latency of launches; to a tier's bandwidth and latency, what a call spends on its links.
+    These causes are pinned:
+
+    ``copy``
+        Copies between host and device memory, or inside one: no resource stands for either.
+    ``gap``
+        From one device op to the next, where nothing is known to have come between.
+    ``launch delay``
+        What a launch took beyond the usual latency, which nothing explains.
+    ``unexplained host``
+        A thread on which nothing is seen at work (:data:`simulator.workload.UNEXPLAINED_HOST`).
+    ``not ready``
+        A rank, or one of its streams, begins late.
+    ``absent ranks``
+        Members of a call that were not recorded arrive late.
+    ``unknown calls``
+        Calls of unknown kind or size: they cost what was measured on any network.
+    ``software``
+        What a call costs that no link causes. Another network may let the library choose an
+        algorithm with less of it.
+    ``drain``
+        What a rank needs of itself after the end of a call.
+
+    Parameters
+    ----------
+    timeline
+        A simulated step.
+    path
+        Its critical path.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds; only causes of which there is some.
+    """
+    totals: dict[str, float] = {}
+    for segment in path:
+        if segment.what not in REACTING:
+            totals[segment.what] = totals.get(segment.what, 0.0) + segment.duration
+    call, duration = _moving(timeline, path)
+    sized = ~np.isnan(timeline.workload.calls.size[call])
+    spent = timeline.call_spent[call]
+    every = spent.sum(axis=1)
+    software = spent[:, -1] / np.where(every > 0, every, 1.0)
+    totals[UNKNOWN_CALLS] = float(duration[~sized].sum())
+    totals[SOFTWARE] = float((duration * software)[sized].sum())
+    parts = sorted(totals.items(), key=lambda part: -part[1])
+    return {cause: seconds for cause, seconds in parts if seconds > 0}
 
 
 def path_by_group(timeline: Timeline, path: list[Segment]) -> dict[str, float]:

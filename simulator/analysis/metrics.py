@@ -6,6 +6,7 @@ and bandwidths are in :mod:`collectives.traffic`, phases of serving in
 of one another: their functions stand first.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timeline import RunTimes
-from simulator.workload import STEP_BEFORE, What
+from simulator.workload import IN_PART, STEP_BEFORE, What
 
 Intervals = NDArray[np.float64]
 """Disjoint intervals, sorted, shape ``(n, 2)``: start and end (s)."""
@@ -237,13 +238,75 @@ def load_imbalance(run: RunTimes) -> float | None:
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
 
+def load_imbalance_ratio(run: RunTimes) -> float | None:
+    """Greatest over least time that a kernel runs on a rank, kernels of calls included.
+
+    1 is balanced. Of CCL-Bench (arXiv 2605.06544) ``load_imbalance_ratio``. A kernel of a
+    collective waits for others, which evens out what :func:`load_imbalance` shows. None of a single
+    rank, and where a rank runs no kernel.
+    """
+    active = [length(_spans(run, ops)) for ops in _device_ops(run)]
+    return max(active) / min(active) if len(active) > 1 and min(active) > 0 else None
+
+
+def straggler_delay(run: RunTimes) -> float | None:
+    """How much later the last rank is done with its calls than the first (0 to 1).
+
+    Of CCL-Bench (arXiv 2605.06544) ``straggler``: the time between the first and the last rank's
+    end of its last call, over that from the first start of any call to the last end. None where
+    fewer than two ranks communicate.
+    """
+    workload = run.workload
+    calls = [ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run)]
+    windows = [(run.start[ops].min(), run.end[ops].max()) for ops in calls if len(ops)]
+    if len(windows) < 2:
+        return None
+    ends = [end for _, end in windows]
+    whole = max(ends) - min(start for start, _ in windows)
+    return float((max(ends) - min(ends)) / whole) if whole > 0 else 0.0
+
+
+def communication_time(run: RunTimes) -> float:
+    """Mean over ranks of the time in which a call of the rank is under way, waiting included (s).
+
+    Of CCL-Bench (arXiv 2605.06544) ``total_communication_time``.
+    """
+    workload = run.workload
+    calls = (ops[workload.what[ops] >= What.COLLECTIVE] for ops in _ops_by_rank(run))
+    seconds = [length(_spans(run, ops)) for ops in calls]
+    return float(np.mean(seconds)) if seconds else 0.0
+
+
+_EXPERTS = re.compile(
+    r"moe|expert|grouped_?gemm|gating|(?<![a-z])(?:router|routing|topk|deep_?ep)"
+    r"|(?<![a-z])(?:dispatch|combine)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Words in the names of kernels that route tokens, exchange them, or compute experts."""
+
+
+def experts_share(run: RunTimes) -> float | None:
+    """Share of the time of all kernels, those of calls included, spent on experts (0 to 1).
+
+    By the kernels' names. Of CCL-Bench (arXiv 2605.06544) ``moe_fraction``, whose words are nearly
+    the same. None without kernels.
+    """
+    workload = run.workload
+    ops = np.concatenate([np.empty(0, dtype=np.int64), *_device_ops(run)])
+    lasting = run.end[ops] - run.start[ops]
+    routed = [number for number, name in enumerate(workload.names) if _EXPERTS.search(name)]
+    total = float(lasting.sum())
+    return float(lasting[np.isin(workload.name[ops], routed)].sum()) / total if total > 0 else None
+
+
 def straggler(run: RunTimes) -> Straggler | None:
     """Share of the calls' time that their members spend waiting for the last of them (0 to 1).
 
-    Summed over the calls with at least two members in the run: from the first arrival to the last,
-    over from the first arrival to the end. It is CCL-Bench's (arXiv 2605.06544) relative lag of the
-    slowest member of a communication group, taken where members arrive, because they end
-    together. The rank is the one for which calls waited longest. None where no call has two.
+    Summed over the calls with at least two members in the run: from the first arrival to the last
+    (of an eager message, to the sender's), over from the first arrival to the end. It is
+    CCL-Bench's (arXiv 2605.06544) relative lag of the slowest member of a communication group,
+    taken where members arrive, because they end together. The rank is the one for which calls
+    waited longest. None where no call has two.
     """
     workload = run.workload
     ops = np.flatnonzero(workload.what >= What.COLLECTIVE)
@@ -254,11 +317,12 @@ def straggler(run: RunTimes) -> Straggler | None:
     if not of_many.any():
         return None
     last = np.full(len(workload.calls), -np.inf)
-    np.maximum.at(last, call, run.start[ops])
+    awaited = ~workload.unawaited[ops]
+    np.maximum.at(last, call[awaited], run.start[ops[awaited]])
     lag = np.where(of_many, last - first, 0.0)
     span = float((run.call_end - first)[of_many].sum())
     waited: dict[int, float] = defaultdict(float)
-    late = run.start[ops] == last[call]
+    late = awaited & (run.start[ops] == last[call])
     for rank, index in zip(workload.rank[ops[late]].tolist(), call[late].tolist(), strict=True):
         waited[rank] += float(lag[index])
     worst = max(waited, key=lambda rank: (waited[rank], -rank))
@@ -287,12 +351,29 @@ def dominant_kernel(run: RunTimes) -> DominantKernel | None:
 
 
 def _kernels(run: RunTimes) -> NDArray[np.int64]:
-    """Kernels that the step launched: not what a stream had left of the step before."""
+    """Kernels that the step launched, each once: not what a stream had left of the step before."""
     workload = run.workload
     mine = workload.what == What.COMPUTE
-    if STEP_BEFORE in workload.names:
-        mine &= workload.name != workload.names.index(STEP_BEFORE)
+    for name in {STEP_BEFORE, IN_PART}.intersection(workload.names):
+        mine &= workload.name != workload.names.index(name)
     return np.flatnonzero(mine)
+
+
+def _ops_by_rank(run: RunTimes) -> list[NDArray[np.int64]]:
+    return [run.workload.ops_of(rank) for rank in run.workload.ranks]
+
+
+def _device_ops(run: RunTimes) -> list[NDArray[np.int64]]:
+    """Kernels of each rank: those of its own, and those of calls where it has others."""
+    workload, kernels = run.workload, _kernels(run)
+    computes = np.zeros(len(workload), dtype=np.bool_)
+    computes[kernels] = True
+    every = []
+    for ops in _ops_by_rank(run):
+        what = workload.what[ops]
+        by_device = bool((computes[ops]).any() or (what == What.COPY).any())
+        every.append(ops[computes[ops] | (by_device & (what >= What.COLLECTIVE))])
+    return every
 
 
 def _share_of_step(run: RunTimes, seconds: list[float]) -> float:
@@ -308,9 +389,9 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
     copies = _spans(run, mine[what == What.COPY])
     calls = mine[what >= What.COLLECTIVE]
     compute = united(kernels, copies)
-    begun = run.call_start[workload.call[calls]]
-    moving = union(begun, np.maximum(begun, run.end[calls]))
-    waiting = union(run.start[calls], begun)
+    begun, over = moves(run, calls)
+    moving = union(begun, over)
+    waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
     return RankTime(
         rank=rank,
         start=float(run.start[mine].min()),
@@ -321,6 +402,18 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
         exposed_waiting=_alone(waiting, compute),
         exposed_copy=_alone(copies, united(kernels, moving)),
     )
+
+
+def moves(run: RunTimes, ops: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When the calls of ops move for their ranks (s): from a call's start to the end of the op.
+
+    An eager message moves also before its receiver comes, and no longer if that comes after it.
+    """
+    workload = run.workload
+    call = workload.call[ops]
+    begun = run.call_start[call]
+    late = workload.unawaited[ops] & (run.start[ops] > run.call_end[call])
+    return begun, np.maximum(begun, np.where(late, run.call_end[call], run.end[ops]))
 
 
 def _spans(run: RunTimes, ops: NDArray[np.int64]) -> Intervals:

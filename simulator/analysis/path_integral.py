@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.critical_path import Released, ops_on_path
+from simulator.analysis.critical_path import Released, ended_with, ops_on_path
 from simulator.engine.propagate import LocalTimes
 from simulator.errors import WorkloadError
 from simulator.timeline import Timeline
@@ -46,7 +46,7 @@ class Parts:
     by the op through which the critical path leaves one, shape ``(ops,)``; ``lag`` by edges, shape
     ``(edges,)``; ``ready`` by when ops may start at the earliest, ``late`` by when ranks that were
     not recorded arrive, shape ``(ops,)``. ``share`` is on how much of the way each op is critical
-    (0 to 1), shape ``(ops,)``: a call through the op by which the path leaves it. ``pieces`` is
+    (0 to 1), ``call_share`` its call through it, shape ``(ops,)``. ``pieces`` is
     how many straight pieces the way has.
     """
 
@@ -56,6 +56,7 @@ class Parts:
     ready: Floats
     late: Floats
     share: Floats
+    call_share: Floats
     pieces: int
 
     @property
@@ -110,11 +111,15 @@ class _Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
-    """A place on the way: the step there (s), its critical path, and how fast that changes."""
+    """A place on the way: the step there (s), its critical path, and how fast that changes.
+
+    ``call`` are those with whose end the ops of ``left`` ended, -1 of one without.
+    """
 
     at: float
     step: float
     left: NDArray[np.int32]
+    call: NDArray[np.int32]
     arrived: NDArray[np.int32]
     before: NDArray[np.int32]
     slope: float
@@ -219,11 +224,13 @@ class _Way:
         local = LocalTimes.of(workload, cost=values.cost)
         local.begin()
         end = local.ops.end
-        released = Released(local.ops.released_by, workload.call, local.calls.last_member)
+        call = ended_with(workload, local.ops.start, local.calls.end)
+        released = Released(local.ops.released_by, call, local.calls.last_member)
         left, arrived = ops_on_path(end, released) if len(end) else _NOTHING
         before = released.by[arrived]
         step = float(end.max(initial=0.0))
-        return _Point(at, step, left, arrived, before, self._slope(left, arrived, before))
+        point = _Point(at, step, left, call[left], arrived, before, 0.0)
+        return replace(point, slope=self._slope(point))
 
     def integral(self, first: _Point, last: _Point) -> Parts:
         """Add up what lies on critical paths, piece by piece, those that are least straight first.
@@ -279,22 +286,15 @@ class _Way:
     def _half(one: _Point, other: _Point) -> _Point:
         return replace(one, at=(one.at + other.at) / 2)
 
-    def _slope(
-        self,
-        left: NDArray[np.int32],
-        arrived: NDArray[np.int32],
-        before: NDArray[np.int32],
-    ) -> float:
+    def _slope(self, point: _Point) -> float:
         """How much longer a way is at the end of the line than at its beginning (s)."""
-        change = self._difference
-        calls = self._workload.call[left]
-        calls = calls[calls >= 0]
+        change, calls = self._difference, point.call[point.call >= 0]
         return float(
-            change.duration[left].sum()
+            change.duration[point.left].sum()
             + change.cost[calls].sum()
             + change.late[calls].sum()
-            + change.lag[self._edges(before, arrived)].sum()
-            + change.ready[arrived[before < 0]].sum()
+            + change.lag[self._edges(point.before, point.arrived)].sum()
+            + change.ready[point.arrived[point.before < 0]].sum()
         )
 
     def _edges(self, before: NDArray[np.int32], arrived: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -312,18 +312,19 @@ class _Way:
             ready=np.zeros(ops),
             late=np.zeros(ops),
             share=np.zeros(ops),
+            call_share=np.zeros(ops),
             pieces=0,
         )
 
     def _add(self, parts: Parts, point: _Point, width: float) -> None:
         """Add what a way changes by on a piece of the line."""
-        change, workload = self._difference, self._workload
-        moving = point.left[workload.call[point.left] >= 0]
-        calls = workload.call[moving]
+        change, joined = self._difference, point.call >= 0
+        moving, calls = point.left[joined], point.call[joined]
         edges = self._edges(point.before, point.arrived)
         begun = point.arrived[point.before < 0]
         # No op, edge or call is on a way twice.
         parts.share[point.left] += width
+        parts.call_share[moving] += width
         parts.duration[point.left] += width * change.duration[point.left]
         parts.moving[moving] += width * change.cost[calls]
         parts.late[moving] += width * change.late[calls]

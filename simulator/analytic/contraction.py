@@ -109,21 +109,30 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     begin, finish = ops + calls, ops + calls + 1
     edges = workload.edges
     of = edges.source
-    member = np.flatnonzero(workload.call >= 0)
+    # A receiver that its message does not wait for stays a point, which comes after the message.
+    after = np.flatnonzero(workload.unawaited)
+    member = np.flatnonzero((workload.call >= 0) & ~workload.unawaited)
     leaf = np.flatnonzero(np.diff(edges.offset) == 0)
     first = np.flatnonzero((workload.ready > 0) | (workload.predecessors == 0))
     point = np.arange(ops)
     point[member] = ops + workload.call[member]
-    source: list[NDArray[np.integer]] = [point[of], member, point[leaf], _all(begin, first)]
-    target: list[NDArray[np.integer]] = [edges.target, point[member], _all(finish, leaf), first]
+    sent = ops + workload.call[after]
+    source: list[NDArray[np.integer]] = [point[of], member, point[leaf], _all(begin, first), sent]
+    target: list[NDArray[np.integer]] = [
+        edges.target,
+        point[member],
+        _all(finish, leaf),
+        first,
+        after,
+    ]
     column = np.zeros(len(What), dtype=np.intp)
     column[list(parts)] = 1 + np.arange(len(parts))
     weight: list[Floats] = [np.zeros((len(one), 1 + len(parts))) for one in source]
     host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
-    weight[0][np.arange(len(of)), column[workload.what[of]]] += workload.duration[of]
+    weight[0][np.arange(len(of)), column[workload.part[of]]] += workload.duration[of]
     weight[1][:, 0] = workload.calls.late[workload.call[member]]
-    weight[2][np.arange(len(leaf)), column[workload.what[leaf]]] = workload.duration[leaf]
+    weight[2][np.arange(len(leaf)), column[workload.part[leaf]]] = workload.duration[leaf]
     weight[3][:, 0] = workload.ready[first]
     return _Web(
         np.concatenate(source).astype(np.int32),

@@ -119,6 +119,7 @@ def _of_step(
     if plan.bandwidth_factor:
         on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
     latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
+    latency_of[:-1] *= plan.latencies
     if plan.latency_factor:
         latency_of[:-1] *= by_resource(plan.latency_factor, network)
     latency_of[-1] = plan.step_latency

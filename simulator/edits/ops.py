@@ -87,22 +87,10 @@ def calls_dropped(workload: Workload, calls: Mask) -> Workload:
     left = np.flatnonzero(~calls)
     number = np.full(len(calls) + 1, -1, dtype=np.int32)
     number[left] = np.arange(len(left), dtype=np.int32)
-    table = workload.calls
-    kept = replace(
-        table,
-        kind=table.kind[left],
-        group=table.group[left],
-        sequence=table.sequence[left],
-        size=table.size[left],
-        dtype=tuple(table.dtype[call] for call in left.tolist()),
-        transfer=table.transfer[left],
-        factor=table.factor[left],
-        late=table.late[left],
-    )
     # A column of -1 finds the last row of ``number``, which is -1.
     call = number[workload.call]
     what = np.where(gone, np.uint8(What.COPY), workload.what)
-    return dropped(replace(workload, what=what, call=call, calls=kept), gone)
+    return dropped(replace(workload, what=what, call=call, calls=workload.calls.taken(left)), gone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

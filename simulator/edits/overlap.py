@@ -46,12 +46,20 @@ def _line(workload: Workload) -> NDArray[np.int64]:
     """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
     node = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
-    # All members of a call count as one: who waits for one of them waits for all.
+    # All members of a call count as one: who waits for one of them waits for all. But a receiver
+    # that its message does not wait for comes after it.
     first = np.full(len(workload.calls), len(workload), dtype=np.int64)
-    np.minimum.at(first, workload.call[calls], calls)
-    node[calls] = first[workload.call[calls]]
+    met = calls[~workload.unawaited[calls]]
+    np.minimum.at(first, workload.call[met], met)
+    node[met] = first[workload.call[met]]
+    after = np.flatnonzero(workload.unawaited)
     edges = workload.edges
-    joined = Edges.of(len(workload), node[edges.source], node[edges.target], edges.lag)
+    joined = Edges.of(
+        len(workload),
+        np.concatenate([node[edges.source], first[workload.call[after]]]),
+        np.concatenate([node[edges.target], after]),
+        np.concatenate([edges.lag, np.zeros(len(after))]),
+    )
     depth = depths(joined.offset, joined.target)
     line = np.lexsort((node, workload.call < 0, depth[node], workload.rank))
     return np.asarray(line[workload.what[line] != What.HOST])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.engine.fair_network import Network
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
-from simulator.engine.transfers import carry_out, lay_transfers
+from simulator.engine.transfers import carry_out, has_transfers, lay_transfers
 
 Begin = Callable[[int, Callable[[], None]], None]
 """Begin a call (its index) now; call back when it has ended."""
@@ -51,7 +51,7 @@ def transfer(simulation: Simulation) -> None:
             done()
 
         plan, loads = costs.carried(call)
-        if plan is None or plan.pipelined or any(step.in_network for step in plan.schedule.steps):
+        if plan is None or not has_transfers(plan):
             whole = network.start(loads, factor, lambda: finish(whole.spent))
             return
         positions = np.array(call.group.ranks, dtype=np.int32)

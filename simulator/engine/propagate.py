@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.hot import hot_loop
 from simulator.workload import Floats, Ints, Offsets, Workload
@@ -29,10 +30,14 @@ class Successors(NamedTuple):
 
 
 class OpColumns(NamedTuple):
-    """The call of each op (-1: none), and how long it takes of itself (s)."""
+    """The call of each op (-1: none), and how long it takes of itself (s).
+
+    A call does not wait for members that are ``unawaited``: a receiver of an eager message.
+    """
 
     call: Ints
     duration: Floats
+    unawaited: NDArray[np.bool_]
 
 
 class OpTimes(NamedTuple):
@@ -53,9 +58,10 @@ class OpTimes(NamedTuple):
 class Rendezvous(NamedTuple):
     """State of the calls: ``member[offset[c]:offset[c + 1]]`` are the ops of call ``c``.
 
-    ``missing`` is how many of them have not arrived, ``last_arrival`` when the last that has did,
-    ``last_member`` which that is. A call starts ``late`` after the last has arrived, and ends
-    ``cost`` later, or if that is NaN when it is told to. ``start`` and ``end`` are NaN until known.
+    ``missing`` is how many of those it waits for have not arrived, ``last_arrival`` when the last
+    that has did, ``last_member`` which that is. A call starts ``late`` after the last has arrived,
+    and ends ``cost`` later, or if that is NaN when it is told to. ``start`` and ``end`` are NaN
+    until known.
     """
 
     offset: Offsets
@@ -97,7 +103,7 @@ class LocalTimes:
         given = (
             queue,
             Successors(edges.offset, edges.target, edges.lag),
-            OpColumns(workload.call, workload.duration),
+            OpColumns(workload.call, workload.duration, workload.unawaited),
             ops,
             calls,
         )
@@ -129,12 +135,18 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
         member=joined[np.argsort(workload.call[joined], kind="stable")],
         late=workload.calls.late,
         cost=np.full(count, np.nan) if cost is None else cost,
-        missing=workload.members.copy(),
+        missing=_awaited(workload),
         last_arrival=np.zeros(count),
         last_member=np.full(count, NOBODY, dtype=np.int32),
         start=np.full(count, np.nan),
         end=np.full(count, np.nan) if end is None else end.copy(),
     )
+
+
+def _awaited(workload: Workload) -> Ints:
+    """How many members each call waits for."""
+    awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
+    return np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32)
 
 
 @hot_loop
@@ -170,6 +182,10 @@ def _release(
             call = work.call[op]
             if call < 0:
                 ops.end[op] = ops.start[op] + work.duration[op]
+            elif work.unawaited[op]:
+                if np.isnan(calls.end[call]):
+                    continue
+                ops.end[op] = max(ops.start[op], calls.end[call]) + work.duration[op]
             elif not _arrive(ops, calls, op, call):
                 continue
             elif np.isnan(calls.end[call]):
@@ -207,10 +223,15 @@ def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
 def _leave(
     queue: Ints, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int, queued: int
 ) -> int:
-    """Queue the ops of a call that has ended; return how many are queued then."""
+    """Queue the ops of a call that has ended; return how many are queued then.
+
+    A receiver that has not arrived at what was sent eagerly goes on when it does.
+    """
     for index in range(calls.offset[call], calls.offset[call + 1]):
         op = calls.member[index]
-        ops.end[op] = calls.end[call] + work.duration[op]
+        if np.isnan(ops.start[op]) or not np.isnan(ops.end[op]):
+            continue
+        ops.end[op] = max(ops.start[op], calls.end[call]) + work.duration[op]
         queue[queued] = op
         queued += 1
     return queued

@@ -86,7 +86,8 @@ _SHOWN = 6
 def _wait(workload: Workload, local: LocalTimes, call: int) -> str:
     ops = np.flatnonzero(workload.call == call)
     arrived = [int(workload.rank[op]) for op in ops if not np.isnan(local.ops.start[op])]
-    absent = [_held(workload, local, int(op)) for op in ops if np.isnan(local.ops.start[op])]
+    missing = ops[np.isnan(local.ops.start[ops]) & ~workload.unawaited[ops]]
+    absent = [_held(workload, local, op) for op in missing.tolist()]
     return (
         f"{workload.call_view(call)}: ranks {arrived} wait, not there: {', '.join(absent[:_SHOWN])}"
     )

@@ -52,6 +52,17 @@ Transfers = dict[int, list[Transfer]]
 """What each rank sends and receives in one step; every transfer stands in two rows."""
 
 
+def has_transfers(plan: Plan | None) -> bool:
+    """Whether a call is a list of transfers.
+
+    It is none if its plan is unknown, if all its steps are under way at once, or if the switches
+    add up.
+    """
+    if plan is None or plan.pipelined:
+        return False
+    return not any(step.in_network for step in plan.schedule.steps)
+
+
 def lay_transfers(
     plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
 ) -> list[Transfers]:
@@ -104,7 +115,7 @@ def _flow(path: NDArray[np.int32], amount: float, plan: Plan, network: Topology)
     """One flow along a path; links of infinite bandwidth only add latency."""
     latency_of = np.zeros(len(network.resources) + 1)
     np.add.at(latency_of, network.resource[path], network.latency[path])
-    latency_of[:-1] *= by_resource(plan.latency_factor, network)
+    latency_of[:-1] *= plan.latencies * by_resource(plan.latency_factor, network)
     latency_of[-1] += plan.step_latency
     used = path[np.isfinite(network.bandwidth[path])]
     weight = 1 / by_resource(plan.bandwidth_factor, network)[network.resource[used]]

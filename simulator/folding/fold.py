@@ -29,7 +29,7 @@ from simulator.folding.refinement import (
     refine,
 )
 from simulator.timeline import Timeline
-from simulator.workload import Edges, Workload
+from simulator.workload import Edges, Group, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
 _NO_TWO = "no two nodes do the same"
@@ -114,7 +114,7 @@ def fold(
         colours = refine(job, alike, lambda group: loads_of(workload, costs, group))
     except CannotFoldError as error:
         return _nothing(workload, len(topology), str(error))
-    kept = _representatives(colours)
+    kept = kept_components(colours)
     if kept.all():
         return _nothing(workload, len(topology), _NO_TWO)
     return _folded(workload, rows, alike, (colours, kept))
@@ -148,8 +148,10 @@ def _nothing(workload: Workload, links: int, reason: str) -> Folded:
     )
 
 
-def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
-    """Lay the different calls of a group."""
+def loads_of(
+    workload: Workload, costs: Costs, group: int, ranks: tuple[int, ...] | None = None
+) -> list[Load]:
+    """Lay the different calls of a group, or of others that make the same calls."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
     columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
@@ -158,10 +160,13 @@ def loads_of(workload: Workload, costs: Costs, group: int) -> list[Load]:
         for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
     }
     views = [workload.call_view(index) for _, index in sorted(different.items())]
+    if ranks is not None:
+        as_label = workload.groups[group].label
+        views = [replace(view, group=Group(ranks, as_label)) for view in views]
     return [load for view in views for load in costs.loads(view)]
 
 
-def _representatives(colours: Colours) -> NDArray[np.bool_]:
+def kept_components(colours: Colours) -> NDArray[np.bool_]:
     """Choose a component of each colour, and those that make all their calls whole.
 
     The smallest groups choose first: in a pair there is no choice, of a large group many would do.
@@ -215,10 +220,6 @@ def _folded(
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _calls(workload, colours, is_kept)
     part = _part(workload, inside, calls)
-    to = alike.link_component >= 0
-    link = np.arange(len(to))
-    of = alike.link_component[to]
-    link[to] = alike.links[alike.first_link[stands[of]] + alike.link_place[to]]
     copies = np.bincount(stand_in, minlength=workload.job_ranks)
     return Folded(
         whole=workload,
@@ -226,10 +227,19 @@ def _folded(
         copies=copies[list(part.ranks)],
         op=number[same],
         call=np.searchsorted(calls, call),
-        link=link,
+        link=like_links(alike, stands),
         kept=inside,
         text=_text(workload, part, colours, kept),
     )
+
+
+def like_links(alike: Symmetry, stands: Ints) -> Ints:
+    """Return of each link that in the same place of the component that stands for its own."""
+    to = alike.link_component >= 0
+    link = np.arange(len(to))
+    of = alike.link_component[to]
+    link[to] = alike.links[alike.first_link[stands[of]] + alike.link_place[to]]
+    return link
 
 
 def _like_ranks(alike: Symmetry, stands: Ints, ranks: Ints) -> Ints:
@@ -263,7 +273,6 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
     groups, group = np.unique(table.group[calls], return_inverse=True)
     columns = ("what", "rank", "lane", "name", "duration", "ready")
     chosen = {name: getattr(workload, name)[ops] for name in columns}
-    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
     return replace(
         workload,
         **chosen,
@@ -278,12 +287,7 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
             target=number[edges.target[inside]].astype(np.int32),
             lag=edges.lag[inside],
         ),
-        calls=replace(
-            table,
-            **{name: getattr(table, name)[calls] for name in of_calls},
-            group=group.ravel().astype(np.int32),
-            dtype=tuple(table.dtype[index] for index in calls.tolist()),
-        ),
+        calls=replace(table.taken(calls), group=group.ravel().astype(np.int32)),
         groups=tuple(workload.groups[index] for index in groups.tolist()),
     )
 

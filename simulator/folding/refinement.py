@@ -140,6 +140,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
         np.array([texts[text] for text in calls.dtype], dtype=np.int64),
         calls.factor,
         calls.late,
+        calls.eager,
         measured,
     )
     return summed(call, calls.group, len(workload.groups))

@@ -6,7 +6,7 @@ the ranks written down are those that the whole job would have given them, by th
 :mod:`simulator.folding.fold`, here with one row per group instead of one per call.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,19 +23,7 @@ from simulator.folding.refinement import (
     job_of,
     refine,
 )
-from simulator.workload import Workload
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Copies:
-    """The rest of a job: ``stand_in[r]`` is the rank of the workload that does what ``r`` does.
-
-    ``groups[i]`` are all groups of the job that make the calls of group ``i`` of the workload, one
-    per row and itself among them; groups that are copies of each other share one array.
-    """
-
-    stand_in: Ints
-    groups: tuple[Ints, ...]
+from simulator.workload import Copies, Workload
 
 
 def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
@@ -44,7 +32,7 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
     if alike is None:
         return "no two parts of the network are alike"
     try:
-        job, own = _job(workload, copies)
+        job, own, _ = _job(workload, copies)
         component = alike.component[copies.stand_in]
         _check_places(alike, copies.stand_in, component)
         colours = refine(job, alike, lambda group: _loads(workload, costs, (job, own), group))
@@ -53,6 +41,28 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
     except CannotFoldError as reason:
         return str(reason)
     return ""
+
+
+def job_with_copies(
+    workload: Workload, copies: Copies, seen: Callable[[str], str] = str
+) -> tuple[JobOutline, Ints]:
+    """Put the whole job together; of each group, which of the workload's makes the same calls.
+
+    Raises
+    ------
+    CannotFoldError
+        If the copies are not what they say.
+    """
+    job, _, like = _job(workload, copies, seen)
+    return job, like
+
+
+def loads_in_job(
+    workload: Workload, costs: Costs, job: JobOutline, like: Ints, group: int
+) -> list[Load]:
+    """Lay the calls of a group of the whole job, which may not be in the workload."""
+    ranks = tuple(job.members(group).tolist())
+    return loads_of(workload, costs, int(like[group]), ranks)
 
 
 def _loads(
@@ -72,17 +82,20 @@ class _CopiedGroups(NamedTuple):
     groups: list[int]
 
 
-def _job(workload: Workload, copies: Copies) -> tuple[JobOutline, Ints]:
+def _job(
+    workload: Workload, copies: Copies, seen: Callable[[str], str] = str
+) -> tuple[JobOutline, Ints, Ints]:
     """Put the whole job together; of each group, which of the workload's it is (-1: none).
 
+    And of each, which of the workload's makes the same calls.
     Groups of the workload come first in their class, so that they are the ones to be laid.
     """
-    part = job_of(workload, OpsByRank.of(workload))
+    part = job_of(workload, OpsByRank.of(workload), seen)
     copied: dict[int, _CopiedGroups] = {}
     for group, rows in enumerate(copies.groups):
         if len(part.members(group)):
             copied.setdefault(id(rows), _CopiedGroups(rows, [])).groups.append(group)
-    ranks, slots, own, sizes = ([np.empty(0, dtype=np.int64)] for _ in range(4))
+    ranks, slots, own, like, sizes = ([np.empty(0, dtype=np.int64)] for _ in range(5))
     bundle = [np.empty(0, dtype=np.uint64)]
     for same in copied.values():
         rows, own_of = _own_first(workload, same)
@@ -90,6 +103,7 @@ def _job(workload: Workload, copies: Copies) -> tuple[JobOutline, Ints]:
         slots.append(_slots(part, same, copies.stand_in)[rows.ravel()])
         bundle.append(np.full(len(rows), _bundle(part, same), dtype=np.uint64))
         own.append(own_of)
+        like.append(np.full(len(rows), same.groups[0]))
         sizes.append(np.full(len(rows), rows.shape[1]))
     job = JobOutline(
         program=part.program[copies.stand_in],
@@ -98,7 +112,7 @@ def _job(workload: Workload, copies: Copies) -> tuple[JobOutline, Ints]:
         rank=np.concatenate(ranks),
         slot=np.concatenate(slots),
     )
-    return job, np.concatenate(own)
+    return job, np.concatenate(own), np.concatenate(like)
 
 
 def _own_first(workload: Workload, same: _CopiedGroups) -> tuple[Ints, Ints]:

@@ -22,7 +22,7 @@ from experiments.cli.main import app
 from experiments.output.progress import watching
 from experiments.output.tables.files import print_gaps
 from experiments.output.tables.questions import print_utility
-from experiments.questions.utility import utility
+from experiments.questions.utility import BOUND_ASSUMES, utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
@@ -189,15 +189,14 @@ def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns
         assert any(line.startswith(row.resource) and row.note in line for line in lines)
 
 
-def test_a_utility_above_its_bound_is_explained(jobs, capsys):
+def test_a_bound_says_what_it_assumes(jobs, capsys):
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
-    (first, second) = report.utilities
-    for bound, told in ((first.utility_pct - 0.02, True), (first.utility_pct - 1e-6, False)):
-        rows = (replace(first, bound_pct=bound), replace(second, bound_pct=100.0))
-        print_utility(Console(width=300), replace(report, utilities=rows))
-        said = capsys.readouterr().out
-        assert (f"less of it with more {first.resource})" in said) is told
-        assert f"more {second.resource})" not in said
+    for rows, told in (
+        (report.utilities, True),
+        (tuple(replace(row, bound_pct=None, bound_assumes="") for row in report.utilities), False),
+    ):
+        print_utility(Console(width=400), replace(report, utilities=rows))
+        assert (f"at most: if {BOUND_ASSUMES}" in capsys.readouterr().out) is told
 
 
 @pytest.mark.parametrize("columns", [80, 100])

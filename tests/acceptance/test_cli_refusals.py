@@ -544,6 +544,12 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         (("topology", "ring:8", "--bandwidth", "400 Gbps"), "did you mean '400 Gbit/s'"),
         (("convert", SAMPLE, "nowhere", *CLUSTER), "--cluster means nothing for chakra"),
         (("validate", f"{SAMPLE}@dgx-a100", *CLUSTER), "every trace names its own"),
+        (("validate",), "name a TRACE, or a table"),
+        (("validate", SAMPLE, "--against", "pairs.csv"), "names the recordings itself"),
+        (
+            ("validate", "--against", "pairs.csv", "--predict", SAMPLE),
+            "names the recordings itself",
+        ),
         (("generate", "gpt-3-175b", *CLUSTER, "--sequence-parallel"), "without a --tp of 2"),
     ],
 )

@@ -1,46 +1,130 @@
-"""A what-if is what the program really did on the changed network."""
+"""A what-if is what the program really did on the changed network.
 
-import csv
+``traces/live/pairs.csv`` has what was measured; nothing here is fitted to it. Each recording is
+held to the limits by itself. One that is known to miss them is a strict xfail which says why: the
+day it meets them, the test fails until the mark is gone.
+"""
 
+import gzip
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-import twofold as tf
-from experiments.gallery.measured import figure
-from helpers.places import ROOT
+from experiments.gallery.measured import PAIRS, figure
+from experiments.questions.validate import validate
+from experiments.scenario.resources import utility_pct
+from experiments.validation.measured_points import read_points
 
-LIVE = ROOT / "traces" / "live"
-RESOURCE = "scale_out.bandwidth"
+STEP, MEDIAN, UTILITY = 10.0, 5.0, 4.0
+"""Limits: of every step and the median step (%), and of the utility of doubling (points)."""
+
+RECORDINGS = sorted({point.trace.name for point in read_points(PAIRS)})
+
+COSTS = {"model": "", "calibrated": "calibrated_"}
+"""Where the costs of collectives are from, and how the columns of a point begin: the cluster's
+figures, or those with what the recording's own calls show. Neither sees a measured point."""
+
+SLOWER = "what ranks do between transfers took 25 ms longer when recorded than on fast networks"
+NOISE = "the recorded step is 13 % longer than the median without a profiler; steps scatter as much"
+LEVEL = "the model's transfers are some percent longer than gloo's; a calibration mends it"
+KNOWN = {
+    ("steps", "ddp-2", "model"): SLOWER,
+    ("steps", "ddp-2", "calibrated"): SLOWER,
+    ("steps", "pp-2", "model"): NOISE,
+    ("steps", "pp-2", "calibrated"): NOISE,
+    ("median", "pp-2", "model"): NOISE,
+    ("median", "pp-2", "calibrated"): NOISE,
+    ("median", "zero3-2", "model"): LEVEL,
+}
+"""Claims that are known not to hold, and why."""
 
 
 @pytest.fixture(scope="module")
-def measured():
-    """Median step (s) by the factor of the bandwidth."""
-    with (LIVE / "pairs.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["resource"] == RESOURCE]
-    assert {row["trace"] for row in rows} == {"ddp-cpu-2"}
-    return {float(row["factor"]): float(row["measured_step_s"]) for row in rows}
+def report():
+    return validate(against=[PAIRS])
 
 
 @pytest.fixture(scope="module")
-def predicted(measured):
-    report = tf.sweep(LIVE / "ddp-cpu-2", LIVE / "net250.yaml", RESOURCE, factors=list(measured))
-    return {point.factor: point.step_s for point in report.points}
+def points(report):
+    """Rows by recording."""
+    found = defaultdict(list)
+    for point in report.points:
+        assert point.predicted_s is not None, point.note
+        assert point.calibrated_s is not None, point.note
+        found[Path(point.trace).name].append(point)
+    return found
 
 
-def test_each_step_is_within_a_tenth_of_what_was_measured(measured, predicted):
-    assert predicted == pytest.approx(measured, rel=0.1)
+def errors(points, costs):
+    """Errors of steps (%) by what was changed."""
+    return {point.what_if: getattr(point, f"{COSTS[costs]}error_pct") for point in points}
 
 
-def test_the_utility_of_doubling_is_within_four_points(measured, predicted):
-    def utility(steps):
-        return 100 * (1 - steps[2.0] / steps[1.0])
+def every_recording(claim):
+    """Every recording at every cost, those that are known to miss the claim marked."""
+    return pytest.mark.parametrize(
+        ("name", "costs"),
+        [
+            pytest.param(
+                name,
+                costs,
+                marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason=KNOWN[key])]
+                if (key := (claim, name, costs)) in KNOWN
+                else [],
+            )
+            for name in RECORDINGS
+            for costs in COSTS
+        ],
+    )
 
-    assert utility(predicted) == pytest.approx(utility(measured), abs=4)
+
+@every_recording("steps")
+def test_each_step_is_within_a_tenth_of_what_was_measured(points, name, costs):
+    found = errors(points[name], costs)
+    assert {what: round(error, 1) for what, error in found.items() if abs(error) > STEP} == {}
 
 
-def test_the_figure_of_the_readme_shows_both(measured):
-    (axes,) = figure().axes
-    drawn = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    (bars,) = axes.containers
-    assert bars.lines[0].get_ydata() == pytest.approx([1e3 * step for step in measured.values()])
-    assert len(drawn["simulated step, with utility"]) == len(measured)
+@every_recording("median")
+def test_the_median_step_is_within_a_twentieth(points, name, costs):
+    assert np.median(np.abs(list(errors(points[name], costs).values()))) <= MEDIAN
+
+
+@every_recording("doubling")
+def test_the_utility_of_doubling_is_within_four_points(points, name, costs):
+    steps = {
+        point.factor: getattr(point, f"{COSTS[costs] or 'predicted_'}s") for point in points[name]
+    }
+    (doubled,) = [point for point in points[name] if point.factor == 2]
+    predicted = utility_pct(steps[1.0], steps[2.0])
+    assert predicted == pytest.approx(doubled.utility_measured_pct, abs=UTILITY)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording_is_small_and_names_no_machine(name):
+    for file in (PAIRS.parent / name).iterdir():
+        assert file.stat().st_size < 300_000
+        text = gzip.decompress(file.read_bytes()).decode()
+        assert not [word for word in ("host_name", "traceName", "/root", "/home") if word in text]
+
+
+def test_every_recording_has_the_network_it_was_made_on_among_its_points(points):
+    assert set(points) == {path.name for path in PAIRS.parent.iterdir() if path.is_dir()}
+    for rows in points.values():
+        assert sum(point.factor == 1 for point in rows) == 1
+
+
+def test_the_figure_of_the_readme_shows_both(report, points):
+    drawn = {axes.get_title(): axes for axes in figure().axes if axes.get_title()}
+    assert set(drawn) == set(points)
+    for name, axes in drawn.items():
+        measured = sorted((point.factor, point.measured_s) for point in points[name])
+        (bars,) = axes.containers
+        scale = bars.lines[0].get_ydata()[0] / measured[0][1]
+        assert scale in (pytest.approx(1), pytest.approx(1e3))
+        shown = bars.lines[0].get_ydata() / scale
+        assert shown == pytest.approx([seconds for _, seconds in measured])
+        (line,) = [line for line in axes.get_lines() if line.get_label() == "predicted"]
+        assert len(line.get_ydata()) == len(measured)
+    assert report.median("error_pct") is not None

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.bandwidth import busbw_factor
-from collectives.traffic import Ports, call_volumes, least_time, utilisations
+from collectives.traffic import (
+    Ports,
+    call_intervals,
+    call_volumes,
+    least_time,
+    traffic_windows,
+    utilisations,
+)
 from experiments.questions.metrics import ports
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -180,3 +187,49 @@ def test_measured_transfer_is_what_the_calls_took():
         )
     (row,) = utilisations(measured(builder.build()), None)
     assert (row.time, row.busbw) == pytest.approx((0.25, 4e9))
+
+
+spans = st.lists(
+    st.tuples(kinds, st.floats(1, 1e6), st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=6
+)
+
+
+def at(rows):
+    """Calls ``(kind, size, start, lasting)`` of two ranks, as they were measured."""
+    builder = WorkloadBuilder(job_ranks=2)
+    group = builder.group((0, 1), "dp")
+    for number, (kind, size, start, lasting) in enumerate(rows):
+        call = builder.call(CallRow(kind, group, number, size, transfer=lasting))
+        for rank in range(2):
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"stream {number}",
+                name=kind,
+                duration=0.0,
+                call=call,
+                measured=(start, start + lasting),
+            )
+    return measured(builder.build())
+
+
+@given(spans, st.integers(1, 9))
+def test_traffic_over_windows_is_all_of_the_volume(rows, windows):
+    run = at(rows)
+    parts = traffic_windows(run, windows)
+    for row in call_volumes(run):
+        own = [part.wire for part in parts if (part.kind, part.group) == (row.kind, row.group)]
+        assert sum(own) == pytest.approx(row.wire)
+
+
+def test_a_call_that_moves_in_two_windows_is_in_both_by_its_time():
+    run = at([("broadcast", 90.0, 0.0, 3.0), ("broadcast", 1.0, 4.0, 0.0)])
+    first, second = traffic_windows(run, 2)
+    assert (first.end, second.start) == (2.0, 2.0)
+    assert (first.wire, second.wire) == (pytest.approx(60.0), pytest.approx(31.0))
+
+
+def test_the_interval_of_calls_is_from_an_end_to_the_next_start():
+    twice = ("broadcast", 1.0, 0.0, 1.0), ("broadcast", 1.0, 3.0, 1.0)
+    run = at([*twice, ("all_reduce", 1.0, 9.0, 1.0)])
+    assert call_intervals(run) == {"broadcast dp[2]": pytest.approx(2.0)}

@@ -17,7 +17,7 @@ class Execution:
 
     def __init__(self, workload, busy):
         self.workload, self.busy, self.loose, self.now = workload, busy, False, 0.0
-        self.lanes, self.arrived, self.events = {}, {}, []
+        self.lanes, self.arrived, self.over, self.events = {}, {}, {}, []
         self.missing = workload.predecessors.tolist()
         self.ready = workload.ready.tolist()
         for op, missing in enumerate(self.missing):
@@ -65,14 +65,21 @@ class Execution:
         if call < 0:
             heappush(self.events, (time + float(self.workload.duration[op]), "ends", op))
             return
+        if call in self.over:
+            self._leave(max(time, self.over[call]), [op])
+            return
         members = self.arrived.setdefault(call, [])
         members.append(op)
-        if len(members) == self.workload.members[call]:
+        awaited = (self.workload.call == call) & ~self.workload.unawaited
+        if set(np.flatnonzero(awaited)) <= set(members):
             del self.arrived[call]
-            time += float(np.nan_to_num(self.workload.calls.transfer[call]))
-            for member in members:
-                end = time + float(self.workload.duration[member])
-                heappush(self.events, (end, "ends", member))
+            self.over[call] = time + float(np.nan_to_num(self.workload.calls.transfer[call]))
+            self._leave(self.over[call], members)
+
+    def _leave(self, time, members):
+        for member in members:
+            end = time + float(self.workload.duration[member])
+            heappush(self.events, (end, "ends", member))
 
     def _end(self, time, op):
         if self._takes_lane(op):

@@ -170,8 +170,18 @@ def _call(draw, builder, ranks, what):
     everyone = st.permutations(range(ranks))
     members = tuple(draw(everyone)[: draw(st.integers(least, most))])
     row = CallRow(kind, builder.group(members), sequence, draw(sizes))
+    if kind == "send_receive" and draw(st.booleans()):
+        return _eager(draw, builder, row, members)
     call = builder.call(row)
     return [_op(draw, builder, What.COLLECTIVE, rank, call) for rank in members]
+
+
+def _eager(draw, builder, row, members):
+    """Make an eager message, of which either end may not have been recorded."""
+    call = builder.call(replace(row, eager=True))
+    ends = draw(st.sampled_from([(0, 1), (0, 1), (1, 0), (0,), (1,)]))
+    what = (What.SEND, What.RECEIVE)
+    return [_op(draw, builder, what[end], members[end], call) for end in ends]
 
 
 def _dressed(draw, workload):

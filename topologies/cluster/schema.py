@@ -149,9 +149,13 @@ class Host(ClusterPart):
 
 
 class Library(ClusterPart):
-    """The communication library that is usual on the machine."""
+    """The communication library that is usual on the machine.
 
-    name: Literal["nccl", "rccl", "xla", "none"]
+    ``none``, and no library, stand for the ideal algorithms of :mod:`collectives.select`, unless a
+    trace says which library its calls were carried out by.
+    """
+
+    name: Literal["nccl", "rccl", "xla", "gloo", "none"]
     version: str | None = None
 
 

@@ -186,6 +186,7 @@ def _message(
         peer=peer,
         where=ranked.where(position),
         direction="send" if node.type == SEND else "receive",
+        eager=True,
     )
 
 

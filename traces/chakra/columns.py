@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, Workload, by_appearance
+from simulator.workload import (
+    CallRow,
+    Calls,
+    Edges,
+    Floats,
+    Group,
+    Workload,
+    by_appearance,
+    unawaited,
+)
 from traces.chakra.calls import JobGroups, call_of
 from traces.chakra.nodes import (
     CALLS,
@@ -21,7 +30,7 @@ from traces.chakra.nodes import (
 from traces.chakra.plain import Plain, PlainNodes
 from traces.chakra.stream import ChakraTrace
 from traces.core.columns import ValueIndex
-from traces.matching.lane_order import LOOSE, Given, before_on_lane, with_lanes
+from traces.matching.lane_order import LOOSE, Given, awaited, before_on_lane, with_lanes
 from traces.matching.match_columns import MatchedColumns, RankCalls
 
 Index = NDArray[np.int64]
@@ -167,6 +176,8 @@ def workload_of_columns(
     rank = np.repeat(
         np.array([rank_columns.nodes.rank for rank_columns in ranked], dtype=np.int64), counts
     )
+    what = np.array([form.what for form in forms], dtype=np.uint8)[of]
+    not_awaited = unawaited(what, call, rows.eager)
     edges, nothing = _edges(ranked, first), np.full(len(of), np.nan)
     communicates = lanes.index.get(COMMUNICATION, -1)
     given = Given(
@@ -175,14 +186,15 @@ def workload_of_columns(
         call=call,
         duration=duration,
         transfer=np.nan_to_num(rows.transfer, nan=0.0),
-        members=np.bincount(call[call >= 0], minlength=len(rows)).astype(np.int32),
+        awaited=awaited(call, not_awaited, len(rows)),
+        unawaited=not_awaited,
         offset=edges.offset,
         target=edges.target,
         lag=edges.lag,
     )
     before, loose = before_on_lane(given, np.zeros(len(of)))
     return Workload(
-        what=np.array([form.what for form in forms], dtype=np.uint8)[of],
+        what=what,
         rank=rank.astype(np.int32),
         lane=lane[of],
         name=name[of],
@@ -221,6 +233,7 @@ def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...],
         calls.size.tolist(),
         calls.dtype,
         transfers.tolist(),
+        calls.eager.tolist(),
         strict=True,
     )
     return tuple(groups), Calls.of([CallRow(*row) for row in rows])

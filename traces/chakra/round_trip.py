@@ -177,11 +177,11 @@ def _calls(calls: Sequence[AttributeValues]) -> Calls:
             for call in calls
         ]
     )
-    factor, late = (
+    factor, late, eager = (
         np.array([call.get(f"{OWN}{name}", usual) for call in calls], dtype=np.float64)
-        for name, usual in (("factor", 1.0), ("late", 0.0))
+        for name, usual in (("factor", 1.0), ("late", 0.0), ("eager", 0.0))
     )
-    return replace(rows, factor=factor, late=late)
+    return replace(rows, factor=factor, late=late, eager=eager != 0)
 
 
 def _edges(rows: _OpRows) -> Edges:

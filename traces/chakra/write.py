@@ -2,9 +2,10 @@
 
 ASTRA-sim (``workload/Workload.cc``) replays COMP_NODEs for their whole microseconds and simulates
 all_reduce, all_gather, reduce_scatter, all_to_all, send and receive; a broadcast takes its
-duration, and reduce, gather, scatter and barrier it refuses. A copy, and a call of unknown size,
-which costs its measured time on any network, are COMP_NODEs here. Lags, earliest starts and
-dependencies between ranks have no place in Chakra: ASTRA-sim does without them, and runs one
+duration, and reduce, gather, scatter and barrier it refuses. Its sends are eager. A copy, and a
+call of unknown size, which costs its measured time on any network, are COMP_NODEs here. Lags,
+earliest starts and dependencies between ranks have no place in Chakra: ASTRA-sim does without them,
+and runs one
 compute op at a time.
 
 What Chakra has no word for stands in attributes named ``twofold_...``: exact times (s), lane,
@@ -262,6 +263,7 @@ def _add_call(context: _Context, message: Any, call: Call, rank: int) -> None:
         ("transfer", calls.transfer, math.nan),
         ("factor", calls.factor, 1.0),
         ("late", calls.late, 0.0),
+        ("eager", calls.eager, 0.0),
     ):
         value = float(column[call.index])
         if value != usual and not math.isnan(value):

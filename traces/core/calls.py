@@ -42,7 +42,8 @@ class LocalCall:
 
     ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
     trace does not tell the group; ``key`` tells groups of one rank apart. ``peer`` and
-    ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell.
+    ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell;
+    one that is ``eager`` does not wait for its receiver.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class LocalCall:
     peer: int | None
     where: str
     direction: str = ""
+    eager: bool = False
 
     @property
     def what(self) -> What:

@@ -45,6 +45,7 @@ class EventRows:
         self.external = array("q")
         self.comm = array("i")
         self.blocks = array("d")
+        self.moved = array("d")
 
     def __len__(self) -> int:
         return len(self.code)
@@ -84,6 +85,7 @@ class EventRows:
             external=self._longs(self.external, order),
             comm=self._ints(self.comm, order),
             blocks=_column(self.blocks, np.float64)[order],
+            moved=_column(self.moved, np.float64)[order],
         )
 
     def _seconds(self, first: int) -> tuple[Floats, Floats]:

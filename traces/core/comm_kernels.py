@@ -20,6 +20,8 @@ from simulator.yaml_text import parse_yaml
 BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
 _NCCL = "NCCL"
+SYMMETRIC = "PyTorch symmetric memory"
+"""Its operators name one of PyTorch's groups; its kernels may be launched without them."""
 _LARGEST_FILE = 1 << 20
 _LONGEST_NAME = 4000
 """Templates' arguments make names long; what tells a kernel stands in front of them."""
@@ -74,13 +76,13 @@ _RULES = (
     KernelRule(
         r"(?<![a-z])(multimem_)?(one|two)_shot_all_reduce\w*kernel|multimem_all_reduce_kernel",
         "all_reduce",
-        "PyTorch symmetric memory",
+        SYMMETRIC,
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
     KernelRule(
         r"multimem_all_gather_kernel",
         "all_gather",
-        "PyTorch symmetric memory",
+        SYMMETRIC,
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
     KernelRule(
@@ -104,11 +106,39 @@ _RULES = (
         "SGLang jit_kernel: all_reduce_one_shot_push_kernel",
     ),
     KernelRule(
-        r"deep_ep.*(intranode|internode|internode_ll)(::|\d+)\w*(dispatch|combine)",
+        r"(?<![a-z])(intranode|internode)(_ll)?(::|\d+)"
+        r"(barrier|cached_notify|clean_low_latency_buffer)",
+        "barrier",
+        "DeepEP",
+        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu: all ranks meet, and clear "
+        "their buffers in between",
+    ),
+    KernelRule(
+        r"(?<![a-z])(intranode|internode)(_ll)?(::|\d+)\w*(dispatch|combine)",
         "all_to_all",
         "DeepEP",
-        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu: tokens to their experts "
-        "(dispatch) and back (combine), after an exchange of their counts (notify_dispatch)",
+        "DeepEP csrc/kernels/{intranode,internode,internode_ll}.cu and libraries made from it, "
+        "which keep these namespaces in theirs (deep_ep, dpsk::ep, primus_turbo): tokens to their "
+        "experts (dispatch) and back (combine), after an exchange of their counts "
+        "(notify_dispatch); layout::get_dispatch_layout, before it, only counts",
+    ),
+    KernelRule(
+        r"hybrid_ep(::|\d+)device_sync_kernel",
+        "barrier",
+        "DeepEP",
+        "DeepEP, branch hybrid-ep, csrc/hybrid_ep",
+    ),
+    KernelRule(
+        r"hybrid_ep(::|\d+)\w*(dispatch|combine)_kernel",
+        "all_to_all",
+        "DeepEP",
+        "DeepEP, branch hybrid-ep, csrc/hybrid_ep: dispatch_kernel, combine_kernel",
+    ),
+    KernelRule(
+        r"moeA2A(Dispatch|Combine)Kernel",
+        "all_to_all",
+        "TensorRT-LLM",
+        "TensorRT-LLM kernels/communicationKernels/moeAlltoAllKernels.cu, also in FlashInfer",
     ),
     KernelRule(
         r"Ep(Dispatch|Combine)\w*Kernel",

@@ -60,7 +60,8 @@ class DeviceEvents:
 
     ``stream`` is an index into ``RankTrace.streams``. ``copy`` tells memcpy and memset from
     kernels. ``comm`` is an index into ``RankTrace.comms`` (metadata on the kernel itself) or -1.
-    ``blocks`` is a kernel's thread blocks per multiprocessor, NaN where it is not recorded.
+    ``blocks`` is a kernel's thread blocks per multiprocessor, ``moved`` what a copy moves (B); NaN
+    where it is not recorded, and of what is neither.
     """
 
     copy: NDArray[np.bool_]
@@ -72,9 +73,23 @@ class DeviceEvents:
     external: Longs
     comm: Ints
     blocks: Floats
+    moved: Floats
 
     def __len__(self) -> int:
         return len(self.copy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkSamples:
+    """How much of its links a device used, as sampled beside the trace.
+
+    ``name`` is the counter's own, ``time`` when it was read (s since ``RankTrace.epoch``), and
+    ``share`` that of the links' bandwidth (0 to 1); shape ``(samples,)``.
+    """
+
+    name: str
+    time: Floats
+    share: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +206,10 @@ class RankTrace:
         What the indices in the columns stand for.
     unused
         Events by category that carry nothing a replay needs.
+    accelerator
+        What the rank ran on, "" where the file does not tell.
+    links
+        Samples of counters of NVLink, sent and received.
     modules
         What names parts of the program besides annotations; None where nothing does.
     """
@@ -212,6 +231,7 @@ class RankTrace:
     streams: tuple[str, ...]
     unused: Mapping[str, int]
     accelerator: str = ""
+    links: tuple[LinkSamples, ...] = ()
     modules: ModuleEvents | None = None
 
 

@@ -79,6 +79,9 @@ class Coverage:
         What else one should know, as sentences.
     gaps
         The longest of the starts that nothing explains.
+    typical_of
+        Steps over which lengths are medians (:mod:`traces.core.typical`); none where they are those
+        of the one step.
 
     Examples
     --------
@@ -103,6 +106,7 @@ class Coverage:
     skipped: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     gaps: tuple[Gap, ...] = ()
+    typical_of: tuple[int, ...] = ()
 
     @property
     def starts_explained(self) -> float:
@@ -128,6 +132,7 @@ class Coverage:
             "bytes_known": self.bytes_known,
             "starts_explained": self.starts_explained,
             "notes": list(self.notes),
+            "typical_of": list(self.typical_of),
         }
 
 
@@ -143,6 +148,7 @@ class CoverageRecord(TypedDict):
     bytes_known: float
     starts_explained: float
     notes: list[str]
+    typical_of: list[int]
 
 
 MEDIAN, ALL = "median", "all"
@@ -169,6 +175,37 @@ class Options:
     executions: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a profiler counted during a step besides times; NaN where it did not.
+
+    Attributes
+    ----------
+    sm_coverage
+        Mean part of the multiprocessors that have a thread block while a kernel runs, over the time
+        of kernels (0 to 1).
+    compute_bound, memory_bound
+        Shares of the time of kernels, by how many multiprocessors they cover: CCL-Bench's rule
+        (:mod:`traces.profiler.counters`).
+    copied, copying
+        Bytes of the copies that tell them, and their time (s); memsets are none.
+    link_sent, link_received
+        Mean share of NVLink's bandwidth that devices used (0 to 1).
+    busiest_receiver
+        Elements that the rank with the most receives in all-to-alls of unequal shares, over the
+        mean of their ranks.
+    """
+
+    sm_coverage: float = math.nan
+    compute_bound: float = math.nan
+    memory_bound: float = math.nan
+    copied: float = math.nan
+    copying: float = math.nan
+    link_sent: float = math.nan
+    link_received: float = math.nan
+    busiest_receiver: float = math.nan
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Loaded:
     """A step as a workload, what was measured of it, and what of the trace it covers.
@@ -183,16 +220,15 @@ class Loaded:
         What of the trace could be used.
     measured_step
         Time (s) from the earliest start of the step on any rank to the last end of any op of it;
-        NaN where nothing was measured.
+        NaN where nothing was measured; the median of those of ``coverage.typical_of``.
     measured_begin, measured_end
         When the step began on each measured rank, and when its last op ended (s).
     accelerator
         What the ranks ran on, "" where the trace does not tell.
     phases
         The ranges that mark prefill and decode.
-    sm_coverage
-        Mean part of the multiprocessors that have a thread block while a kernel runs, over the time
-        of kernels; NaN where blocks are not recorded.
+    counters
+        What a profiler counted besides times.
     """
 
     trace: str
@@ -203,7 +239,7 @@ class Loaded:
     measured_end: dict[int, float]
     accelerator: str = ""
     phases: tuple[Phase, ...] = ()
-    sm_coverage: float = math.nan
+    counters: Counters = Counters()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

@@ -12,6 +12,8 @@ from traces.core.loaded import Gap
 class LocalOp:
     """An op of one rank; times are seconds since the trace's epoch.
 
+    ``begun`` is when its own work could begin, if that was after its ``start``: until then it was
+    on the device already, but waited for what it follows.
     ``module`` names the layer or range of the program it belongs to, "" where that is not known.
     """
 
@@ -21,6 +23,7 @@ class LocalOp:
     start: float
     end: float
     ready: float | None = None
+    begun: float | None = None
     module: str = ""
 
 
@@ -31,7 +34,9 @@ class RankGraph:
     ``collectives`` maps an op to its call, ``together`` to others that its kernel carries out with
     it. ``explained`` counts device starts by what released them, ``gaps`` lists those that nothing
     did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
-    began on this rank.
+    began on this rank. ``by_host`` are the ops of calls that the host carried out itself (gloo),
+    ``posted`` those of messages whose event closes where their rank has waited for them, with
+    whether it was kept waiting: else the message was over before.
     """
 
     rank: int
@@ -44,6 +49,8 @@ class RankGraph:
     gaps: list[Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    by_host: set[int] = field(default_factory=set)
+    posted: dict[int, bool] = field(default_factory=dict)
 
     def add(self, op: LocalOp) -> int:
         """Add an op; returns its number."""

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
-from simulator.folding.representatives import Copies
-from simulator.workload import KINDS, Calls, Edges, Floats, Group, Ints, Workload
+from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Ints, Workload
 from traces.generate.parallelism import Parallelism, coordinates, stage_ranks
 from traces.generate.plan import GenerationPlan
 from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups
@@ -184,6 +183,7 @@ def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
         transfer=np.full(total, np.nan),
         factor=np.ones(total),
         late=np.zeros(total),
+        eager=np.zeros(total, dtype=np.bool_),
     ), tuple(groups)
 
 

@@ -35,6 +35,7 @@ class EventArgs(Struct, gc=False):
     device: LooseNumber = None
     collective: LooseNumber = field(name="Collective name", default=None)
     blocks: LooseNumber = field(name="blocks per SM", default=None)
+    moved: LooseNumber = field(name="bytes", default=None)
 
 
 class KinetoEvent(Struct, gc=False):

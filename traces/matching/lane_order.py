@@ -19,7 +19,8 @@ from simulator.workload import Edges, Floats, Ints, Offsets, Workload
 class Given(NamedTuple):
     """What is executed: ``lane`` is a lane of a rank, ``takes`` says which ops take theirs.
 
-    ``transfer`` and ``members`` are those of each call; edges leave an op as in a workload.
+    ``transfer`` is that of each call, ``awaited`` how many members it waits for; not for those that
+    are ``unawaited``. Edges leave an op as in a workload.
     """
 
     lane: Offsets
@@ -27,7 +28,8 @@ class Given(NamedTuple):
     call: Ints
     duration: Floats
     transfer: Floats
-    members: Ints
+    awaited: Ints
+    unawaited: NDArray[np.bool_]
     offset: Offsets
     target: Ints
     lag: Floats
@@ -40,7 +42,7 @@ class State(NamedTuple):
     ``events`` has ends and begins of ops, ``waiting`` the ops that are ready for their lane: those
     of lane ``i`` from ``room[i]`` on, ``held[i]`` many. ``last`` op of a lane, ``before`` each op
     on its lane: -1 where none. Ops that have come to a call are a list: ``came[call]``,
-    ``other[op]``.
+    ``other[op]``; ``over`` is when it has ended, NaN until it has.
     """
 
     ready: Floats
@@ -55,6 +57,7 @@ class State(NamedTuple):
     came: Ints
     other: Ints
     arrived: Ints
+    over: Floats
 
 
 LOOSE = (
@@ -76,7 +79,8 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
         call=workload.call,
         duration=workload.duration,
         transfer=np.nan_to_num(workload.calls.transfer, nan=0.0),
-        members=workload.members,
+        awaited=awaited(workload.call, workload.unawaited, len(workload.calls)),
+        unawaited=workload.unawaited,
         offset=edges.offset,
         target=edges.target,
         lag=edges.lag,
@@ -84,6 +88,11 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
     before, loose = before_on_lane(given, workload.ready)
     notes = (*workload.notes, LOOSE) if loose else workload.notes
     return replace(workload, notes=notes, edges=with_lanes(edges, before))
+
+
+def awaited(call: Ints, unawaited: NDArray[np.bool_], calls: int) -> Ints:
+    """Count the members that each call waits for."""
+    return np.bincount(call[(call >= 0) & ~unawaited], minlength=calls).astype(np.int32)
 
 
 def before_on_lane(given: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
@@ -115,7 +124,7 @@ def with_lanes(edges: Edges, before: NDArray[np.int32]) -> Edges:
 
 
 def _state(given: Given, ready: Floats, lanes: int) -> State:
-    ops, calls = len(given.call), len(given.members)
+    ops, calls = len(given.call), len(given.awaited)
     offset = np.zeros(lanes + 1, dtype=np.int64)
     np.cumsum(np.bincount(given.lane, minlength=lanes), out=offset[1:])
     return State(
@@ -131,13 +140,14 @@ def _state(given: Given, ready: Floats, lanes: int) -> State:
         came=np.full(calls, -1, dtype=np.int32),
         other=np.full(ops, -1, dtype=np.int32),
         arrived=np.zeros(calls, dtype=np.int32),
+        over=np.full(calls, np.nan),
     )
 
 
 def _stuck(given: Given, state: State) -> NDArray[np.bool_]:
     """Mark the ops that have come to a call to which others have not."""
     stuck = np.zeros(len(given.call), dtype=np.bool_)
-    for call in np.flatnonzero((state.arrived > 0) & (state.arrived < given.members)).tolist():
+    for call in np.flatnonzero((state.came >= 0) & np.isnan(state.over)).tolist():
         op = int(state.came[call])
         while op >= 0:
             stuck[op] = True
@@ -211,12 +221,15 @@ def _start(given: Given, state: State, size: int, op: int, now: float) -> int:
     call = given.call[op]
     if call < 0:
         return push(state.events, size, now + given.duration[op], op)
+    if not np.isnan(state.over[call]):
+        return push(state.events, size, max(now, state.over[call]) + given.duration[op], op)
     state.other[op] = state.came[call]
     state.came[call] = op
-    state.arrived[call] += 1
-    if state.arrived[call] < given.members[call]:
+    state.arrived[call] += not given.unawaited[op]
+    if state.arrived[call] < given.awaited[call]:
         return size
     end = now + given.transfer[call]
+    state.over[call] = end
     member = op
     while member >= 0:
         size = push(state.events, size, end + given.duration[member], member)

@@ -31,6 +31,7 @@ class MatchedCall:
     size: float
     dtype: str
     ops: dict[int, int] = field(default_factory=dict)
+    eager: bool = False
 
 
 @dataclass(slots=True)
@@ -206,4 +207,5 @@ def _one_call(
         size=max(sizes) if sizes else float("nan"),
         dtype=first.dtype,
         ops={rank_index: op for rank_index, (op, _) in row.items()},
+        eager=all(call.eager and call.what != What.COLLECTIVE for call in calls.values()),
     )

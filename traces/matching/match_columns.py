@@ -51,6 +51,7 @@ class MatchedColumns:
     offset: Index
     rank_index: Index
     op: Index
+    eager: NDArray[np.bool_]
     assumed_groups: int = 0
     notes: tuple[str, ...] = ()
 
@@ -78,6 +79,7 @@ def as_columns(matching: Matching) -> MatchedColumns:
         offset=ends.astype(np.int64),
         rank_index=np.array([at for call in matching.calls for at in call.ops], dtype=np.int64),
         op=np.array([op for call in matching.calls for op in call.ops.values()], dtype=np.int64),
+        eager=np.array([call.eager for call in matching.calls], dtype=np.bool_),
         assumed_groups=matching.assumed_groups,
         notes=tuple(matching.notes),
     )
@@ -237,8 +239,10 @@ def _agree(table: _DifferentCalls, of: Index, offset: Index) -> bool:
     kinds = {call.kind: number for number, call in enumerate(table.calls)}
     kind = np.array([kinds[call.kind] for call in table.calls])[of]
     size = np.nan_to_num(np.array([call.size for call in table.calls]), nan=-1.0)[of]
+    eager = np.array([call.eager for call in table.calls])[of]
     first = np.repeat(offset[:-1], np.diff(offset))
-    return bool((kind == kind[first]).all() and (size == size[first]).all())
+    alike = (kind == kind[first]) & (size == size[first]) & (eager == eager[first])
+    return bool(alike.all())
 
 
 def _in_order(
@@ -268,6 +272,7 @@ def _in_order(
         offset=ends.astype(np.int64),
         rank_index=every.rank_index[members],
         op=every.op[members],
+        eager=np.array([call.eager for call in calls], dtype=np.bool_),
         assumed_groups=table.assumed_groups,
     )
 

@@ -186,10 +186,7 @@ class _CallTable:
         calls = self.workload.calls
         rows = np.concatenate([np.arange(len(calls)), *self.new]).astype(np.int64)
         group = np.concatenate([calls.group, *self.new_group]).astype(np.int32)
-        columns = ("kind", "sequence", "size", "transfer", "factor", "late")
-        chosen = {name: getattr(calls, name)[rows] for name in columns}
-        dtype = tuple(calls.dtype[row] for row in rows.tolist())
-        return Calls(group=group, dtype=dtype, **chosen), tuple(self.groups)
+        return replace(calls.taken(rows), group=group), tuple(self.groups)
 
 
 def _assembled(

@@ -20,8 +20,10 @@ from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
     DeviceEvents,
+    Floats,
     HostEvents,
     HostKind,
+    LinkSamples,
     Longs,
     ProcessGroup,
     RankTrace,
@@ -107,7 +109,8 @@ def _rank_trace(
             correlation=device["correlationId"],
             external=np.full(len(device), -1, dtype=np.int64),
             comm=comm_of_device,
-            blocks=np.full(len(device), np.nan),
+            blocks=_known(device["blocks"]) / export.processors.get(unit.device, np.nan),
+            moved=_known(device["bytes"]),
         ),
         syncs=syncs,
         comms=tuple(comms),
@@ -124,7 +127,16 @@ def _rank_trace(
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
+        links=tuple(
+            LinkSamples(name, (times - first) / 1e9, percents / 100)
+            for name, times, percents in export.links.get(unit.device, [])
+        ),
     )
+
+
+def _known(counted: Longs) -> Floats:
+    """Turn -1, which stands for what is not recorded, into NaN."""
+    return np.where(counted >= 0, counted, np.nan)
 
 
 def _host(unit: GpuProcess, export: Export) -> tuple[IntColumns, NDArray[np.uint8]]:

@@ -7,6 +7,7 @@ between versions are optional. A process is ``globalPid`` without its last 24 bi
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +34,11 @@ _PUSH_POP, _START_END = (59, 70), (60, 71)
 GRAPH_ROWS = "CUDA graphs recorded as one op each"
 _USED = {f"{_PREFIX}{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")}
 _USED |= {f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT", "NVTX_EVENTS", "StringIds"}
+_SAMPLES, _SAMPLED = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
+_USED |= {_SAMPLES}
+_LINK = "NVLink"
+"""NVLink's counters begin so: ``NVLink TX Responses User Data [Throughput %]``."""
+_GRID = ("gridX", "gridY", "gridZ")
 _ABOUT = re.compile(r"(ENUM_|META_|TARGET_|ANALYSIS_|NVTX_PAYLOAD|NVTX_SCOPES|EXPORT_|sqlite_)")
 _LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethodType")
 
@@ -72,8 +78,11 @@ class Export:
     """One file's events. ``utc`` is when the file's clock showed 0 (ns since 1970).
 
     ``device`` has kernels, copies, memsets and whole CUDA graphs with ``start``, ``end``,
-    ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``; ``runtime`` has
-    ``start``, ``end``, ``thread``, ``correlationId``, ``name``.
+    ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``, the ``bytes`` of
+    a copy and the ``blocks`` of a kernel (-1 where they are not recorded); ``runtime`` has
+    ``start``, ``end``, ``thread``, ``correlationId``, ``name``. ``processors`` are the
+    multiprocessors of each device, ``links`` the samples of NVLink's counters by device: a
+    counter's name, times (ns) and percents.
     """
 
     utc: int
@@ -84,6 +93,8 @@ class Export:
     events: IntColumns
     ranges: Ranges
     accelerator: str
+    processors: dict[int, int] = field(default_factory=dict)
+    links: dict[int, list[tuple[str, Longs, Longs]]] = field(default_factory=dict)
     unused: Counter[str] = field(default_factory=Counter)
 
 
@@ -126,6 +137,8 @@ def read_export(database: Database) -> Export:
         ),
         ranges=ranges,
         accelerator=_accelerator(database),
+        processors=_processors(database),
+        links=_links(database),
         unused=unused,
     )
 
@@ -141,9 +154,9 @@ def _device(
         ),
         "demangledName",
     )
-    kernels = database.numbers(f"{_PREFIX}KERNEL", (*_DEVICE, kernel_name), _ALSO)
+    kernels = database.numbers(f"{_PREFIX}KERNEL", (*_DEVICE, kernel_name), (*_ALSO, *_GRID))
     kinds = ("srcKind", "dstKind")
-    copies = database.numbers(f"{_PREFIX}MEMCPY", (*_DEVICE, "copyKind"), (*_ALSO, *kinds))
+    copies = database.numbers(f"{_PREFIX}MEMCPY", (*_DEVICE, "copyKind"), (*_ALSO, *kinds, "bytes"))
     memsets = database.numbers(f"{_PREFIX}MEMSET", _DEVICE, _ALSO)
     graphs = database.numbers(f"{_PREFIX}GRAPH_TRACE", _DEVICE, (*_ALSO, "graphId"))
     if len(graphs):
@@ -160,10 +173,62 @@ def _device(
     }
     columns["name"] = np.concatenate([name for _, name, _ in named])
     columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
+    columns["bytes"] = _where(copies, copies["bytes"], named)
+    columns["blocks"] = _where(kernels, _blocks(kernels), named)
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
     events = IntColumns(columns)
     _check_times(database, events, "a kernel, copy or memset")
     return events
+
+
+Named = tuple[IntColumns, Longs, int]
+"""A table of device events, the index of each one's name, and whether they are copies."""
+
+
+def _where(own: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs:
+    """Lay a table's column beside the others', which do not have it: -1."""
+    parts = [values if table is own else np.full(len(table), -1) for table, _, _ in tables]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _blocks(kernels: IntColumns) -> Longs:
+    """Count a kernel's thread blocks; -1 where its grid is not recorded."""
+    sides = np.stack([kernels[side] for side in _GRID])
+    return np.where((sides > 0).all(axis=0), sides.prod(axis=0), -1)
+
+
+def _processors(database: Database) -> dict[int, int]:
+    """Read how many multiprocessors each device has."""
+    for table, device, count in (
+        ("TARGET_INFO_CUDA_DEVICE", "cudaId", "numMultiprocessors"),
+        ("TARGET_INFO_CUDA_DEVICE", "gpuId", "numMultiprocessors"),
+        ("TARGET_INFO_GPU", "id", "smCount"),
+    ):
+        if database.has(table, device, count):
+            rows = database.numbers(table, (device, count))
+            pairs = zip(rows[device].tolist(), rows[count].tolist(), strict=True)
+            return {number: many for number, many in pairs if many > 0}
+    return {}
+
+
+def _links(database: Database) -> dict[int, list[tuple[str, Longs, Longs]]]:
+    """Read the samples of NVLink's counters by device.
+
+    The last 8 bits of ``typeId`` are the device's number (NVIDIA's "SQLite Export Schema
+    Reference", ``GPU_METRICS``).
+    """
+    named = database.values(_SAMPLED, ("metricId", "metricName"))
+    names = {number: str(name) for number, name in named if str(name).startswith(_LINK)}
+    if not names:
+        return {}
+    rows = database.numbers(_SAMPLES, ("timestamp", "typeId", "metricId", "value"))
+    rows = rows.only(np.isin(rows["metricId"], list(names)) & (rows["value"] >= 0))
+    links: dict[int, list[tuple[str, Longs, Longs]]] = {}
+    both = np.stack([rows["typeId"] & 0xFF, rows["metricId"]], axis=1)
+    for device, number in np.unique(both, axis=0).tolist():
+        own = rows.only((both == (device, number)).all(axis=1))
+        links.setdefault(device, []).append((names[number], own["timestamp"], own["value"]))
+    return links
 
 
 def _processes(database: Database, recorded: Longs, runtime: IntColumns) -> Longs:

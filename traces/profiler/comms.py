@@ -20,7 +20,7 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
-from traces.core.comm_kernels import BY_NAME, KernelRule
+from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.profiler.window import Window
 
@@ -51,7 +51,7 @@ def local_call(
     size = _group_size(record, ranks, listed.size if listed else None, trace)
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
-    may_be_any = len(trace.groups) > 1 or (rule is not None and not rule.listed)
+    may_be_any = len(trace.groups) > 1 or not _of_pytorch(rule, records)
     lost = ranks is None and size is None and may_be_any
     return LocalCall(
         kind=kind,
@@ -68,14 +68,30 @@ def local_call(
     )
 
 
+def _of_pytorch(rule: KernelRule | None, records: Sequence[CommRecord]) -> bool:
+    """Whether a call's group is one of PyTorch's, which lists them if there are several."""
+    return rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
+
+
 def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
-    """Find a call's group in ``pg_config``: by its name, else the only one there can be."""
+    """Find a call's group in ``pg_config``: by its name, else the only one there can be.
+
+    Frameworks make many groups of the same ranks (world, tensor, expert), and many of one rank, in
+    which nothing moves: where those that are left have the same ranks, it is as good as any.
+    """
     named = trace.groups.get(record.group_key)
     if named is not None:
         return named
     size = record.group_size
     fitting = [group for group in trace.groups.values() if size in (None, group.size)]
-    return fitting[0] if len(fitting) == 1 else None
+    if len(fitting) > 1:
+        fitting = [group for group in fitting if group.size > 1 and _may_hold(group, trace.rank)]
+    alike = len({group.ranks for group in fitting}) == 1 and fitting[0].ranks is not None
+    return fitting[0] if len(fitting) == 1 or alike else None
+
+
+def _may_hold(group: ProcessGroup, rank: int) -> bool:
+    return group.ranks is None or rank in group.ranks
 
 
 def _direction(words: Sequence[str]) -> str:

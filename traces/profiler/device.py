@@ -14,14 +14,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.workload import STEP_BEFORE, UNKNOWN, What
 from traces.core.calls import LocalCall, kind_of
 from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import CommRecord, RankTrace
+from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing, local_call
-from traces.profiler.launches import Launches
+from traces.profiler.launches import Launches, first_nodes
 from traces.profiler.window import Window
 
 Parts = Mapping[int, Sequence[list[CommRecord]]]
@@ -32,10 +34,11 @@ Parts = Mapping[int, Sequence[list[CommRecord]]]
 class DeviceOps:
     """Device ops of a step: the first ops of the rank's graph, in order of their start.
 
-    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` the
-    start of that (s), None for a kernel without one, ``returned`` its end. ``on_stream`` lists each
-    stream's ops in the order they ran. ``before`` are those that stand for what a stream still had
-    to do for the step before.
+    ``starts`` and ``ends`` are as measured (s). ``launch`` is an op's host row, ``launched`` when
+    that reached the device (its start, s, or its end if it was held up), None for a kernel without
+    one, ``returned`` its end. ``on_stream`` lists each stream's ops in the order they ran.
+    ``before`` are those that stand for what a stream still had to do for the step before.
+    ``held`` are the launches that were held up, ``first`` the first op of each launch.
     """
 
     graph: RankGraph
@@ -48,8 +51,19 @@ class DeviceOps:
     returned: list[float] = field(default_factory=list)
     on_stream: dict[int, list[int]] = field(default_factory=dict)
     before: set[int] = field(default_factory=set)
+    held: frozenset[int] = frozenset()
+    first: set[int] = field(default_factory=set)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
+
+    def add_times(self, op: int, stream: int) -> None:
+        """Take the graph's last op into the columns, without a launch."""
+        self.starts.append(self.graph.ops[op].start)
+        self.ends.append(self.graph.ops[op].end)
+        self.stream.append(stream)
+        self.launch.append(None)
+        self.launched.append(None)
+        self.returned.append(-math.inf)
 
     def start(self, op: int) -> float:
         """Measured start (s)."""
@@ -68,6 +82,10 @@ class DeviceOps:
         first, second = self.launched[op], self.launched[later]
         return first is not None and second is not None and first < second
 
+    def is_first(self, op: int) -> bool:
+        """Whether an op is the first of its launch: of a graph's nodes only one is."""
+        return op in self.first
+
     def previous(self, op: int) -> int | None:
         """Find the op before this one on its stream."""
         if not self._before:
@@ -78,7 +96,8 @@ class DeviceOps:
     def next(self, op: int) -> int | None:
         """Find the op after this one on its stream."""
         order = self.on_stream[self.stream[op]]
-        after = bisect_right(order, op, lo=1 if order[0] in self.before else 0)
+        backlog = next((at for at, own in enumerate(order) if own not in self.before), len(order))
+        after = bisect_right(order, op, lo=backlog)
         return order[after] if after < len(order) else None
 
     def last_launched(self, stream: int, time: float) -> int | None:
@@ -110,8 +129,8 @@ def add_device_ops(
     kernels: KernelRules = KERNELS,
 ) -> DeviceOps:
     """Add kernels, copies and collectives to the graph, without any edge yet."""
-    ops = DeviceOps(graph)
-    device, host = trace.device, trace.host
+    ops = DeviceOps(graph, held=launches.held)
+    device = trace.device
     parts = held_back(trace, launches, enclosing)
     used = np.unique(device.name[window.device]).tolist()
     rules = {number: kernels.rule(trace.names[number]) for number in used}
@@ -134,14 +153,14 @@ def add_device_ops(
             if others:
                 graph.together[op] = others
         ops.op_of[row] = op
-        ops.starts.append(start)
-        ops.ends.append(end)
-        ops.stream.append(stream)
-        ops.launch.append(launch)
-        ops.launched.append(None if launch is None else float(host.start[launch]))
-        ops.returned.append(-math.inf if launch is None else float(host.end[launch]))
+        ops.add_times(op, stream)
+        ops.launch[op] = launch
+        if launch is not None:
+            ops.launched[op] = launches.submitted(trace, launch)
+            ops.returned[op] = float(trace.host.end[launch])
         ops.on_stream.setdefault(stream, []).append(op)
-    _carry_over(trace, window, ops)
+    ops.first = {ops.op_of[row] for row in launches.device[first_nodes(launches)].tolist()}
+    _carry_over(trace, window, ops, kernels)
     return ops
 
 
@@ -157,11 +176,22 @@ def _records(
     return [[*own, *records] for records in held or [enclosing.records(launch)]]
 
 
-def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """A stretch in which a stream was busy with the step before (s): at ``work``, or in a call."""
+
+    start: float
+    end: float
+    what: What
+    work: bool
+
+
+def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: KernelRules) -> None:
     """Put what a stream still had to do for the step before in front of its first op.
 
-    It counts as compute, which is most of such a backlog: another accelerator would have shortened
-    it alike, where a stretch of fixed length would bound every what-if from below.
+    Kernels count as compute: another accelerator would have shortened them alike, where a stretch
+    of fixed length would bound every what-if from below. Only what ran is work: pauses between the
+    stretches, and calls, of which the step knows neither the size nor who joined, are lags.
     """
     device = trace.device
     begins = np.full(int(device.stream.max(initial=-1)) + 1, -np.inf)
@@ -170,20 +200,70 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps) -> None:
     earlier = (device.end > window.start) & (device.end <= begins[device.stream])
     earlier[window.device] = False
     rows = np.flatnonzero(earlier)
-    last = dict(zip(device.stream[rows].tolist(), rows.tolist(), strict=True))
-    for stream, row in last.items():
-        end = float(trace.device.end[row])
+    stretches: dict[int, _Busy] = {}
+    for stream in np.unique(device.stream[rows]).tolist():
+        mine = rows[device.stream[rows] == stream]
+        stretches |= _add_backlog(trace, stream, _stretches(trace, mine, window, kernels), ops)
+    _connect_backlog(ops, stretches)
+
+
+def _stretches(
+    trace: RankTrace, rows: NDArray[np.int64], window: Window, kernels: KernelRules
+) -> list[_Busy]:
+    """Join events of a stream that followed each other without a pause."""
+    device = trace.device
+    columns = (device.name[rows], device.copy[rows], device.start[rows], device.end[rows])
+    busy: list[_Busy] = []
+    for number, copy, started, end in zip(*(column.tolist() for column in columns), strict=True):
+        work = copy or kernels.rule(trace.names[number]) is None
+        what = What.COPY if copy else What.COMPUTE
+        start = max(started, window.start)
+        last = busy[-1] if busy else None
+        alike = last is not None and work and (last.what, last.work) == (what, work)
+        if last is not None and alike and start <= last.end + CONTRADICTED:
+            busy[-1] = _Busy(last.start, max(last.end, end), what, work)
+        else:
+            busy.append(_Busy(start, end, what, work))
+    return busy
+
+
+def _add_backlog(
+    trace: RankTrace, stream: int, stretches: list[_Busy], ops: DeviceOps
+) -> dict[int, _Busy]:
+    """Add an op for each stretch of a stream; one of no length stands where a call ended."""
+    added = {}
+    for busy in stretches:
+        start = busy.start if busy.work else busy.end
         lane = trace.streams[stream]
-        op = ops.graph.add(LocalOp(What.COMPUTE, lane, STEP_BEFORE, window.start, end))
-        ops.graph.ops[op].ready = window.start
-        ops.starts.append(window.start)
-        ops.ends.append(end)
-        ops.stream.append(stream)
-        ops.launch.append(None)
-        ops.launched.append(None)
-        ops.returned.append(-math.inf)
-        ops.on_stream[stream].insert(0, op)
+        op = ops.graph.add(LocalOp(busy.what, lane, STEP_BEFORE, start, busy.end))
+        ops.add_times(op, stream)
         ops.before.add(op)
+        added[op] = busy
+    ops.on_stream[stream][:0] = list(added)
+    return added
+
+
+def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
+    """Let each stretch follow what ended just before it, else the one before it on its stream.
+
+    A stretch that follows nothing begins when it did.
+    """
+    by_end = sorted(stretches, key=lambda op: (ops.end(op), op))
+    ends = [ops.end(op) for op in by_end]
+    for op, busy in stretches.items():
+        own = ops.previous(op)
+        latest = bisect_right(ends, busy.start + CONTRADICTED) - 1
+        while latest >= 0 and stretches[by_end[latest]].start >= busy.start:
+            latest -= 1
+        source = own
+        if latest >= 0 and ends[latest] >= busy.start - EXPLAINED:
+            source = by_end[latest]
+        if source is None:
+            ops.graph.ops[op].ready = ops.start(op)
+            continue
+        ops.graph.wait_for(op, [source], lag=max(0.0, ops.start(op) - ops.end(source)))
+        if own is not None and own != source:
+            ops.graph.wait_for(op, [own])
 
 
 def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
@@ -234,8 +314,7 @@ def split_messages(graph: RankGraph) -> None:
     for op, calls in graph.together.items():
         model = graph.ops[op]
         for call in calls:
-            times = (model.start, model.end, model.ready)
-            twin = graph.add(LocalOp(call.what, model.lane, model.name, *times, model.module))
+            twin = graph.add(replace(model, what=call.what))
             graph.collectives[twin] = call
             twins.setdefault(op, []).append(twin)
     graph.edges += [

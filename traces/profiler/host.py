@@ -3,7 +3,8 @@
 A thread is cut where it launches, where it waits for the device, and where it hands over to
 another thread or takes over from one (forward to autograd and back, a worker that carries out
 gloo's collectives). Between two cuts lies one op with its measured length: host time is part of
-the program.
+the program. Only long silences are ops of their own (:mod:`traces.profiler.host_silence`): nothing
+says that the host was at work.
 """
 
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.workload import What
-from traces.core.events import RankTrace
+from simulator.workload import UNEXPLAINED_HOST, What
+from traces.core.events import Floats, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
+from traces.profiler.host_silence import Silences, unexplained_silences
 from traces.profiler.host_waits import Handover, HostWait
 from traces.profiler.launches import Launches
 from traces.profiler.window import Window
@@ -63,6 +65,7 @@ def add_host_ops(
     thread has got as far.
     """
     lanes = HostLanes()
+    quiet = unexplained_silences(trace, window)
     graph.left_out = [trace.threads[known] for known in cuts if known != main and not cuts[known]]
     for thread in sorted(known for known in cuts if known != main and cuts[known]):
         _begin_with_main(trace, window, thread, main, cuts)
@@ -73,7 +76,8 @@ def add_host_ops(
         if thread == main and trace.steps:
             begin, end = window.start, max(end, window.end)
         label = trace.threads[thread] if trace.threads else _NO_THREAD
-        _LaneBuilder(graph, lanes, enclosing, thread, label).build(begin, end, cuts[thread])
+        builder = _LaneBuilder(graph, lanes, _Events(enclosing, quiet), thread, label)
+        builder.build(begin, end, cuts[thread])
     for op, handover in lanes.woken:
         source = lanes.ends_at.get((handover.source_thread, handover.source_time))
         if source is not None and source != op:
@@ -94,13 +98,21 @@ def _begin_with_main(
     handover_cuts([Handover(thread, -np.inf, begin, main, source)], cuts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Events:
+    """What the events of a rank's threads say: what they are inside of, and when there is none."""
+
+    enclosing: Enclosing
+    silences: Silences
+
+
 class _LaneBuilder:
     """Builds one thread's chain of ops from left to right."""
 
     def __init__(
-        self, graph: RankGraph, lanes: HostLanes, enclosing: Enclosing, thread: int, label: str
+        self, graph: RankGraph, lanes: HostLanes, events: "_Events", thread: int, label: str
     ) -> None:
-        self._graph, self._lanes, self._enclosing = graph, lanes, enclosing
+        self._graph, self._lanes, self._events = graph, lanes, events
         self._thread, self._label = thread, label
         self._cursor = 0.0
         self._last: int | None = None
@@ -148,7 +160,16 @@ class _LaneBuilder:
         return LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
 
     def _host(self, until: float, name: str) -> int:
-        inside = self._enclosing.operator(self._thread, until)
+        """Add the host's time until then; what is silent of it by itself. Returns the last op."""
+        for begun, over in self._events.silences.within(self._thread, self._cursor, until):
+            if begun > self._cursor:
+                self._at_work(begun, name)
+            self._chain(LocalOp(What.HOST, self._label, UNEXPLAINED_HOST, begun, over))
+            self._cursor = over
+        return self._at_work(until, name)
+
+    def _at_work(self, until: float, name: str) -> int:
+        inside = self._events.enclosing.operator(self._thread, until)
         what = inside or name or "host"
         op = self._chain(LocalOp(What.HOST, self._label, what, self._cursor, until))
         self._cursor = until
@@ -165,22 +186,27 @@ class _LaneBuilder:
 
 
 def launch_cuts(trace: RankTrace, launches: Launches, cuts: dict[int, list[Cut]]) -> None:
-    """Cut each thread where it launches."""
-    _cut_at_start(trace, launches.host.tolist(), cuts)
+    """Cut each thread where its launches reach the device: as they begin, or end if held up."""
+    rows = launches.host
+    held = np.isin(rows, list(launches.held))
+    _cut(trace, rows[~held].tolist(), trace.host.start, cuts)
+    _cut(trace, rows[held].tolist(), trace.host.end, cuts)
 
 
 def queue_cuts(
     trace: RankTrace, works: Iterable[HostCollective], cuts: dict[int, list[Cut]]
 ) -> None:
     """Cut each thread where it queues a host collective."""
-    _cut_at_start(trace, [work.call for work in works if work.call is not None], cuts)
+    rows = [work.call for work in works if work.call is not None]
+    _cut(trace, rows, trace.host.start, cuts)
 
 
-def _cut_at_start(trace: RankTrace, rows: Iterable[int], cuts: dict[int, list[Cut]]) -> None:
+def _cut(trace: RankTrace, rows: Iterable[int], at: Floats, cuts: dict[int, list[Cut]]) -> None:
+    """Cut at times that ``at`` has for each row of the host (s)."""
     host, called = trace.host, np.array(list(dict.fromkeys(rows)), dtype=np.int64)
-    columns = (called, host.thread[called], host.name[called], host.start[called])
-    for row, thread, number, start in zip(*(column.tolist() for column in columns), strict=True):
-        cut = Cut(start, start, trace.names[number], launch=row)
+    columns = (called, host.thread[called], host.name[called], at[called])
+    for row, thread, number, time in zip(*(column.tolist() for column in columns), strict=True):
+        cut = Cut(time, time, trace.names[number], launch=row)
         cuts.setdefault(thread, []).append(cut)
 
 

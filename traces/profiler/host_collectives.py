@@ -2,13 +2,18 @@
 
 The profiler marks the work (``gloo:all_reduce``) on a worker's thread and the call
 (``c10d::allreduce_``), which only queues it, on the caller's; nothing joins the two but their
-order: workers take calls first come, first served. Where the caller waits there is no event at
-all, only a silence that ends when a collective does.
+order: workers take calls first come, first served. What a worker does inside its mark (allocate,
+wait for its peers, copy the result) is the work, and no program of the worker's own. Where the
+caller waits there is no event at all, only a silence that ends when a collective does.
+
+The mark of a message (``gloo:send``, ``gloo:recv``) has no worker: it opens on the caller's thread
+where the message is posted and closes where the caller has waited for it, however long it was over
+by then (``SendWork`` and ``RecvWork`` of PyTorch's ProcessGroupGloo.cpp).
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +22,13 @@ from simulator.workload import What
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import local_call
-from traces.profiler.host_waits import HostWait, Silence, silences
+from traces.profiler.host_waits import SILENT, HostWait, Silence, silences
 from traces.profiler.window import Window
 
 _WORK = re.compile(r"^(gloo|mpi|ucc):")
+_MESSAGE = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CALL = re.compile(r"^c10d::")
+_POSTED = re.compile(r"^c10d::i?(send|recv)")
 _WOKEN = 5e-3
 """A caller resumes at most this long after the collective it waited for (s).
 
@@ -38,44 +45,111 @@ closes it late.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCollective:
-    """A collective's op in the graph; ``call`` is the host row that queued it, None if unknown."""
+    """A collective's op in the graph; ``call`` is the host row that queued it, None if unknown.
+
+    ``posted``: a message, whose event stays open on its caller's thread until that has waited.
+    """
 
     op: int
     row: int
     call: int | None
+    posted: bool = False
+
+
+def outside_works(trace: RankTrace, window: Window) -> Window:
+    """Leave out of a step what workers do inside their works: it is part of these.
+
+    Works that call the device's runtime are left as they are: their copies are ops of the step.
+    """
+    works = _worker_rows(trace)
+    if not len(works):
+        return window
+    host, rows = trace.host, window.host
+    inside = np.zeros(len(rows), dtype=bool)
+    for thread in np.unique(host.thread[works]).tolist():
+        own = works[host.thread[works] == thread]
+        at = np.searchsorted(host.start[own], host.start[rows], side="right") - 1
+        around = own[np.maximum(at, 0)]
+        held = (host.thread[rows] == thread) & (at >= 0) & (rows != around)
+        held &= host.end[rows] <= host.end[around]
+        on_device = around[held & (host.kind[rows] == HostKind.RUNTIME)]
+        inside |= held & ~np.isin(around, on_device)
+    return replace(window, host=rows[~inside])
+
+
+def _worker_rows(trace: RankTrace) -> NDArray[np.int64]:
+    """Rows of all works of a trace that have a worker: on threads that queue none themselves."""
+    every = np.arange(len(trace.host), dtype=np.int64)
+    works = _named(trace, every, HostKind.ANNOTATION, _WORK)
+    works = works[~np.isin(trace.host.name[works], _numbers(trace, _MESSAGE))]
+    if not len(works):
+        return works
+    calls = _named(trace, every, HostKind.OPERATOR, _CALL)
+    return np.asarray(works[~np.isin(trace.host.thread[works], trace.host.thread[calls])])
 
 
 def add_host_collectives(
     trace: RankTrace, window: Window, graph: RankGraph
 ) -> list[HostCollective]:
     """Add the work of a step's host collectives to the graph."""
-    work = work_rows(trace, window).tolist()
-    queued = _named(trace, window, HostKind.OPERATOR, _CALL).tolist() if work else []
-    calls: Sequence[int | None] = queued if len(queued) == len(work) else [None] * len(work)
-    if work and len(queued) != len(work):
+    rows = work_rows(trace, window)
+    message = np.isin(trace.host.name[rows], _numbers(trace, _MESSAGE))
+    queued = _named(trace, window.host, HostKind.OPERATOR, _CALL)
+    posts = np.isin(trace.host.name[queued], _numbers(trace, _POSTED))
+    return [
+        *_joined_to_calls(trace, graph, rows[~message], queued[~posts]),
+        *_joined_to_calls(trace, graph, rows[message], queued[posts], posted=True),
+    ]
+
+
+def _joined_to_calls(
+    trace: RankTrace,
+    graph: RankGraph,
+    rows: NDArray[np.int64],
+    queued: NDArray[np.int64],
+    *,
+    posted: bool = False,
+) -> list[HostCollective]:
+    """Add works in the order of their calls, which they have."""
+    calls: Sequence[int | None] = [None] * len(rows)
+    if len(rows) == len(queued):
+        calls = queued.tolist()
+    elif len(rows):
         graph.notes.append(
-            f"rank {trace.rank}: {len(queued)} calls and {len(work)} works of host collectives; "
+            f"rank {trace.rank}: {len(queued)} calls and {len(rows)} works of host collectives; "
             "which call queued which work is not told"
         )
-    return [_add(trace, graph, row, call) for row, call in zip(work, calls, strict=True)]
+    works = [
+        HostCollective(_add(trace, graph, row, call), row, call, posted)
+        for row, call in zip(rows.tolist(), calls, strict=True)
+    ]
+    if posted:
+        graph.posted.update((work.op, False) for work in works)
+    else:
+        graph.by_host.update(work.op for work in works)
+    return works
 
 
 def work_rows(trace: RankTrace, window: Window) -> NDArray[np.int64]:
-    """Rows of a step's host events that are a worker carrying out a collective."""
-    return _named(trace, window, HostKind.ANNOTATION, _WORK)
+    """Rows of a step's host events that are a host collective, or a message."""
+    return _named(trace, window.host, HostKind.ANNOTATION, _WORK)
+
+
+def _numbers(trace: RankTrace, name: re.Pattern[str]) -> list[int]:
+    """Return the names that match, by their numbers."""
+    return [index for index, word in enumerate(trace.names) if name.match(word)]
 
 
 def _named(
-    trace: RankTrace, window: Window, kind: HostKind, name: re.Pattern[str]
+    trace: RankTrace, rows: NDArray[np.int64], kind: HostKind, name: re.Pattern[str]
 ) -> NDArray[np.int64]:
-    """Rows with a record of a communication, of a kind, with a name that matches."""
-    matching = [index for index, word in enumerate(trace.names) if name.match(word)]
-    host, rows = trace.host, window.host
+    """Of rows, those with a record of a communication, of a kind, with a name that matches."""
+    host = trace.host
     rows = rows[(host.comm[rows] >= 0) & (host.kind[rows] == kind)]
-    return np.asarray(rows[np.isin(host.name[rows], matching)])
+    return np.asarray(rows[np.isin(host.name[rows], _numbers(trace, name))])
 
 
-def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> HostCollective:
+def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> int:
     host = trace.host
     name = trace.names[host.name[row]]
     start, end = float(host.start[row]), float(host.end[row])
@@ -85,24 +159,24 @@ def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> Ho
     where = f"{trace.file}: {name!r} at {start:.6f} s"
     graph.collectives[op] = call = local_call(trace, records, name, where)
     graph.ops[op].what = call.what
-    return HostCollective(op, row, issued)
+    return op
 
 
 def add_queue_edges(
     trace: RankTrace, graph: RankGraph, works: list[HostCollective], lane_op: dict[int, int]
 ) -> None:
-    """Work starts after its call, and after its worker's work before."""
+    """Work starts after its call, and after its worker's work before; a message after its call."""
     before: dict[int, int] = {}
     delays = [
         graph.ops[work.op].start - float(trace.host.start[work.call])
         for work in works
-        if work.call is not None
+        if work.call is not None and not work.posted
     ]
     least = max(0.0, min(delays, default=0.0))
     for work in works:
         start = graph.ops[work.op].start
         worker = int(trace.host.thread[work.row])
-        previous = before.get(worker)
+        previous = None if work.posted else before.get(worker)
         free = graph.ops[previous].end if previous is not None else -np.inf
         if work.call is not None:
             delay = max(0.0, start - float(trace.host.start[work.call]))
@@ -113,23 +187,30 @@ def add_queue_edges(
             graph.ops[work.op].ready = start
         if previous is not None:
             graph.wait_for(work.op, [previous])
-        before[worker] = work.op
+        if not work.posted:
+            before[worker] = work.op
 
 
 def collective_waits(
     trace: RankTrace, window: Window, graph: RankGraph, works: list[HostCollective]
 ) -> Iterator[HostWait]:
-    """Find the silences in which a caller waited for the collectives it had queued.
+    """Find where a caller waited for the collectives it had queued and the messages it had posted.
 
     The end of a collective whose caller resumed before its event was closed is moved to then.
     """
-    by_caller: dict[int, list[HostCollective]] = {}
     if not works:
         return
+    quiet = sorted(silences(trace, window), key=lambda silence: silence.start)
+    posted = sorted((work for work in works if work.posted), key=lambda work: _closed(trace, work))
+    for work in posted:
+        wait, quiet = _message_wait(trace, graph, work, quiet)
+        if wait.end <= window.end:
+            yield wait
+    by_caller: dict[int, list[HostCollective]] = {}
     for work in works:
-        if work.call is not None:
+        if work.call is not None and not work.posted:
             by_caller.setdefault(int(trace.host.thread[work.call]), []).append(work)
-    for silence in sorted(silences(trace, window), key=lambda quiet: quiet.start):
+    for silence in quiet:
         mine = by_caller.get(silence.thread, [])
         awaited = _ended_in(trace, graph, mine, silence, window)
         if awaited is None:
@@ -139,6 +220,37 @@ def collective_waits(
         until = min(silence.end, window.end)
         op.end = min(op.end, until)
         yield HostWait(silence.thread, silence.start, until, f"wait for {op.name}", (awaited.op,))
+
+
+def _closed(trace: RankTrace, work: HostCollective) -> float:
+    return float(trace.host.end[work.row])
+
+
+def _message_wait(
+    trace: RankTrace, graph: RankGraph, work: HostCollective, quiet: list[Silence]
+) -> tuple[HostWait, list[Silence]]:
+    """Return the wait in which a message's event closed, and what is left of the silences.
+
+    Whoever found the message over did not block, and does not see when it was: only a wait that
+    was long in silence ends when the message does.
+    """
+    thread, until = int(trace.host.thread[work.row]), _closed(trace, work)
+    around = [
+        number
+        for number, silence in enumerate(quiet)
+        if silence.thread == thread and silence.start < until <= silence.end
+    ]
+    begun = until
+    if around:
+        silence = quiet[around[0]]
+        begun = silence.start
+        rest = replace(silence, start=until)
+        quiet = [*quiet[: around[0]], *quiet[around[0] + 1 :]]
+        if rest.end - rest.start > SILENT:
+            quiet.append(rest)
+    graph.posted[work.op] = until - begun > SILENT
+    name = f"wait for {graph.ops[work.op].name}"
+    return HostWait(thread, begun, until, name, (work.op,)), quiet
 
 
 def _ended_in(

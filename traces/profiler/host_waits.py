@@ -1,7 +1,8 @@
 """When a host thread waits: for the device, in a call or by polling, or for another thread.
 
 A synchronising call waits for what CUPTI recorded, or else for what ended as it returned. A loop
-that asks the device until it says yes waits too, although no call of it does. And profilers do not
+that asks the device until it says yes waits too, although no call of it does; so does one that
+reads memory until a kernel has written there. And profilers do not
 record that the main thread sleeps in ``backward()`` while autograd's thread works, nor that it
 waits for gloo's worker: but a thread that was silent for long and speaks just when another falls
 silent was woken by it; so was one that speaks just when a collective ends.
@@ -13,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.core.events import Floats, HostKind, RankTrace
+from traces.core.events import Floats, HostKind, Longs, RankTrace
 from traces.core.loaded import EXPLAINED
 from traces.profiler.device import DeviceOps
 from traces.profiler.launches import Launches
@@ -34,7 +36,7 @@ class HostWait:
     sources: tuple[int, ...]
 
 
-_WAITS = re.compile(r"Synchronize")
+_WAITS = re.compile(r"[Ss]ynchronize")
 
 
 def device_waits(
@@ -98,7 +100,7 @@ def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
 
 
 _ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
-_ONE_STREAM = re.compile(r"StreamSynchronize")
+_ONE_STREAM = re.compile(r"StreamSynchronize|synchronizeStream")
 _EVENT = re.compile(r"EventSynchronize")
 
 
@@ -200,6 +202,106 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
 
 
+_SPUN_ON = re.compile(r"(?<!cached_)notify_dispatch")
+"""DeepEP's csrc/deep_ep.cpp reads ``moe_recv_counter`` in a loop behind this kernel; behind the
+cached one, which is told the counts, it does not."""
+_AGAIN = 3
+"""Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
+_SPIN = 100e-6
+"""A thread without a sign of life for so long (s) does not just prepare its next operator."""
+_STEADIER = 3.0
+"""How much more the waits of a thread differ in length than what it takes to go on after them.
+
+Where a kernel is of like length each time, and what the thread does beside it, too, they may end
+together without either waiting for the other.
+"""
+
+
+def spin_waits(
+    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
+) -> Iterator[HostWait]:
+    """Find where a thread spun on memory until a kernel that it had launched wrote there.
+
+    Libraries that must know on the host what the device found out (DeepEP: how many tokens arrive)
+    read mapped memory in a loop, which no profiler records. The thread then is silent from its
+    launch until just when the kernel ends, however long that takes, each time a kernel of that name
+    is launched; not once does it launch anything before. A kernel may write some microseconds
+    before it ends.
+    """
+    for thread in np.unique(trace.host.thread[launches.host]).tolist():
+        spun = _Spins.of(trace, window, launches, thread)
+        for name in np.unique(spun.name).tolist():
+            known = _SPUN_ON.search(trace.names[name]) is not None
+            for spin in np.flatnonzero(spun.waits_for(name, known=known)).tolist():
+                source = ops.op_of[int(spun.device[spin])]
+                began, ended = float(spun.began[spin]), float(spun.ended[spin])
+                yield HostWait(thread, began, ended, "spin", (source,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spins:
+    """Launches of a thread, and its silence about the end of each one's kernel; ``(launches,)``.
+
+    ``device`` is the row of what was launched, ``name`` its name, ``done`` when it ended (s).
+    The thread was silent from ``began`` to ``ended`` (s); ``next`` is when it launched again.
+    """
+
+    device: NDArray[np.int64]
+    name: NDArray[np.int32]
+    done: Floats
+    began: Floats
+    ended: Floats
+    next: Floats
+
+    @staticmethod
+    def of(trace: RankTrace, window: Window, launches: Launches, thread: int) -> "_Spins":
+        """Collect them; a silence inside a runtime call is the library's own, and has no length."""
+        host = trace.host
+        mine = host.thread[launches.host] == thread
+        calls, first = np.unique(launches.host[mine], return_index=True)
+        last = np.append(first[1:], mine.sum()) - 1  # of a graph its last node
+        device = launches.device[mine][last]
+        done = trace.device.end[device]
+        rows = window.host[host.thread[window.host] == thread]
+        rows = rows[host.kind[rows] != HostKind.ANNOTATION]
+        sounds = np.unique(np.concatenate([host.start[rows], host.end[rows]]))
+        after = np.searchsorted(sounds, done - EXPLAINED)
+        known = (after > 0) & (after < len(sounds))
+        after = np.clip(after, 1, len(sounds) - 1)
+        began, ended = sounds[after - 1], sounds[after]
+        runtime = rows[host.kind[rows] == HostKind.RUNTIME]
+        inside = np.searchsorted(host.start[runtime], began, side="right") - 1
+        library = (inside >= 0) & (host.end[runtime][np.maximum(inside, 0)] >= ended)
+        later = np.append(host.start[calls][1:], np.inf)
+        known &= ~library & (began >= host.start[calls])
+        return _Spins(
+            device, trace.device.name[device], done, began, np.where(known, ended, began), later
+        )
+
+    def waits_for(self, name: int, *, known: bool) -> NDArray[np.bool_]:
+        """Tell which silences were waits for kernels of a name; none if some were certainly not.
+
+        Of ``known`` kernels one such wait is enough.
+        """
+        own = self.name == name
+        reaction, length = self.ended - self.done, self.ended - self.began
+        silent = own & (length >= _SPIN)
+        prompt = silent & (reaction <= EXPLAINED)
+        ran_on = own & (self.next < self.done - EXPLAINED)
+        if ran_on.any() or not (known or self._recurs(prompt, silent & ~prompt)):
+            return np.zeros(len(own), dtype=np.bool_)
+        return np.asarray(prompt, dtype=np.bool_)
+
+    def _recurs(self, prompt: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
+        """Whether silences that ended with a kernel are too many and too alike to be chance."""
+        if prompt.sum() < _AGAIN or prompt.sum() <= 3 * late.sum():
+            return False
+        reaction, length = (self.ended - self.done)[prompt], (self.ended - self.began)[prompt]
+        quartiles = (0.25, 0.75)
+        steady, differ = (np.ptp(np.quantile(one, quartiles)) for one in (reaction, length))
+        return bool(differ > _STEADIER * steady)
+
+
 @dataclass(frozen=True, slots=True)
 class Handover:
     """A thread asleep from ``asleep`` to ``awake``, woken by another at ``source_time`` (s)."""
@@ -285,24 +387,65 @@ def _take_turns(first: Floats, second: Floats) -> bool:
     return both <= _TOGETHER * least
 
 
-_SILENT = 100e-6
+SILENT = 100e-6
 """Silence shorter than this (s) is an operator at work, not a thread asleep."""
 
 
 def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
     """Find stretches in which a thread neither begins nor ends an operator or runtime call.
 
-    A thread is silent, too, before its first event and after its last.
+    So do the program's own ranges (``Optimizer.step``): they begin where Python has got that far.
+    Those of communication do not count, for a worker waits inside them.
+    A thread is silent, too, before its first event and after its last. It is not while it works
+    inside an operator, however long: see :func:`_at_work`.
     """
     host = trace.host
-    rows = window.host[host.kind[window.host] != HostKind.ANNOTATION]
+    waiting = (host.kind == HostKind.ANNOTATION) & (host.comm >= 0)
+    rows = window.host[~waiting[window.host]]
     for thread in np.unique(host.thread[rows]).tolist():
         mine = rows[host.thread[rows] == thread]
         sounds = np.unique(np.concatenate([host.start[mine], host.end[mine]]))
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
         calls = mine[host.kind[mine] == HostKind.RUNTIME]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
-        for gap in np.flatnonzero(np.diff(edges) > _SILENT).tolist():
-            if (edges[gap], edges[gap + 1]) in inside_call:
+        gaps = np.flatnonzero(np.diff(edges) > SILENT)
+        at_work = _at_work(trace, mine, edges[gaps]) if len(gaps) else gaps
+        for gap, works in zip(gaps.tolist(), at_work.tolist(), strict=True):
+            if works or (edges[gap], edges[gap + 1]) in inside_call:
                 continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
             yield Silence(float(edges[gap]), float(edges[gap + 1]), thread)
+
+
+_DISPATCHED = re.compile(r"^\w[\w.]*::\w+$")
+"""What PyTorch's dispatcher calls an operator (``aten::mm``): not a range, nor a node of autograd,
+both of which may hold a wait that no event shows."""
+_MAY_WAIT = re.compile(r"wait|barrier|synchronize", re.IGNORECASE)
+"""Operators that communicate, although no communication is recorded with them
+(``_c10d_functional::wait_tensor``)."""
+
+
+def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]:
+    """Whether a thread is at work in the gaps that begin at some times; ``rows`` are its events.
+
+    It is inside an operator without events of its own that does not communicate, and, before,
+    between and after the events of one that was dispatched by its name and holds none that does.
+    """
+    host = trace.host
+    may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
+    dispatched = np.array([bool(_DISPATCHED.match(name)) for name in trace.names])
+    silent = (host.comm[rows] < 0) & ~may_wait[host.name[rows]]
+    starts, ends = host.start[rows], host.end[rows]
+    found = np.zeros(len(begins), dtype=bool)
+    for gap, begin in enumerate(begins.tolist()):
+        around = np.flatnonzero((starts <= begin) & (ends > begin))
+        if not len(around):
+            continue
+        inner = int(around[-1])
+        if host.kind[rows[inner]] != HostKind.OPERATOR:
+            continue
+        last = int(np.searchsorted(starts, ends[inner]))
+        held = slice(inner, max(last, inner + 1))
+        leaf = not (ends[inner + 1 : last] <= ends[inner]).any()
+        whole = bool(silent[held].all())
+        found[gap] = whole and (leaf or bool(dispatched[host.name[rows[inner]]]))
+    return found

@@ -22,6 +22,7 @@ from traces.matching.match import MatchedCall, Matching, match
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
 from traces.profiler.comms import Enclosing
+from traces.profiler.counters import counters
 from traces.profiler.device import add_device_ops, split_messages
 from traces.profiler.host import (
     add_host_ops,
@@ -32,8 +33,13 @@ from traces.profiler.host import (
     queue_cuts,
     wait_cuts,
 )
-from traces.profiler.host_collectives import add_host_collectives, add_queue_edges, collective_waits
-from traces.profiler.host_waits import device_waits, handovers, polling_waits
+from traces.profiler.host_collectives import (
+    add_host_collectives,
+    add_queue_edges,
+    collective_waits,
+    outside_works,
+)
+from traces.profiler.host_waits import device_waits, handovers, polling_waits, spin_waits
 from traces.profiler.launches import pair, typical_latency
 from traces.profiler.modules import name_modules
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
@@ -45,6 +51,7 @@ from traces.profiler.window import Window, choose_step, rank_phases, step_window
 def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
     """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
     graph = RankGraph(rank=trace.rank, start=window.start)
+    window = outside_works(trace, window)
     launches = pair(trace, window)
     enclosing = Enclosing.of(trace, window)
     ops = add_device_ops(trace, window, launches, enclosing, graph, kernels)
@@ -53,6 +60,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     launch_cuts(trace, launches, cuts)
     wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
     wait_cuts(trace, polling_waits(trace, window, ops), cuts)
+    wait_cuts(trace, spin_waits(trace, window, launches, ops), cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
     queue_cuts(trace, works, cuts)
@@ -121,25 +129,13 @@ def link_job(
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
-        sm_coverage=_sm_coverage(job, windows),
+        counters=counters(job, windows),
         phases=tuple(
             phase
             for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
             for phase in rank_phases(rank, window, float(shift))
         ),
     )
-
-
-def _sm_coverage(job: Job, windows: Sequence[Window]) -> float:
-    """Mean of ``min(1, blocks per multiprocessor)`` over the time of kernels that tell it."""
-    busy = covered = 0.0
-    for rank, window in zip(job.ranks, windows, strict=True):
-        device, rows = rank.device, window.device
-        known = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
-        time = device.end[known] - device.start[known]
-        busy += float(time.sum())
-        covered += float((time * np.minimum(1.0, device.blocks[known])).sum())
-    return covered / busy if busy else float("nan")
 
 
 def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:

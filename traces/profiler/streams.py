@@ -4,54 +4,78 @@ Edges come from what is certain (launch, stream order), from what was recorded (
 events with ids), from the order of ``EventRecord`` and ``StreamWaitEvent`` calls on the host, and
 last from measured times: a kernel that starts just when one on another stream ends waited for it.
 No edge is kept that the measured times contradict.
+
+Kernels of one stream overlap where the later one was launched to (programmatic dependent launch),
+or where a graph's branches are recorded on one stream. In the first case the later kernel is put on
+the device while the earlier still runs, and there waits for its end before it touches anything
+that the earlier writes (CUDA C++ Programming Guide, "Programmatic Dependent Launch":
+``cudaGridDependencySynchronize`` returns when the earlier grid has completed). So where it overlaps
+the end of the earlier kernel, it follows that, and its own work is what it did after it: a device
+that is twice as fast does both in half the time. Where the overlap is longer, so that nobody knows
+whether it waited for that end, it starts when the earlier kernel has come as far as it had.
+In the second case it waits for what the one beside it waited for.
 """
 
 import math
 from bisect import bisect_right
+from dataclasses import dataclass
 
+from simulator.workload import IN_PART, UNEXPLAINED, What
 from traces.core.loaded import CONTRADICTED, EXPLAINED, Gap
+from traces.core.rank_graph import LocalOp
 from traces.profiler.device import DeviceOps
-from traces.profiler.stream_waits import Waits
+from traces.profiler.stream_waits import STAMPS, Waits
 
 
 def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict[int, int]) -> None:
     """Give every device op its edges and lags, and count what explains its start.
 
     ``latency`` is the typical launch latency (s), ``lane_op`` the host op whose end is the launch.
-    The predecessor that was last to allow the start carries the rest of the measured delay as lag;
-    a device op that nothing explains keeps that delay too, and is counted ``unexplained``.
+    The predecessor that was last to allow the start carries the rest of the measured delay as lag.
+    A device op that nothing explains keeps that delay too, and is counted ``unexplained``; behind
+    a launch it is no lag of the host's, which a faster host would shorten, but a gap of the device.
     """
-    ends = sorted(zip(ops.ends, range(len(ops.ends)), strict=True))
-    end_times = [end for end, _ in ends]
-    previous = _stream_order(ops)
+    ends = _Ends.of(ops)
+    order = _stream_order(ops)
+    overlapped = {one for behind in order.values() for one in behind.running}
+    obeyed: Waits = {}
+    released: dict[int, _Edges] = {}
     for op in range(len(ops.stream)):
         if op in ops.before:
             continue
-        allowed = _allowed_by(ops, op, previous.get(op, set()) | waits.get(op, set()), latency)
-        last = _last(allowed)
-        reason = _reason(ops, op, allowed, last)
-        if reason == "unexplained":
-            inferred = _last_to_end(
-                ops, op, (end_times, ends), max(allowed.values(), default=math.inf)
-            )
-            if inferred is not None:
-                allowed[inferred] = ops.ends[inferred]
-                last = _last(allowed)
-                reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
-        if reason == "unexplained":
-            ops.graph.gaps.append(_gap(ops, op, allowed, last))
-        ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
-        _connect(ops, op, (allowed, last), lane_op, latency)
+        running = order[op].running
+        inherited = (obeyed.get(one, set()) for one in running)
+        sources = order[op].ended.union(waits.get(op, ()), *inherited)
+        allowed = _allowed_by(ops, op, sources, latency)
+        edges: _Edges = []
+        if _started_early(ops, op, running, allowed):
+            allowed[_BESIDE] = ops.starts[op]
+            edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
+        edges += _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
+        for source, lag in edges:
+            ops.graph.wait_for(op, [source], lag=lag)
+        if op in overlapped:
+            obeyed[op], released[op] = sources, edges
 
 
-def _stream_order(ops: DeviceOps) -> Waits:
+_Edges = list[tuple[int, float]]
+"""Predecessors of an op, each with the lag after it (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What an op finds on its stream: ops that had ``ended``, and those still ``running``."""
+
+    ended: set[int]
+    running: list[int]
+
+
+def _stream_order(ops: DeviceOps) -> dict[int, _Behind]:
     """Each op waits for those before it on its stream, unless the measured times say otherwise.
 
-    Kernels of one stream overlap where the later one was launched to (programmatic dependent
-    launch), or where a graph's branches are recorded on one stream. An op does not wait for one
-    that was launched after it, whatever the stamps say.
+    An op does not wait for one that was launched after it, whatever the stamps say.
     """
-    waits: Waits = {}
+    behind: dict[int, _Behind] = {}
     ends = ops.ends
     for order in ops.on_stream.values():
         unfollowed: list[tuple[int, float]] = []
@@ -63,20 +87,51 @@ def _stream_order(ops: DeviceOps) -> Waits:
                 for earlier in unfollowed
                 if ends[earlier[0]] <= limit and earlier[1] <= allowed
             ]
-            waits[op] = {earlier for earlier, _ in before}
+            running = []
             if len(before) < len(unfollowed):
                 unfollowed = [earlier for earlier in unfollowed if earlier not in before]
+                running = [one for one, called in unfollowed if called <= allowed]
             else:
                 unfollowed = []
+            behind[op] = _Behind({earlier for earlier, _ in before}, running)
             latest = max([called for _, called in before], default=-math.inf)
             unfollowed.append((op, latest if launched is None else launched))
-    return waits
+    return behind
 
 
 _LAUNCH = -1
 """Stands for the launch among an op's predecessors."""
-_NOTHING = -2
-"""Stands for none of them: a stream that was busy with the step before."""
+_BESIDE = -2
+"""Stands for the op that ran when this one started: how far it had come released this one."""
+
+
+def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[int, float]) -> bool:
+    """Whether an op was put on the device by the progress of the one that it overlaps.
+
+    It was if it ran on when that one had ended, both alone on the stream, and no launch and nothing
+    that ended explains its start: a branch of a graph starts as what it waits for ends.
+    """
+    if len(running) != 1 or ops.ends[op] <= ops.ends[running[0]]:
+        return False
+    if ops.graph.ops[running[0]].what != What.COMPUTE:
+        return False
+    last = _last(allowed)
+    late = math.inf if last is None else ops.starts[op] - allowed[last]
+    return late > (EXPLAINED if last == _LAUNCH else STAMPS)
+
+
+def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tuple[int, float]:
+    """Make an op of what another had done when this one started, and let this one follow it.
+
+    It lies beside the whole, begins as that does, and is as much faster on a device that is.
+    """
+    whole = ops.graph.ops[running]
+    start = ops.starts[op]
+    begun = min(start, whole.start if whole.begun is None else whole.begun)
+    part = ops.graph.add(LocalOp(What.COMPUTE, whole.lane, IN_PART, begun, start, whole.ready))
+    for source, lag in released:
+        ops.graph.wait_for(part, [source], lag=lag)
+    return part, 0.0
 
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:
@@ -84,19 +139,21 @@ def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> d
     allowed = {source: ops.ends[source] for source in sources}
     launched = ops.launched[op]
     if launched is not None:
-        ready = max(launched + latency, _held_up(ops, op, launched + latency))
+        due = launched if ops.launch[op] in ops.held else launched + latency
+        ready = max(due, _returned(ops, op, due))
         allowed[_LAUNCH] = min(ready, max(ops.starts[op], launched))
     return allowed
 
 
-def _held_up(ops: DeviceOps, op: int, due: float) -> float:
-    """When a launch that took unusually long returned, if its kernel had not started by then (s).
+def _returned(ops: DeviceOps, op: int, due: float) -> float:
+    """When a call that took unusually long returned, if its op had not started by then (s).
 
-    The call was held up (a module loaded, the thread preempted) before it reached the device.
+    The call was held up before it reached the device: one that copies prepared the memory. Nodes
+    of a graph but the first wait for the first, whenever the call returns.
     """
     returned = ops.returned[op]
     long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
-    return returned if long else due
+    return returned if long and ops.is_first(op) else due
 
 
 def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> Gap:
@@ -124,58 +181,110 @@ def _last(allowed: dict[int, float]) -> int | None:
 
 
 def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> str:
-    ready = ops.graph.ops[op].ready
     if last is None:
-        return "step before" if ready is not None else "unexplained"
-    if ready is not None and ready > allowed[last]:
-        return "step before"
+        return "unexplained"
     if ops.starts[op] - allowed[last] > EXPLAINED:
         return "unexplained"
     if last == _LAUNCH:
         return "launch"
     if last in ops.before:
         return "step before"
+    if last == _BESIDE:
+        return "stream"
     return "stream" if ops.stream[last] == ops.stream[op] else "wait"
 
 
-def _last_to_end(
-    ops: DeviceOps, op: int, ends: tuple[list[float], list[tuple[float, int]]], allowed: float
-) -> int | None:
-    """Find the op on another stream that ended last between ``allowed`` and the start of ``op``.
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Ops in order of their ends (s)."""
 
-    It explains the start if it ended just before. Even if not, a device that was still busy is
-    nearer to the cause of the delay than the host that launched long ago.
+    times: list[float]
+    ops: list[int]
+
+    @staticmethod
+    def of(ops: DeviceOps) -> "_Ends":
+        """Sort them."""
+        by_end = sorted(zip(ops.ends, range(len(ops.ends)), strict=True))
+        return _Ends([end for end, _ in by_end], [op for _, op in by_end])
+
+    def last_before(self, ops: DeviceOps, op: int, allowed: float) -> int | None:
+        """Find what ended last on another stream between ``allowed`` and the start of ``op``.
+
+        It explains the start if it ended just before. Even if not, a device that was still busy is
+        nearer to the cause of the delay than the host that launched long ago.
+        """
+        latest = bisect_right(self.times, ops.start(op) + STAMPS) - 1
+        while latest >= 0 and self.times[latest] > allowed:
+            candidate = self.ops[latest]
+            if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
+                return candidate
+            latest -= 1
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What allowed an op to start and when (s), which was ``last``, and what that explains."""
+
+    allowed: dict[int, float]
+    last: int | None
+    reason: str
+
+
+def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) -> _Start:
+    """Find what explains a start, if need be on another stream; count it, or note the gap."""
+    last = _last(allowed)
+    reason = _reason(ops, op, allowed, last)
+    if reason == "unexplained":
+        inferred = ends.last_before(ops, op, max(allowed.values(), default=math.inf))
+        if inferred is not None:
+            allowed[inferred] = ops.ends[inferred]
+            last = _last(allowed)
+            reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
+    if reason == "unexplained":
+        ops.graph.gaps.append(_gap(ops, op, allowed, last))
+    ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
+    return _Start(allowed, last, reason)
+
+
+def _edges(
+    ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float]
+) -> _Edges:
+    """Turn predecessors into edges; the last to allow the start carries the rest as lag.
+
+    ``launches`` are the host op that launches each op, and the typical latency (s).
     """
-    times, by_end = ends
-    latest = bisect_right(times, ops.start(op)) - 1
-    while latest >= 0 and times[latest] > allowed:
-        candidate = by_end[latest][1]
-        if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
-            return candidate
-        latest -= 1
-    return None
-
-
-def _connect(
-    ops: DeviceOps,
-    op: int,
-    released: tuple[dict[int, float], int | None],
-    lane_op: dict[int, int],
-    latency: float,
-) -> None:
-    """Turn predecessors into edges; the last to allow the start carries the rest as lag."""
-    start = ops.starts[op]
-    allowed, last = released
-    ready = ops.graph.ops[op].ready
-    if last is not None and ready is not None and ready > allowed[last]:
-        ops.graph.ops[op].ready, last = start, _NOTHING
-    for source in sorted(allowed):
+    lane_op, latency = launches
+    start, last, local = ops.starts[op], begin.last, ops.graph.ops[op]
+    edges = []
+    for source, time in sorted(begin.allowed.items()):
         if source == _LAUNCH:
-            delay = max(0.0, start - (ops.launched[op] or 0.0))
-            lag = delay if source == last else min(latency, delay)
-            ops.graph.wait_for(op, [lane_op[op]], lag=lag)
-        else:
+            launched = ops.launched[op] or 0.0
+            delay = max(0.0, start - launched)
+            lag = min(latency, delay)
+            if source == last and begin.reason == "unexplained":
+                lag = max(0.0, time - launched)
+                edges.append(_unexplained(ops, op, lane_op[op], lag))
+            elif source == last:
+                lag = delay
+            edges.append((lane_op[op], lag))
+        elif source != _BESIDE:
             lag = max(0.0, start - ops.end(source)) if source == last else 0.0
-            ops.graph.wait_for(op, [source], lag=lag)
+            edges.append((source, lag))
+            if ops.ends[source] > max(start, local.begun or start):
+                local.begun = min(ops.ends[source], ops.ends[op])
     if last is None:
-        ops.graph.ops[op].ready = start
+        local.ready = start
+    return edges
+
+
+def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int, float]:
+    """Put what a launch does not explain of a delay behind an op of no length: a gap.
+
+    That op stands where the kernel was due, ``lag`` after its launch (s).
+    """
+    due = (ops.launched[op] or 0.0) + lag
+    lane = ops.graph.ops[op].lane
+    stands = ops.graph.add(LocalOp(What.COPY, lane, UNEXPLAINED, due, due))
+    ops.graph.wait_for(stands, [launch], lag=lag)
+    return stands, max(0.0, ops.starts[op] - due)

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from traces.core.loaded import EXPLAINED
@@ -20,14 +21,55 @@ from traces.xla.device_graph import Operands
 from traces.xla.events import NO_STEP, XlaDevice, XlaOp, XlaRecording
 from traces.xla.hlo import HloModule
 from traces.xla.host_events import HOST, XlaHostEvents, host_events
-from traces.xla.planes import Plane, PlaneEvent, Programs, event_kind, leaves
+from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Programs, event_kind, leaves
 from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
 
 GPU = re.compile(r"/device:GPU:(\d+)$")
+_WHOSE = re.compile(r"(.*?)\s*(/(?:device|host):.*)", re.DOTALL)
+"""A plane's name with whose it is before it: ``worker-3 /device:GPU:0``, as tools write that put
+the profiles of several hosts into one, or ``/job:worker/replica:0/task:3/device:GPU:0``."""
 
 
-def recording(
+def recordings_of(
+    file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
+) -> list[XlaRecording]:
+    """Make a recording of each host whose planes are in a file, as if it had a file of its own.
+
+    Planes of several hosts are told apart by what stands before their names; and as no host has
+    two devices of one name, the second plane of a name is another's.
+    """
+    every = [_recording(file, own, modules, epoch) for own in _by_host(planes)]
+    with_devices = [each for each in every if each.devices]
+    if len(with_devices) > 1:
+        with_devices[0].notes.append(
+            f"{file.name}: planes of {len(with_devices)} hosts in one file"
+        )
+    return with_devices or every[:1]
+
+
+def _by_host(planes: Sequence[Plane]) -> list[list[Plane]]:
+    """Planes of each host; those of threads that are nobody's in particular are everybody's."""
+    devices: dict[tuple[str, int], list[Plane]] = {}
+    others: dict[str, list[Plane]] = {}
+    often: Counter[tuple[str, str]] = Counter()
+    for plane in planes:
+        named = _WHOSE.fullmatch(plane.name)
+        whose, name = (named[1], named[2]) if named else ("", plane.name)
+        own = replace(plane, name=name)
+        if TPU.match(name) or GPU.match(name):
+            devices.setdefault((whose, often[whose, name]), []).append(own)
+            often[whose, name] += 1
+        else:
+            others.setdefault(whose, []).append(own)
+    if not devices:
+        return list(others.values()) or [[]]
+    used = {whose for whose, _ in devices}
+    shared = [plane for whose, own in others.items() if whose not in used for plane in own]
+    return [[*own, *others.get(whose, shared)] for (whose, _), own in devices.items()]
+
+
+def _recording(
     file: Path, planes: Sequence[Plane], modules: Mapping[str, HloModule], epoch: int
 ) -> XlaRecording:
     """Make devices of planes; CPU devices count only where there is no accelerator."""
@@ -47,6 +89,10 @@ def recording(
                 unused[f"events of {plane.name}"] += events
     result = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
     result.one_clock = not chips
+    used = {device.name for device in devices}
+    idle = [plane.name for plane in planes if GPU.match(plane.name) and plane.name not in used]
+    if idle and devices:
+        result.notes.append(f"{file.name}: {', '.join(idle)} ran nothing, and are no ranks")
     _renumber(result, global_numbers(planes))
     return result
 
@@ -94,7 +140,9 @@ def _accelerator(planes: Sequence[Plane]) -> str:
     return next((str(name) for name in named if name), "")
 
 
-_STREAM = re.compile(r"Stream #")
+_STREAM = re.compile(r"Stream\b")
+_DERIVED = ("XLA Ops", "TensorFlow Ops", "Framework Ops")
+"""Lines that say once more what the streams do; all there is where a tool left the streams out."""
 
 
 def gpu_devices(
@@ -107,17 +155,26 @@ def gpu_devices(
         if gpu is None:
             continue
         device = XlaDevice(int(gpu[1]), plane.name, [])
+        lines = _gpu_lines(plane)
         for line in plane.lines:
-            if _STREAM.match(line.name) is None:
+            if not any(line is used for used in lines):
                 unused[f"{line.name} of GPUs"] += len(line.events)
                 continue
             lane = line.name.split("(")[0]
-            device.ops += [_gpu_op(event, lane, host, programs) for event in line.events]
+            events = leaves(line.events) if line.name in _DERIVED else line.events
+            device.ops += [_gpu_op(event, lane, host, programs) for event in events]
         device.ops.sort(key=lambda op: (op.start, op.end))
         _number_gpu_runs(device, host)
         if device.ops:
             devices.append(device)
     return devices
+
+
+def _gpu_lines(plane: Plane) -> list[PlaneLine]:
+    """Lines of a GPU that are read: its streams, else the first of those made of them."""
+    streams = [line for line in plane.lines if _STREAM.match(line.name) and line.events]
+    derived = (line for name in _DERIVED for line in plane.lines if line.name == name)
+    return streams or [line for line in derived if line.events][:1]
 
 
 _COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|allgather|collective", re.IGNORECASE)

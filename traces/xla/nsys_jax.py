@@ -65,8 +65,10 @@ def _read(file: Path, known: dict[bytes, HloModule]) -> XlaRecording:
         needed = sorted({key[1] for nvtx_range in ranges if (key := _program(nvtx_range.name))})
         programs = {n: bundle.module(members[n], known) for n in needed if n in members}
     unused: Counter[str] = Counter()
-    devices = _devices(ranges, programs, unused)
+    notes: list[str] = []
+    devices = _of_devices(file, _devices(ranges, programs, unused), len(numbers), notes)
     recording = XlaRecording(file, devices, 0, accelerator, one_clock=True, unused=dict(unused))
+    recording.notes += notes
     if len(numbers) == len(devices):
         for device, number in zip(devices, numbers, strict=True):
             device.rank = number
@@ -305,6 +307,51 @@ def _devices(
         device.rank = rank
         device.ops.sort(key=lambda op: (op.start, op.end))
     return in_order
+
+
+def _of_devices(
+    file: Path, threads: list[XlaDevice], told: int, notes: list[str]
+) -> list[XlaDevice]:
+    """Return the devices of a process of which the bundle tells ``told`` (0: none).
+
+    JAX launches a program of several devices from a thread of each, and one that runs on a single
+    device from the thread that calls it: the main thread stands beside those of the devices then.
+    Of one device all threads are. Of several, the threads are those of the program that takes most
+    of the time; where another thread's programs ran, nothing tells.
+    """
+    if not told or len(threads) <= told:
+        return threads
+    if told == 1:
+        return [_together(threads)]
+    time: Counter[str] = Counter()
+    for thread in threads:
+        for op in thread.ops:
+            time[op.program] += round((op.end - op.start) * 1e9)
+    main = max(time, key=lambda program: (time[program], program))
+    devices = [thread for thread in threads if any(op.program == main for op in thread.ops)]
+    if len(devices) != told:
+        raise TraceError(
+            f"{file}: {len(devices)} of {len(threads)} threads launch {main!r}, which takes most "
+            f"of the time, and the process has {told} devices: which is whose, it does not tell"
+        )
+    for rank, device in enumerate(devices):
+        device.rank = rank
+    others = [thread for thread in threads if thread not in devices]
+    count = sum(len(thread.ops) for thread in others)
+    names = ", ".join(thread.name for thread in others)
+    notes.append(
+        f"{file.name}: {count} ops that {names} launched are left out: it does not launch {main}, "
+        "as the devices' threads do, and on which device they ran, nothing tells"
+    )
+    return devices
+
+
+def _together(threads: list[XlaDevice]) -> XlaDevice:
+    """Put what several threads launched on the one device they have."""
+    ops = [op for thread in threads for op in thread.ops]
+    begun = {run: time for thread in threads for run, time in thread.begun.items()}
+    ops.sort(key=lambda op: (op.start, op.end))
+    return XlaDevice(0, ", ".join(thread.name for thread in threads), ops, begun=begun)
 
 
 def _run_of(thunk: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:

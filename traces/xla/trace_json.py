@@ -15,7 +15,7 @@ import msgspec
 from simulator.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xla_json
-from traces.xla.devices import number_ranks, recording
+from traces.xla.devices import number_ranks, recordings_of
 from traces.xla.events import XlaRecording
 from traces.xla.link import link_recordings
 from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, profile_files, unpacked
@@ -50,12 +50,12 @@ def load_trace_json(path: Path, step: str) -> Loaded:
         If a file is damaged, is no profile, or has no such step.
     """
     files, skipped = profile_files(path, ".trace.json", is_xla_json)
-    recordings = [_read(file) for file in files]
+    recordings = [recording for file in files for recording in _read(file)]
     number_ranks(recordings)
     return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path) -> XlaRecording:
+def _read(file: Path) -> list[XlaRecording]:
     data = unpacked(file)
     try:
         document = msgspec.json.decode(data, type=_TraceJson)
@@ -66,13 +66,14 @@ def _read(file: Path) -> XlaRecording:
             f"{file}: a table of HLO statistics, not a trace: it sums each op over all its runs, "
             "so that neither order nor overlap is known; give the .xplane.pb it was made of"
         )
-    result = recording(file, _planes(document.rows or [], file), {}, 0)
-    if any(op.kind and op.hlo is None for device in result.devices for op in device.ops):
-        result.notes.append(
+    results = recordings_of(file, _planes(document.rows or [], file), {}, 0)
+    devices = [device for result in results for device in result.devices]
+    if any(op.kind and op.hlo is None for device in devices for op in device.ops):
+        results[0].notes.append(
             f"{file.name}: the JSON does not tell what collectives move; the .xplane.pb that JAX "
             "writes beside it does"
         )
-    return result
+    return results
 
 
 def _planes(rows: Sequence[_JsonEvent], file: Path) -> list[Plane]:

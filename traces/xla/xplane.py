@@ -13,7 +13,7 @@ from simulator.errors import TraceError
 from traces.core.files import message_class
 from traces.core.loaded import Loaded
 from traces.core.sniff import is_xplane
-from traces.xla.devices import number_ranks, recording
+from traces.xla.devices import number_ranks, recordings_of
 from traces.xla.events import XlaRecording
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
@@ -81,12 +81,12 @@ def load_xplane(path: Path, step: str) -> Loaded:
         If a file is damaged, or has no such step.
     """
     files, skipped = profile_files(path, ".xplane.pb", is_xplane)
-    recordings = [_read(file) for file in files]
+    recordings = [recording for file in files for recording in _read(file)]
     number_ranks(recordings)
     return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path) -> XlaRecording:
+def _read(file: Path) -> list[XlaRecording]:
     data = unpacked(file)
     try:
         space = message_class(_MESSAGES, "XSpace").FromString(data)
@@ -101,7 +101,7 @@ def _read(file: Path) -> XlaRecording:
         started = plane.stats.get("profile_start_time")
         epoch = int(started) if isinstance(started, int) else epoch
         planes.append(plane)
-    return recording(file, planes, modules, epoch)
+    return recordings_of(file, planes, modules, epoch)
 
 
 class _PlaneReader:

@@ -1,6 +1,7 @@
 """Tables of networks: clusters, collectives, topologies, and how far off they are."""
 
 from itertools import groupby
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from experiments.output.tables.parts import (
     say_nodes,
     say_size,
     say_time,
+    unit_of,
 )
 from simulator.quantities import format_quantity
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from experiments.questions.collective import CollectiveReport
     from experiments.questions.topology import TopologyReport
     from experiments.questions.validate import StepError, ValidationReport
+    from experiments.validation.predicted_points import PointError
 
 
 def print_clusters(console: Console, report: "ClustersReport") -> None:
@@ -122,7 +125,10 @@ def _say(row: "Parameter", number: float | None) -> str:
 
 
 def print_validation(console: Console, report: "ValidationReport") -> None:
-    """Print the error of every step, trace by trace, and the medians."""
+    """Print the error of every step, trace by trace, or of every point, and the medians."""
+    if report.points:
+        _print_points(console, report)
+        return
     nodes = say_nodes(report.settings.nodes)
     for (trace, cluster), steps in groupby(report.steps, lambda one: (one.trace, one.cluster)):
         print_title(console, f"{trace} on {cluster}{nodes}")
@@ -141,7 +147,9 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
         console,
         "error: simulated against measured, with the cluster's figures; with its transfers: at "
         "what the step's own collectives took; calibrated on others: on the trace's other steps; "
-        "calls off by: median distance of their starts or ends, whichever is more",
+        "calls off by: median distance of their starts or ends, whichever is more; transfers off "
+        "by: what calls take from the last arrival on, in the median; pinned: of the critical path "
+        "reacts to no resource",
     )
 
 
@@ -157,6 +165,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
             ">with its\ntransfers",
             ">calibrated\non others",
             ">calls\noff by",
+            ">transfers\noff by",
+            ">pinned",
             ">matched",
             ">starts\nexplained",
         )
@@ -169,6 +179,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
                 _time(step.simulated_s),
                 *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
                 _time(_worse(step)),
+                _error(step.communication_error_pct),
+                "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
                 f"{step.collectives_matched:,}/{step.collectives:,}",
                 percent(100 * step.starts_explained),
             )
@@ -177,6 +189,125 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
         if step.note:
             which = "" if step.step == EVERY else f"step {step.step} "
             print_text(console, f"{which}cannot be replayed: {step.note}")
+
+
+def _print_points(console: Console, report: "ValidationReport") -> None:
+    """Print predictions against what was measured, recording by recording, and the medians."""
+    with_calibration = any(point.calibrated_s is not None for point in report.points)
+    with_network = any(point.network_only_s is not None for point in report.points)
+    nodes = say_nodes(report.settings.nodes)
+    for (trace, cluster), same in groupby(report.points, lambda one: (one.trace, one.cluster)):
+        points = list(same)
+        step = next((f", step {point.step}" for point in points if point.step), "")
+        print_title(console, f"Predicted from {trace} on {cluster}{nodes}{step}")
+        columns = ["what if", ">measured", ">predicted", ">error"]
+        columns += [">utility\nmeasured", ">\npredicted", ">points\napart"]
+        columns += [">error\ncalibrated"] if with_calibration else []
+        columns += [">error\nnetwork only"] if with_network else []
+        rows = TableRows(columns)
+        for point in points:
+            if point.predicted_s is not None or point.network_only_s is not None:
+                told = _point_cells(point)
+                rows.add(*(told[name] for name in columns))
+        if rows.cells:
+            print_rows(console, rows)
+        _print_point_notes(console, points)
+        console.print()
+    _print_point_medians(console, report)
+
+
+def _point_cells(point: "PointError") -> dict[str, str]:
+    """Say a point, by the name of the column."""
+    measured = _time(point.measured_s)
+    if point.measured_mad_s is not None and point.measured_s is not None:
+        factor, unit = unit_of(point.measured_s)
+        middle = f"{factor * point.measured_s:.4g}"
+        digits = len(middle.partition(".")[2])
+        measured = f"{middle} ± {factor * point.measured_mad_s:.{digits}f} {unit}"
+    return {
+        "what if": point.what_if or "as recorded",
+        ">measured": measured,
+        ">predicted": _time(point.predicted_s),
+        ">error": _error(point.error_pct),
+        ">utility\nmeasured": _share(point.utility_measured_pct),
+        ">\npredicted": _share(point.utility_predicted_pct),
+        ">points\napart": "" if point.points_apart is None else f"{point.points_apart:+.1f}",
+        ">error\ncalibrated": _error(point.calibrated_error_pct),
+        ">error\nnetwork only": _error(point.network_only_error_pct),
+    }
+
+
+def _print_point_notes(console: Console, points: "Sequence[PointError]") -> None:
+    """Print what could not be answered and why, each reason once."""
+    for note, same in groupby(points, lambda point: point.note):
+        if note:
+            names = [point.what_if or "as recorded" for point in same]
+            where = "" if len(names) == len(points) else f"{', '.join(names)}: "
+            print_text(console, f"{where}{note}")
+
+
+def _print_recordings(console: Console, report: "ValidationReport") -> None:
+    """Print a row per recording: its median and worst error, and the utility of doubling."""
+    rows = TableRows(
+        (
+            "recording",
+            ">points",
+            ">median\nerror",
+            ">worst",
+            ">median\ncalibrated",
+            ">worst",
+            ">doubling\nmeasured",
+            ">\npredicted",
+        )
+    )
+    for trace, same in groupby(report.points, lambda one: one.trace):
+        points = list(same)
+        plain = _median_and_worst([point.error_pct for point in points])
+        calibrated = _median_and_worst([point.calibrated_error_pct for point in points])
+        doubled = next((point for point in points if point.factor == 2), None)
+        utilities = ("", "")
+        if doubled is not None:
+            both = doubled.utility_measured_pct, doubled.utility_predicted_pct
+            utilities = _share(both[0]), _share(both[1])
+        rows.add(trace.rpartition("/")[2], f"{len(points)}", *plain, *calibrated, *utilities)
+    if len(rows.cells) > 1:
+        print_rows(console, rows)
+        console.print()
+
+
+def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
+    """Say the median without sign and the worst with it, "" where there is none."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "", ""
+    return percent(median(map(abs, known))), percent(max(known, key=abs), signed=True)
+
+
+def _print_point_medians(console: Console, report: "ValidationReport") -> None:
+    _print_recordings(console, report)
+    medians = {
+        "error": report.median("error_pct"),
+        "calibrated": report.median("calibrated_error_pct"),
+        "network only": report.median("network_only_error_pct"),
+    }
+    told = [f"{name} {percent(value)}" for name, value in medians.items() if value is not None]
+    apart = report.median("points_apart")
+    told += [] if apart is None else [f"utilities {apart:.1f} points apart"]
+    if told:
+        count = len([one for one in report.points if one.error_pct is not None])
+        print_text(console, f"medians without sign, {count} points: {', '.join(told)}")
+    foot = (
+        "nothing is fitted to what is predicted; ±: median absolute deviation of measured steps; "
+        "utility: step time saved against the recording's network, measured against measured and "
+        "predicted against predicted; calibrated: the network as the recording's calls show it"
+    )
+    if medians["network only"] is not None:
+        foot += "; network only: the second recording's own step, its calls as the first shows them"
+    print_foot(console, foot)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} %"
 
 
 def _worse(step: "StepError") -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 
 from experiments.baseline import Baseline, Settings
+from experiments.confidence import CommunicationError, Doubts, shares_said
 from experiments.output.tables.layout import (
     FACT_NAME,
     Bar,
@@ -16,7 +17,7 @@ from experiments.output.tables.layout import (
     print_title,
 )
 from simulator.quantities import format_quantity
-from traces.core.loaded import Coverage
+from traces.core.loaded import Coverage, Loaded
 
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
@@ -30,19 +31,57 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     facts = {
-        "simulated with": f"{_engine(base)}, {costs}, step {loaded.coverage.step}",
+        "simulated with": f"{_engine(base)}, {costs}, {say_step(loaded)}",
         "settings": "\n".join(_settings(settings)),
         "slow-down": say_slow_down(base),
         "folded": say_folded(base),
-        "measured step": say_time(loaded.measured_step),
+        _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
+        "transfers": in_lines(console, list(_transfers(base.communication_error))),
         "what if": "\n".join(_say_what_ifs(base)),
+        "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
+        "pinned": _pinned(base.doubts),
         "coverage": in_lines(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
+        "warning": "\n".join(base.warnings),
     }
     print_facts(console, facts)
     console.print()
+
+
+def say_step(loaded: Loaded) -> str:
+    """Say which step it is, and which steps it stands for."""
+    steps = loaded.coverage.typical_of
+    told = f"step {loaded.coverage.step}"
+    return f"{told}, as long as {len(steps)} steps are" if steps else told
+
+
+def _measured(loaded: Loaded) -> str:
+    return "median step" if loaded.coverage.typical_of else "measured step"
+
+
+def _transfers(found: CommunicationError) -> Iterator[str]:
+    """Say how far modelled transfers are off the measured ones, in parts."""
+    if found["median_pct"] is None or found["median_absolute_pct"] is None:
+        if found["calls"] + found["not_compared"]:
+            yield found["note"]
+        return
+    size = f"without sign {found['median_absolute_pct']:.1f} %"
+    calls = f"{found['calls']:,} call{'s' * (found['calls'] != 1)}"
+    yield f"error {found['median_pct']:+.1f} % in the median of {calls}, {size}"
+    if len(found["kinds"]) > 1:
+        for one in found["kinds"]:
+            yield f"{one.kind} {one.median_pct:+.1f} % ({one.calls:,})"
+    if found["not_compared"]:
+        yield f"{found['not_compared']:,} cannot be compared"
+
+
+def _pinned(doubts: Doubts) -> str:
+    """Say what of the critical path reacts to no resource, and why."""
+    causes = ", ".join(shares_said(doubts.pinned))
+    said = f"{doubts.pinned_pct:.1f} % of the critical path"
+    return f"{said}: {causes}" if causes else said
 
 
 def say_where(base: Baseline) -> str:

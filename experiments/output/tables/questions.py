@@ -22,7 +22,8 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
-    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most"))
+    doubts = ("",) if any(row.warning for row in report.utilities) else ()
+    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most", *doubts))
     unused = TableRows(("not used", ">now", f">{better}", "|why"))
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
@@ -30,30 +31,28 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
             unused.add(*cells, row.note)
         else:
             most = "" if row.bound_pct is None else percent(row.bound_pct)
-            bar = Bar(row.utility_pct, row.note)
-            rows.add(*cells, say_time(row.step_s), _sure(row), most, bar=bar)
+            bar, doubt = Bar(row.utility_pct, row.note), [marks(row.warning)] if doubts else []
+            rows.add(*cells, say_time(row.step_s), _sure(row), most, *doubt, bar=bar)
     print_rows(console, rows, unused)
+    for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
+        print_text(console, warning)
     print_foot(console, _utility_foot(report))
+
+
+def marks(warning: str) -> str:
+    """Return the words that a warning puts into a row: what it says stands below, once."""
+    return ", ".join(one.partition(":")[0] for one in warning.split("; ") if one)
 
 
 def _utility_foot(report: "UtilityReport") -> str:
     """Say what the columns mean."""
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
-    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}; at most: "
-    foot += "certified without contention"
-    beyond = [row.resource for row in report.utilities if _is_beyond(row)]
-    if beyond:
-        foot += f" (there is some, and less of it with more {', '.join(beyond)})"
+    foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
+    assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
+    foot += "".join(f"; at most: if {what}" for what in assumed)
     if any(row.interval_pct is not None for row in report.utilities):
         foot += "; ± 95 % of what steps and calls of the trace scatter by"
     return foot
-
-
-def _is_beyond(row: "Utility") -> bool:
-    """Whether a utility is printed above its bound: what goes of contention is no part of that."""
-    if row.utility_pct is None or row.bound_pct is None:
-        return False
-    return row.utility_pct > row.bound_pct and percent(row.utility_pct) != percent(row.bound_pct)
 
 
 def _sure(row: "Utility") -> str:
@@ -68,8 +67,8 @@ def _sure(row: "Utility") -> str:
 def print_sweep(console: Console, report: "SweepReport") -> None:
     """Print the points of a sweep."""
     print_head(console, f"Sweep of {report.resource}", report.base)
-    if report.note:
-        print_text(console, report.note)
+    if said := report.note or report.warning:
+        print_text(console, said)
         console.print()
     rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
@@ -119,8 +118,7 @@ def curve_lines(report: "CurveReport") -> Iterator[str]:
     else:
         what = f"{report.break_even:.3g} times ({report.break_even_value})"
         yield f"doubling buys less than {share} of the step beyond {what}"
-    if report.note:
-        yield report.note
+    yield from filter(None, (report.note, report.warning))
 
 
 def print_compare(console: Console, report: "CompareReport") -> None:
@@ -132,6 +130,8 @@ def print_compare(console: Console, report: "CompareReport") -> None:
         gain = percent(point.utility_pct)
         rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
     print_rows(console, rows)
+    for warning in dict.fromkeys(point.warning for point in report.points if point.warning):
+        print_text(console, warning)
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "
@@ -146,7 +146,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         gain = percent(point.gain_pct)
-        rows.add(point.change, say_time(point.step_s), gain, exposed, point.note)
+        note = "; ".join(filter(None, (point.note, point.warning)))
+        rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (
         "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
@@ -154,3 +155,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     print_foot(console, foot)
+    assumed = dict.fromkeys(
+        line for point in report.points for line in point.assumptions.splitlines()
+    )
+    if assumed:
+        print_foot(console, f"assumed: {'; '.join(assumed)}")

@@ -28,7 +28,7 @@ from experiments.output.tables.saved import print_saved
 from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from experiments.questions.explain import ExplainReport
     from experiments.questions.generate import GenerationReport
@@ -182,8 +182,7 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
         console.print()
     rows = TableRows(("metric", "|of", ">measured", ">simulated"), keys=2)
     for metric in report.metrics:
-        known = (metric.measured, metric.simulated) != (None, None)
-        if metric.metric == "dominant_kernel" or not known:
+        if metric.metric == "dominant_kernel" or metric.unknown:
             continue
         values = _said(metric, metric.measured), _said(metric, metric.simulated)
         rows.add(metric.metric.replace("_", " "), metric.of, *values)
@@ -194,10 +193,24 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
     names = [metric for metric in report.metrics if metric.metric == "dominant_kernel"]
     facts = {
         "dominant": "".join(str(name.measured or name.simulated or "") for name in names),
+        "not recorded": "\n".join(_not_recorded(report.metrics)),
         "card": "\n".join(report.findings),
         "notes": "\n".join(report.notes),
     }
     print_facts(console, facts)
+
+
+_RATIOS = {"1": "{:.2%}", "x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
+"""How numbers that are no quantities are written, by their unit."""
+
+
+def _not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
+    """Say what would record the metrics that nothing tells, those alike together."""
+    alike: dict[str, dict[str, None]] = {}
+    for metric in metrics:
+        if metric.unknown and metric.note and not metric.of:
+            alike.setdefault(metric.note, {})[metric.metric.replace("_", " ")] = None
+    return (f"{', '.join(names)}: {note}" for note, names in alike.items())
 
 
 def _said(metric: "Metric", value: "Value") -> str:
@@ -205,8 +218,8 @@ def _said(metric: "Metric", value: "Value") -> str:
         return "-"
     if isinstance(value, str):
         return value
-    if metric.unit == "1":
-        return f"{100 * value:.2f} %"
+    if metric.unit in _RATIOS:
+        return _RATIOS[metric.unit].format(value)
     return format_quantity(value, metric.unit)
 
 

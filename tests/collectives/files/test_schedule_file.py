@@ -11,6 +11,7 @@ from collectives import ALGORITHMS, check
 from collectives.algorithms import ring as rings_of
 from collectives.files.msccl import read_msccl
 from collectives.files.schedule_file import load_schedule, read_json, to_json
+from helpers.places import SHARED
 from simulator.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}
@@ -214,6 +215,57 @@ def test_what_is_passed_on_by_receive_reduce_send_is_not_kept():
         read_msccl(algo("allreduce", gpus, chunks=1))
 
 
+def all_pairs_program(n, *, in_scratch=False):
+    """All-reduce in place as RCCL's: everybody's share of a chunk into scratch, then added there.
+
+    ``in_scratch``: the own chunk is added to what came first, and the sum is copied back.
+    """
+    gpus = []
+    for rank in range(n):
+        peers = [peer for peer in range(n) if peer != rank]
+        came = [(number, 1) for number in range(1, n)]
+        if in_scratch:
+            sums = [step(0, "re", ("i", rank), ("s", 0), after=came[0])]
+            sums += [step(k, "re", ("s", k), ("s", 0), after=came[k]) for k in range(1, n - 1)]
+            sums.append(step(n - 1, "cpy", ("s", 0), ("i", rank)))
+        else:
+            sums = [step(k, "re", ("s", k), ("i", rank), after=came[k]) for k in range(n - 1)]
+        tbs = [block(sums)]
+        for number, peer in enumerate(peers, start=1):
+            rows = [
+                step(0, "s", ("i", peer)),
+                step(1, "r", ("i", rank), ("s", number - 1)),
+                step(2, "s", ("i", rank), after=(0, len(sums) - 1)),
+                step(3, "r", ("i", peer)),
+            ]
+            tbs.append(block(rows, send=peer, recv=peer, number=number))
+        gpus.append(tbs)
+    return algo("allreduce", gpus, chunks=n, in_place=1)
+
+
+@pytest.mark.parametrize("in_scratch", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_what_is_received_and_added_later_is_a_transfer_that_adds(n, in_scratch):
+    schedule = resolved(all_pairs_program(n, in_scratch=in_scratch))
+    assert [one.reduce for one in schedule.steps] == [True, False]
+    assert [len(one.source) for one in schedule.steps] == [n * (n - 1)] * 2
+
+
+def test_adding_what_was_received_twice_is_found():
+    text = all_pairs_program(3).replace('srcbuf="s" srcoff="1"', 'srcbuf="s" srcoff="0"', 1)
+    with pytest.raises(ScheduleError, match="gpu 0, tb 0, step 1: adds the contribution of rank 1"):
+        read_msccl(text)
+
+
+def test_rccls_all_pairs_is_proven():
+    path = SHARED / "traces" / "other" / "allreduce-allpairs-8n-ll-32tb.xml"
+    if not path.is_file():
+        pytest.skip("the program is not at hand")
+    schedule = load_schedule(path)
+    assert (schedule.kind, schedule.ranks, schedule.parts) == ("all_reduce", 8, 256)
+    assert [one.reduce for one in schedule.steps] == [True, False]
+
+
 def in_place_all_gather(*, coll="allgather"):
     gpus = [
         [
@@ -287,7 +339,8 @@ def test_a_step_waits_for_what_it_depends_on():
         ('nchunksperloop="3"', 'nchunksperloop="0"', "nchunksperloop 0 cannot be dealt out"),
         ('nchunksperloop="3"', 'nchunksperloop="x"', "nchunksperloop 'x' is not a whole number"),
         ('nchunksperloop="3"', 'nchunksperloop="4"', "o[3] is not chunk 3, whole"),
-        ('type="rrcs"', 'type="re"', "gpu 0, tb 0, step 1: type 're' is not one of s, r, rcs"),
+        ('type="rrcs"', 'type="rx"', "gpu 0, tb 0, step 1: type 'rx' is not one of s, r, rcs"),
+        ('type="rrcs"', 'type="re"', "gpu 0, tb 0, step 1: adds the contribution of rank 0 to"),
         ('srcbuf="i"', 'srcbuf="x"', "gpu 0, tb 0, step 0: buffer 'x' is not one of"),
         ('cnt="1"', 'cnt="-1"', "gpu 0, tb 0, step 0: cnt '-1' is not a whole number from 0 on"),
         ('cnt="1"', 'cnt="99999999"', "cnt 99999999 is more than"),

@@ -241,8 +241,17 @@ def test_questions_that_hold_durations_fixed_are_refused(folder: Path) -> None:
     asked = Settings(nodes=NODES, slow_down="0.3")
     with pytest.raises(WhatIfError, match="without --slow-down"):
         curve(folder, CLUSTER, "scale_out.bandwidth", settings=asked)
-    with pytest.raises(WhatIfError, match="without --slow-down"):
-        most_utility(baseline(folder, CLUSTER, asked).scenario)
+
+
+def test_a_bound_takes_kernels_as_beside_nothing(folder: Path) -> None:
+    asked = Settings(nodes=NODES, slow_down="0.3")
+    report = utility(folder, CLUSTER, settings=asked)
+    most = most_utility(report.base.scenario)
+    rows = [row for row in report.utilities if row.utility_pct is not None]
+    assert rows
+    for row in rows:
+        assert row.bound_pct == most[row.resource]
+        assert row.utility_pct <= most[row.resource] + 1e-9
 
 
 def test_the_command_line_says_what_slope_it_used(folder: Path) -> None:

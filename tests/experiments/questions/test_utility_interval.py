@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.questions.utility_interval import half_widths, spread
+from experiments.questions.utility_interval import _pooled, _Told, half_widths, spread
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, with_noise
+from simulator.builder import WorkloadBuilder
+from simulator.workload import CallRow, What
 from topologies import load_cluster
 from traces.kineto.write import write_kineto
 from traces.load import open_trace
@@ -118,3 +120,55 @@ def test_a_call_of_which_nothing_was_measured_does_not_silence_the_others(tmp_pa
     partly = replace(base.recorded, workload=workload.with_calls(transfer=transfer))
     widths = widths_of(replace(base, recorded=partly, scenario=partly), CHANGES)
     assert widths["scale_out.bandwidth"] > 0
+
+
+def sized(sizes, took, *, apart=1.0, group=(0, 1)):
+    """Calls of sizes (B) that were recorded to take so long (s), one after the other."""
+    builder = WorkloadBuilder(job_ranks=16)
+    for number, (size, seconds) in enumerate(zip(sizes, took, strict=True)):
+        row = CallRow("all_reduce", builder.group(group), number, size, transfer=seconds)
+        call = builder.call(row)
+        for rank in group:
+            start = number * apart
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane="s",
+                name="c",
+                duration=0.0,
+                call=call,
+                ready=start,
+                measured=(start, start + seconds),
+            )
+    return Scenario(builder.build(), CLUSTER, "analytic")
+
+
+def test_what_small_calls_take_longer_says_nothing_of_large_ones():
+    idle = sized([4.0, 2.0**24], [1.0, 1.0])
+    small, large = idle.costs().idle_times(idle.workload)
+    scenario = sized([4.0, 2.0**24] * 4, [20 * small, 1.01 * large] * 4)
+    told = _Told.of(scenario)
+    ratios = _pooled([told])
+    assert sorted(float(values.max()) for values in ratios.values()) == pytest.approx([1.01, 20])
+    noise = told.noise(scenario, ratios, np.random.default_rng(0))
+    assert noise[1::2, 1:].max() == pytest.approx(1.01)
+
+
+def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
+    """Two at a time take twice as long each, whoever of them ends first."""
+    idle = float(sized([2.0**24], [1.0]).costs().idle_times(sized([2.0**24], [1.0]).workload)[0])
+    scenario = sized([2.0**24] * 2, [1.5 * idle, 1.5 * idle], apart=0.5 * idle)
+    told = _Told.of(scenario)
+    ((sort, ratios),) = told.ratios.items()
+    assert ratios == pytest.approx([1.0])
+    noise = told.noise(scenario, {sort: np.array([0.5, 2.0])}, np.random.default_rng(0))
+    assert (noise[0] == noise[1]).all()
+    assert len(set(noise[0, 1:].tolist())) == 2
+
+
+def test_a_sort_with_few_calls_borrows_of_the_sizes_next_to_it_only():
+    sort = ("all_reduce", "dp", 2, 7)
+    told = [_Told(np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]
+    pooled = _pooled(told)
+    assert pooled[sort].mean() == pytest.approx(2.0)
+    assert pooled[*sort[:3], 10].tolist() == [99.0]

@@ -42,7 +42,11 @@ ANSWERS = {
     "inspect": [("{gpu}",), ("{job}",)],
     "metrics": [("{job}", *C), ("{job}",)],
     "calibrate": [("{gpu}", *C, "--nodes", "2")],
-    "validate": [("{gpu}", "{missing}", *C, "--nodes", "2")],
+    "validate": [
+        ("{gpu}", "{missing}", *C, "--nodes", "2"),
+        ("--against", str(ROOT / "traces" / "live" / "pairs.csv")),
+        ("{gpu}", "--predict", "{gpu}", "--predict", "{missing}", *C, "--nodes", "2"),
+    ],
     "convert": [("{job}", "{out}/chakra"), ("{job}", "{out}/job.goal", "--to", "goal", *C)],
     "package": [("{job}", "--directory", "{out}/package", *C)],
     "generate": [("llama-3.1-8b", *C, "--tp", "2", "--sequence", "256")],

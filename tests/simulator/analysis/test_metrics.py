@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, two_tiers, with_software
-from simulator.analysis.metrics import exposed_communication, rank_times
+from simulator.analysis.metrics import (
+    communication_time,
+    experts_share,
+    exposed_communication,
+    load_imbalance_ratio,
+    rank_times,
+    straggler_delay,
+)
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
+from simulator.timeline import measured
 from simulator.workload import CallRow, What
 
 spans = st.tuples(st.integers(0, 20), st.integers(0, 10))
@@ -104,3 +112,77 @@ def test_bytes_of_a_resource_count_every_link_on_the_way():
     timeline = simulate(builder.build(), two_tiers(4), plan)
     assert timeline.resource_bytes() == {"scale_up": 0.0, "scale_out": pytest.approx(2e6)}
     assert np.count_nonzero(timeline.link_bytes) == 2
+
+
+def recorded(*ranks):
+    """A measured step: ops ``(what, name, start, end)`` of each rank; calls are of all ranks."""
+    builder = WorkloadBuilder(job_ranks=len(ranks))
+    group = builder.group(tuple(range(len(ranks))))
+    calls = {}
+    for rank, ops in enumerate(ranks):
+        for number, (what, name, start, end) in enumerate(ops):
+            call = -1
+            if what >= What.COLLECTIVE:
+                row = CallRow("all_to_all", group, number, 8.0, transfer=0.0)
+                call = calls[number] if number in calls else builder.call(row)
+                calls[number] = call
+            length = 0.0 if call >= 0 else end - start
+            builder.op(
+                what,
+                rank=rank,
+                lane=f"stream {number}",
+                name=name,
+                duration=length,
+                call=call,
+                measured=(start, end),
+            )
+    return measured(builder.build())
+
+
+KERNEL, CALL = What.COMPUTE, What.COLLECTIVE
+
+
+def test_load_imbalance_ratio_is_the_busiest_over_the_idlest_rank_with_its_calls():
+    run = recorded(
+        [(CALL, "nccl", 0.0, 2.0), (KERNEL, "gemm", 1.0, 4.0)],
+        [(CALL, "nccl", 0.0, 2.0), (KERNEL, "gemm", 3.0, 3.5)],
+    )
+    assert load_imbalance_ratio(run) == pytest.approx(4.0 / 2.5)
+
+
+def test_the_straggler_delay_is_the_spread_of_last_ends_over_the_time_of_all_calls():
+    run = recorded(
+        [(CALL, "nccl", 1.0, 4.0), (KERNEL, "gemm", 0.0, 9.0)], [(CALL, "nccl", 2.0, 5.0)]
+    )
+    assert straggler_delay(run) == pytest.approx(1.0 / 4.0)
+    assert straggler_delay(recorded([(CALL, "nccl", 1.0, 4.0)])) is None
+
+
+def test_communication_time_counts_waiting_and_each_instant_once():
+    run = recorded(
+        [(CALL, "nccl", 0.0, 4.0), (CALL, "nccl", 3.0, 5.0)],
+        [(CALL, "nccl", 2.0, 4.0), (CALL, "nccl", 4.0, 5.0)],
+    )
+    assert communication_time(run) == pytest.approx((5.0 + 3.0) / 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fused_moe_kernel",
+        "void vllm::moe::topkGatingSoftmax<8>",
+        "deep_ep::intranode::combine<4>",
+        "cutlass::GroupedGemm",
+        "grouped_gemm_bf16",
+        "router_softmax",
+    ],
+)
+def test_kernels_of_experts_are_known_by_their_names(name):
+    run = recorded([(KERNEL, name, 0.0, 1.0), (KERNEL, "gemm", 1.0, 4.0)])
+    assert experts_share(run) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("name", ["ampere_sgemm", "layer_norm", "remover", "nccl:all_to_all"])
+def test_other_kernels_are_of_no_expert(name):
+    assert experts_share(recorded([(KERNEL, name, 0.0, 1.0)])) == 0.0
+    assert experts_share(recorded([(What.HOST, name, 0.0, 1.0)])) is None

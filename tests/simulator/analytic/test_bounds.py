@@ -1,6 +1,7 @@
 """A bound holds whatever changes; a curve is within its gap; overlap says when flow is needed."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -8,16 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.passes import points, scales, timeline
-from helpers.strategies import cases, plan, switch_network, two_tiers
+from helpers.passes import scaled as scaled_parts
+from helpers.strategies import (
+    ENGINES,
+    both_ways,
+    cases,
+    collective,
+    plan,
+    switch_network,
+    two_tiers,
+)
 from simulator.analysis.critical_path import critical_path
-from simulator.analytic.bounds import least_step, longest_ways
+from simulator.analytic.bounds import (
+    busiest_links,
+    least_of_link,
+    least_of_links,
+    least_step,
+    least_times,
+    longest_ways,
+)
 from simulator.analytic.contention import overlap
 from simulator.analytic.contraction import contract
 from simulator.analytic.curve import break_even, trace
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs
-from simulator.topology import SCALE_UP, scaled
+from simulator.schedule import Schedule, Step
+from simulator.topology import SCALE_UP, scaled, topology
 from simulator.workload import CallRow, What
 
 exact = {"rel": 1e-12, "abs": 1e-18}
@@ -66,6 +84,73 @@ def test_a_better_network_saves_something_and_no_more_than_the_bound(case, facto
     least = least_step(longest_ways(graph, base), graph, changed)
     assert least <= after * (1 + 1e-12)
     assert after <= step * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(case=cases())
+def test_no_call_takes_less_than_its_least(engine, case):
+    workload, network = case
+    truth = timeline(workload, network, engine=engine)
+    took = np.nan_to_num(truth.call_end - truth.call_start)
+    least = least_times(workload, Costs(network, plan), engine)
+    assert (took >= least * (1 - 1e-9) - 1e-10).all()
+
+
+def test_a_call_whose_ranks_run_ahead_may_take_less_than_alone():
+    """Of two steps, each slow between other ranks, nobody has to wait for both.
+
+    As loads they last 1 + 1 ms; the ranks, two pairs, each have one slow and one fast step.
+    """
+    slow, fast = 1e-3, 1e-6
+    pairs = [((0, 1), slow), ((2, 3), fast), ((0, 4), fast), ((2, 5), slow)]
+    links = [
+        link
+        for pair, latency in pairs
+        for link in both_ways([pair], bandwidth=np.inf, latency=latency)
+    ]
+    joined = both_ways([(1, 2)], bandwidth=np.inf, latency=0.0)
+    network = topology("uneven", 6, links + joined)
+    at_once = np.array([0, 0]), np.array([1, 1]), False
+    steps = (
+        Step(np.array([0, 2]), np.array([1, 3]), *at_once),
+        Step(np.array([0, 2]), np.array([4, 5]), *at_once),
+    )
+    schedule = Schedule("broadcast", "two pairs", ranks=6, chunks=1, parts=1, steps=steps)
+    idle = collective(schedule, network, 8.0, engine="flow").makespan
+    ahead = collective(schedule, network, 8.0, engine="transfer").makespan
+    assert (idle, ahead) == (pytest.approx(2 * slow), pytest.approx(slow + fast))
+
+
+@pytest.mark.parametrize("engine", ["flow", "transfer"])
+@given(case=cases(), scale=scales)
+def test_no_step_is_shorter_than_its_links_need(engine, case, scale):
+    workload, network = case
+    costs = Costs(network, plan)
+    least = least_times(workload, costs, engine)
+    ones, rows = np.ones(len(least)), np.arange(len(least))
+    factors = {part: np.array([by]) for part, by in scale.items()}
+    changed = Points(least[:, None], rows, ones, factors)
+    bound = least_of_links(contract(workload), changed, busiest_links(workload, costs))
+    step = timeline(scaled_parts(workload, scale), network, engine=engine).makespan
+    assert step >= bound * (1 - 1e-9) - 1e-10
+
+
+jobs = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6
+)
+
+
+@given(jobs=jobs)
+def test_the_bound_of_a_link_is_that_of_the_worst_set_of_calls(jobs):
+    """Carlier's theorem 1: least start, all the work, least tail, of any set of them."""
+    head, busy, tail = (np.array(column, dtype=float) for column in zip(*jobs, strict=True))
+    sets = (
+        list(chosen)
+        for size in range(1, len(jobs) + 1)
+        for chosen in combinations(range(len(jobs)), size)
+    )
+    worst = max(head[one].min() + busy[one].sum() + tail[one].min() for one in sets)
+    assert least_of_link(head, busy, tail) == pytest.approx(worst)
 
 
 def convex(x):

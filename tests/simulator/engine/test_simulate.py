@@ -81,6 +81,7 @@ def test_ops_last_as_long_as_they_did_and_calls_end_for_everybody(engine, case):
         if len(workload.calls)
         else timeline.start
     )
+    begin = np.where(workload.unawaited, np.maximum(begin, timeline.start), begin)
     assert (timeline.end == begin + workload.duration).all()
 
 
@@ -90,7 +91,7 @@ def test_ops_last_as_long_as_they_did_and_calls_end_for_everybody(engine, case):
 def test_a_call_starts_at_its_last_arrival_and_later_for_absent_members(engine, case):
     workload, timeline = case[0], run(case, engine)
     for call in range(len(workload.calls)):
-        ops = np.flatnonzero(workload.call == call)
+        ops = np.flatnonzero((workload.call == call) & ~workload.unawaited)
         arrivals = timeline.start[ops]
         assert timeline.call_start[call] == arrivals.max() + workload.calls.late[call]
         assert timeline.call_released_by[call] == ops[arrivals == arrivals.max()][0]

@@ -233,3 +233,18 @@ def test_a_job_of_which_some_ranks_are_missing_is_folded_as_it_is():
     kept = fold(workload, Costs(like_nodes(8, 2), with_software)).workload
     folded, _ = check(replace(kept), like_nodes(8, 2))
     assert folded.whole.ranks == (0, 1)
+
+
+def test_nodes_that_send_to_each_other_eagerly_are_kept_in_pairs():
+    """Of every other node each rank computes, then sends; the receiver has come before."""
+    builder = WorkloadBuilder(job_ranks=16)
+    for sender in (rank for rank in range(16) if rank // 2 % 2 == 0):
+        pair = (sender, sender + 2)
+        row = CallRow("send_receive", builder.group(pair, "pp"), 0, 1e7, eager=True)
+        call, made = builder.call(row), {"lane": "s", "name": "m"}
+        gemm = builder.op(What.COMPUTE, rank=sender, duration=1e-3 * (1 + sender % 2), **made)
+        builder.edge(gemm, builder.op(What.SEND, rank=sender, duration=0.0, call=call, **made))
+        gemm = builder.op(What.COMPUTE, rank=pair[1], duration=5e-3 * (sender % 2), **made)
+        builder.edge(gemm, builder.op(What.RECEIVE, rank=pair[1], duration=0.0, call=call, **made))
+    folded, _ = check(builder.build(), like_nodes(8, 2))
+    assert len(folded.workload.ranks) == 4

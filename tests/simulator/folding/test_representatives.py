@@ -11,9 +11,9 @@ from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, simulate
 from simulator.errors import WorkloadError
-from simulator.folding.representatives import Copies, why_not_copies
+from simulator.folding.representatives import why_not_copies
 from simulator.topology import SCALE_OUT
-from simulator.workload import CallRow, What
+from simulator.workload import CallRow, Copies, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
 from traces.generate.expand import copies, fewest_replicas

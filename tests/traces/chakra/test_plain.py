@@ -21,7 +21,7 @@ COLUMNS = (
     *("groups", "names", "lanes", "job_ranks", "notes"),
 )
 EDGES = ("offset", "target", "lag")
-CALLS = ("kind", "group", "sequence", "size", "dtype", "transfer", "factor", "late")
+CALLS = ("kind", "group", "sequence", "size", "dtype", "transfer", "factor", "late", "eager")
 
 
 def write(folder, ranks):

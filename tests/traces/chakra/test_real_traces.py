@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from helpers.chakra_traces import whole
@@ -136,3 +137,16 @@ def test_every_file_is_answered_or_refused_in_a_line():
             load_chakra(path)
         assert str(TRACES) in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_a_ring_made_of_messages_in_which_everybody_sends_first_does_not_stand_still():
+    folder = SHARED / "traces" / "other" / "astra_custom_ring8"
+    if not folder.is_dir():
+        pytest.skip("the ring is not at hand")
+    workload = load_chakra(folder).workload
+    assert workload.calls.eager.all()
+    timeline = simulate(workload, switch_network(8), plan)
+    sends = np.flatnonzero(workload.what == What.SEND)
+    first = [timeline.start[sends[workload.rank[sends] == rank]].min() for rank in range(8)]
+    assert first == [first[0]] * 8
+    assert timeline.makespan > max(timeline.end[sends]) - 1e-12

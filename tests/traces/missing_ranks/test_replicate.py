@@ -12,7 +12,7 @@ from experiments.costing.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
-from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
+from simulator.workload import CallRow, Edges, Group, What, Workload
 from topologies import load_cluster
 from traces.missing_ranks.group_patterns import Roles
 from traces.missing_ranks.replicate import models, replicate
@@ -111,7 +111,6 @@ def only(workload: Workload, ranks: Iterable[int]) -> Workload:
     used = np.unique(workload.calls.group[kept])
     edges, calls = workload.edges, workload.calls
     mine = (number[edges.source] >= 0) & (number[edges.target] >= 0)
-    columns = ("kind", "sequence", "size", "transfer", "factor", "late")
     names = ("what", "rank", "lane", "name", "duration", "ready", "measured_start", "measured_end")
     return replace(
         workload,
@@ -120,10 +119,8 @@ def only(workload: Workload, ranks: Iterable[int]) -> Workload:
         edges=Edges.of(
             len(ops), number[edges.source[mine]], number[edges.target[mine]], edges.lag[mine]
         ),
-        calls=Calls(
-            group=np.searchsorted(used, calls.group[kept]).astype(np.int32),
-            dtype=tuple(calls.dtype[call] for call in kept),
-            **{name: getattr(calls, name)[kept] for name in columns},
+        calls=replace(
+            calls.taken(kept), group=np.searchsorted(used, calls.group[kept]).astype(np.int32)
         ),
         groups=tuple(workload.groups[group] for group in used),
     )

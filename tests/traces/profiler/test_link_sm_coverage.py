@@ -22,7 +22,7 @@ def coverage_of(folder, *told):
             kernel["args"]["blocks per SM"] = blocks
     path = folder / "rank0.json"
     path.write_text(json.dumps(trace))
-    return load(path).sm_coverage
+    return load(path).counters.sm_coverage
 
 
 @pytest.mark.parametrize(

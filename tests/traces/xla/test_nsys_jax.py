@@ -222,3 +222,75 @@ def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
     edges = load.edges
     freed = (load.what[edges.target] == What.HOST) & (load.what[edges.source] != What.HOST)
     assert np.count_nonzero(freed) > 500
+
+
+def one_process(file: Path, threads: dict[int, str], numbers: list[int]) -> Path:
+    """A bundle of one process: each thread launches runs of its programs, 1 ms apart.
+
+    ``threads`` maps a thread to its programs, a letter each; ``numbers`` are the devices' in the
+    job.
+    """
+    table: dict[str, list[Any]] = {column: [] for column in TABLE}
+    own = 0
+    for thread, programs in threads.items():
+        for run, letter in enumerate(programs):
+            base = 1_000_000 * run + 10_000
+            module = float(own := own + 1)
+            title = f"TSL:XlaModule:#hlo_module=jit_{letter},program_id={ord(letter)}#"
+            lasted = 500_000 if letter == "m" else 3_000
+            rows = [(title, base, lasted, base - 5_000, 4_000, module, None)]
+            own += 1
+            thunk = (base, lasted, base - 4_000, 500, float(own), module)
+            rows.append(("TSL:Thunk:#hlo_op=gemm#", *thunk))
+            for name, start, length, called, calling, number_, parent in rows:
+                values = (
+                    name,
+                    start,
+                    length,
+                    float(called),
+                    float(calling),
+                    thread,
+                    number_,
+                    parent,
+                )
+                for column, value in zip(TABLE, values, strict=True):
+                    table[column].append(value)
+    out, devices = io.BytesIO(), io.BytesIO()
+    pq.write_table(pa.table(table), out)
+    named = [f"Xla:#global={number_},local={at}#" for at, number_ in enumerate(numbers)]
+    kinds = {"('TARGET_INFO_GPU', 'name')": ["GPU X"] * len(numbers)}
+    told = {"('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')": named}
+    pq.write_table(pa.table(kinds | told), devices)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("nvtx_gpu_proj_trace/trace.parquet", out.getvalue())
+        archive.writestr("device-metadata.parquet", devices.getvalue())
+    return file
+
+
+def test_the_main_thread_beside_those_of_the_devices_is_no_device(tmp_path: Path) -> None:
+    threads = {100: "cxc", 101: "mmm", 102: "mmm", 103: "mmm", 104: "mmm"}
+    found = load_bundles(one_process(tmp_path / "a.zip", threads, [0, 1, 2, 3]), "median")
+    assert found.coverage.ranks == (0, 1, 2, 3)
+    assert found.coverage.steps == (1, 2, 3)
+    (note,) = [note for note in found.coverage.notes if "left out" in note]
+    assert "3 ops that thread 100 launched" in note
+    assert found.measured_step == pytest.approx(505e-6)
+
+
+def test_devices_that_also_run_small_programs_keep_them(tmp_path: Path) -> None:
+    threads = {100: "c", 101: "mcm", 102: "mcm"}
+    found = load_bundles(one_process(tmp_path / "a.zip", threads, [0, 1]), "all")
+    assert found.coverage.kernels == 6
+
+
+def test_all_threads_are_of_the_one_device_that_there_is(tmp_path: Path) -> None:
+    threads = {100: "cc", 101: "mm"}
+    found = load_bundles(one_process(tmp_path / "a.zip", threads, [7]), "all")
+    assert found.coverage.ranks == (7,)
+    assert found.coverage.kernels == 4
+
+
+def test_threads_that_no_device_is_told_of_are_refused(tmp_path: Path) -> None:
+    threads = dict.fromkeys((101, 102, 103), "mm")
+    with pytest.raises(TraceError, match=r"a.zip: 3 of 3 threads launch 'jit_m'.*has 2 devices"):
+        load_bundles(one_process(tmp_path / "a.zip", threads, [0, 1]), "median")

@@ -362,3 +362,65 @@ def test_kernels_of_gpus_wait_for_their_launch_and_their_stream(tmp_path: Path) 
 )
 def test_a_profile_is_recognised_by_how_it_begins(head: bytes, known: bool) -> None:
     assert is_xplane(head) is known
+
+
+def worker(ordinals, *, whose: str = "", line: str = "Stream #14(Compute)", late: float = 0.0):
+    """Planes of a host's GPUs, each with two kernels, and of its threads that launch them."""
+    host = PlaneBuilder(f"{whose}/host:CPU")
+    planes = []
+    for ordinal in ordinals:
+        plane = PlaneBuilder(f"{whose}/device:GPU:{ordinal}", {"device_type_string": "Nvidia"})
+        for number_of_kernel in range(2):
+            begin, launch = 100.0 * number_of_kernel + late, 10 * ordinal + number_of_kernel + 1
+            plane.event(line, "gemm", (begin + 10, begin + 90), {"correlation_id": launch})
+            host.event("python", "cuLaunch", (begin, begin + 2), {"correlation_id": launch})
+        planes.append(plane)
+    return [*planes, host]
+
+
+@pytest.mark.parametrize(
+    "hosts", [((0, 1, 2, 3),) * 2, ((0, 1, 2), (0, 1, 2), (0, 1)), ((0,),) * 8]
+)
+def test_devices_of_several_hosts_are_ranks_one_host_after_the_other(tmp_path, hosts) -> None:
+    """The same whether each host has a file, or a tool has put their planes into one."""
+    for number_of_host, ordinals in enumerate(hosts):
+        (tmp_path / f"w{number_of_host}.xplane.pb").write_bytes(space(*worker(ordinals)))
+    apart = load_xplane(tmp_path, "all")
+    named, unnamed = [], []
+    for number_of_host, ordinals in enumerate(hosts):
+        named += worker(ordinals, whose=f"worker-{number_of_host} ")
+        unnamed += worker(ordinals)
+    tasks = [
+        plane
+        for number_of_host, ordinals in enumerate(hosts)
+        for plane in worker(ordinals, whose=f"/job:worker/replica:0/task:{number_of_host}")
+    ]
+    for number_of_file, planes in enumerate((named, unnamed, tasks)):
+        found = read(tmp_path, space(*planes), "all", f"one{number_of_file}.xplane.pb")
+        assert found.coverage.ranks == apart.coverage.ranks == tuple(range(8))
+        assert found.coverage.kernels == apart.coverage.kernels == 16
+        assert found.coverage.launches_paired == 16
+        assert found.measured_step == pytest.approx(apart.measured_step)
+
+
+def test_gpus_without_lines_of_streams_are_read_from_those_made_of_them(tmp_path) -> None:
+    planes = [*worker((0, 1, 2))[:3], *worker((3, 4, 5, 6, 7), line="XLA Ops")[:5]]
+    found = read(tmp_path, space(*planes), "all")
+    assert found.coverage.ranks == tuple(range(8))
+    assert found.coverage.kernels == 16
+
+
+def test_a_gpu_that_ran_nothing_is_told(tmp_path) -> None:
+    idle = PlaneBuilder("/device:GPU:1")
+    idle.event("Steps", "1", (0, 100))
+    found = read(tmp_path, space(*worker((0, 2)), idle), "all")
+    assert found.coverage.ranks == (0, 2)
+    assert "a.xplane.pb: /device:GPU:1 ran nothing, and are no ranks" in found.coverage.notes
+
+
+def test_a_line_made_of_the_streams_counts_nothing_twice(tmp_path) -> None:
+    gpu = worker((0,))[0]
+    gpu.event("XLA Ops", "fusion", (10, 90))
+    found = read(tmp_path, space(gpu), "all")
+    assert found.coverage.kernels == 2
+    assert found.coverage.unused["XLA Ops of GPUs"] == 1

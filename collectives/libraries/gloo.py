@@ -1,0 +1,246 @@
+"""gloo: which algorithm carries out a call on the hosts, and what a step of it costs.
+
+From its sources (github.com/pytorch/gloo, 2018 to 2026; gloo/allreduce.cc, allgather.cc,
+broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc) and what PyTorch makes of
+them (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp):
+
+=============== ====================================================================== ============
+kind            algorithm                                                              latencies
+=============== ====================================================================== ============
+all_reduce      ring in the order of the ranks: reduce-scatter, then all-gather        4 (n - 1)
+all_gather      ring                                                                   2 (n - 1)
+reduce_scatter  PyTorch makes an all-reduce of it                                      4 (n - 1)
+reduce          reduce-scatter on the ring, then everybody sends its part to the root  2 n
+broadcast       binomial tree, everybody to all children at once                       1 + levels
+gather, scatter straight to or from the root                                           2
+all_to_all      straight, all at once                                                  2
+barrier         dissemination                                                          2 log2 n
+send_receive    straight                                                               2
+=============== ====================================================================== ============
+
+**A step costs two latencies.** A send moves nothing until the receiver has said that it is ready
+(``NOTIFY_RECV_READY``, ``Pair::send`` and ``handleRemotePendingRecv`` of
+gloo/transport/tcp/pair.cc): one way for that notice, one for the bytes. It says so when it posts
+the receive, which for the next step of a ring it does when it has what came in the step before.
+Only the children of a broadcast's tree have posted theirs long before: there it is two for the
+first level and one for each below.
+
+**Segments hide it.** A ring cuts each rank's block into segments, at least two, of at most 1 MiB
+(``kMaxSegmentSize``), and keeps two under way: the notice for one goes out while the other moves.
+With ``N`` segments on their way one after the other, each ``t`` on the wire, a phase of the ring
+takes ``N t + 2 L + (ceil(N / 2) - 1) max(0, 2 L - t)``.
+
+**All-gather and all-to-all post a send before the receive**, so among ranks that do not arrive
+within a latency of each other the last one's notice waits behind the first that it sends itself:
+one segment of an all-gather, one block of an all-to-all. It is that far ahead of the others all
+the time, and done with sending before they are: between two ranks an all-gather takes 3/2 of the
+time of its bytes, an all-to-all twice. Ranks are taken to arrive like that, as hosts do.
+
+A message also wakes the thread that reads the sockets, and its worker: ``WAKE``.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import select
+from collectives.algorithms import direct, logarithmic, ring
+from collectives.machine import Machine, Ranks
+from simulator.costing.stacked_networks import Networks, Number, Wire, on_networks
+from simulator.schedule import Plan, Schedule, Step
+from simulator.topology import Topology
+from simulator.workload import Call
+
+Floats = NDArray[np.float64]
+
+SEGMENT = 1 << 20
+"""Most bytes of a segment: ``kMaxSegmentSize`` of gloo/allreduce.h."""
+_IN_FLIGHT = 2
+"""Segments under way at all times, and the fewest of a block (same file)."""
+_MANY = 64
+"""Ranks beyond which a segment is less than 1 % of an all-gather."""
+WAKE = 75e-6
+"""What a message takes besides the wire (s).
+
+All-reduces of 4 B between two network namespaces without any delay, recorded with PyTorch 2.13 on a
+virtual machine of two cores, take 0.31 ms at best: four messages. A larger machine is faster;
+calibrating says by how much.
+"""
+_PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 2, "reduce": 1}
+"""How often a ring goes round, of the kinds that have one."""
+_TINY = 1e-300
+"""Keeps a division by nothing from being one."""
+
+
+def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
+    """Write out a call as gloo carries it out; arguments as :func:`collectives.select.plan`.
+
+    An algorithm that is forced pays two latencies a step and what it moves.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind or algorithm is not known, the algorithm cannot serve the group, or the group
+        is not on the topology.
+    """
+    if algorithm is not None:
+        forced = select.plan(call, network, machine, algorithm)
+        return replace(forced, latencies=2.0, step_latency=2 * WAKE)
+    positions = _positions(call, network, machine)
+    schedule = _schedule(call, positions, network, machine)
+    wire = machine.on(network).network.wire(schedule, positions, pipelined=False)
+    latencies = float(_latencies(call, schedule, wire))
+    return Plan(
+        schedule,
+        overhead=machine.overhead,
+        step_latency=latencies * WAKE,
+        latencies=latencies,
+    )
+
+
+def times(call: Call, networks: Networks, machine: Machine) -> Floats:
+    """Time of :func:`plan` on each of many networks of one graph while idle, calibrated (s).
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    positions = _positions(call, networks.graph, machine)
+    schedule = _schedule(call, positions, networks.graph, machine)
+    wire = networks.wire(schedule, positions, pipelined=False)
+    latencies = _latencies(call, schedule, wire)
+    software = machine.overhead + wire.steps * latencies * WAKE
+    known = machine.calibration.get(call.kind)
+    if known is not None:
+        there = networks.multiplied(known.latency, known.bandwidth)
+        laid = networks.laid(schedule, positions)
+        wire = on_networks(laid, there, pipelined=False, chosen_on=networks)
+        software = software * known.overhead
+    moving = call.size * wire.per_byte
+    found: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
+    return found
+
+
+def _positions(call: Call, graph: Topology, machine: Machine) -> Ranks:
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    select.check_group(call.kind, positions, graph, machine.domains)
+    return positions
+
+
+def _schedule(call: Call, positions: Ranks, graph: Topology, machine: Machine) -> Schedule:
+    """Return gloo's schedule for the group, in the order of its ranks, built once."""
+    known = machine.on(graph)
+    build = _SCHEDULES[call.kind]
+    n = len(positions)
+    return known.schedules(call.kind, positions, "gloo", lambda: (build(n),))[0]
+
+
+def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:
+    """One-way latencies that the mean step costs."""
+    n, steps = schedule.ranks, max(wire.steps, 1)
+    if call.kind == "broadcast":
+        return (steps + 1) / steps
+    if call.kind not in _PHASES or n == 1:
+        return 2.0 / (steps if call.kind == "all_to_all" else 1)
+    phases = _PHASES[call.kind]
+    passed = (n - 1) * _segments(call, n)
+    segment = call.size / (n * _segments(call, n)) / _rate(schedule, wire)
+    there_and_back = 2 * wire.latency / steps
+    exposed = 1 - segment / np.where(there_and_back > 0, there_and_back, np.inf)
+    waits = np.where(there_and_back > 0, np.maximum(0.0, exposed), 0.0)
+    shakes = phases * (1 + (-(-passed // _IN_FLIGHT) - 1) * waits)
+    return 2 * (shakes + (call.kind == "reduce")) / steps
+
+
+def _rate(schedule: Schedule, wire: Wire) -> Number:
+    """Bandwidth at which blocks move round (B/s): bytes of a step over its time."""
+    steps = sum(step.repeats for step in schedule.steps)
+    return np.where(
+        wire.per_byte > 0, steps / schedule.parts / np.maximum(wire.per_byte, _TINY), np.inf
+    )
+
+
+def _segments(call: Call, n: int) -> int:
+    """Segments of a rank's block."""
+    if call.kind == "all_gather" or np.isnan(call.size):
+        return _IN_FLIGHT
+    least = max(-(-int(call.size) // SEGMENT), _IN_FLIGHT * n)
+    return -(-least // n)
+
+
+def _all_gather(n: int) -> Schedule:
+    """Pass segments round, two of each rank's block; the last rank is one segment ahead.
+
+    A rank's segments are chunks ``2 r`` and ``2 r + 1``. With many ranks one segment is nothing.
+    """
+    if n > _MANY or n == 1:
+        return ring.all_gather(n)
+    rank = np.arange(n, dtype=np.int32)
+    passed = _IN_FLIGHT * (n - 1)
+    steps = []
+    for time in range(passed + 1):
+        number = np.where(rank == n - 1, time, time - 1)
+        sends = rank[(number >= 0) & (number < passed)]
+        block = (sends - number[sends] // _IN_FLIGHT) % n
+        chunk = (_IN_FLIGHT * block + number[sends] % _IN_FLIGHT).astype(np.int32)
+        target = (sends + np.int32(1)) % np.int32(n)
+        steps.append(Step(sends, target, chunk, np.ones_like(sends), reduce=False))
+    chunks = _IN_FLIGHT * n
+    return Schedule("all_gather", "ring", ranks=n, chunks=chunks, parts=chunks, steps=tuple(steps))
+
+
+def _all_to_all(n: int) -> Schedule:
+    """Send everything at once, but for one block of the last rank: that goes first."""
+    if n == 1:
+        return direct.all_to_all(n)
+    (step,) = direct.all_to_all(n).steps
+    ahead = (step.source == n - 1) & (step.target == 0)
+    steps = tuple(
+        Step(step.source[now], step.target[now], step.chunk[now], step.count[now], reduce=False)
+        for now in (ahead, ~ahead)
+    )
+    return Schedule("all_to_all", "direct", ranks=n, chunks=n * n, parts=n, steps=steps)
+
+
+def _reduce_scatter(n: int) -> Schedule:
+    return replace(ring.all_reduce(n), kind="reduce_scatter")
+
+
+def _reduce(n: int) -> Schedule:
+    """Reduce-scatter on the ring, then everybody sends its part to rank 0."""
+    steps = ring.reduce_scatter(n).steps + direct.gather(n).steps
+    return Schedule("reduce", "ring_gather", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def _broadcast(n: int) -> Schedule:
+    """Send along a binomial tree, level by level: each to all of its children at once.
+
+    The parent of a rank is that without its highest bit; its level is how many others it has.
+    """
+    rank = np.arange(1, n, dtype=np.int32)
+    parent = rank - np.array([1 << (int(r).bit_length() - 1) for r in rank], dtype=np.int32)
+    level = np.array([int(r).bit_count() for r in parent])
+    steps = []
+    for depth in range(int(level.max(initial=-1)) + 1):
+        source, target = parent[level == depth], rank[level == depth]
+        zero, single = np.zeros_like(source), np.ones_like(source)
+        steps.append(Step(source, target, zero, single, reduce=False))
+    return Schedule("broadcast", "binomial", ranks=n, chunks=1, parts=1, steps=tuple(steps))
+
+
+_SCHEDULES: dict[str, Any] = {
+    "all_reduce": ring.all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "gather": direct.gather,
+    "scatter": direct.scatter,
+    "all_to_all": _all_to_all,
+    "barrier": logarithmic.barrier,
+    "send_receive": direct.send_receive,
+}
+"""By kind, functions of how many ranks there are."""

@@ -1,0 +1,303 @@
+"""What an answer does not know: the pinned share of the path, the error of calls, other hardware.
+
+The error of a step says little: delays that nothing explains are kept as they were recorded, so it
+is small whatever is wrong. What a what-if is worth depends on how much of the critical path can
+react to one, and on whether the network's model takes as long for a call as was measured.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from experiments.scenario.change import CLUSTER_RESOURCES, Change
+from experiments.scenario.resources import RANKS, better, utility_pct
+from experiments.scenario.scenario import Scenario
+from simulator.analysis.attribution import exposed_by_resource
+from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
+from simulator.timeline import Timeline
+from simulator.workload import KINDS, UNEXPLAINED_HOST, Floats, What, Workload
+from topologies import resource_values
+from topologies.cluster.schema import Accelerator
+
+MUCH = 10.0
+"""Percent of the critical path from which on a row says that it is pinned: a utility of a tenth of
+the step is what people buy hardware for."""
+_NETWORK = tuple(CLUSTER_RESOURCES)
+_EVERYTHING = (*_NETWORK, *RANKS)
+_MAY_BE: dict[str, tuple[str, ...]] = {
+    "gap": _EVERYTHING,
+    "launch delay": tuple(RANKS),
+    UNEXPLAINED_HOST: _EVERYTHING,
+    "not ready": _EVERYTHING,
+    "absent ranks": _EVERYTHING,
+    UNKNOWN_CALLS: _NETWORK,
+    "drain": _NETWORK,
+}
+"""What pinned time may in truth depend on, by cause: nobody knows what a silent thread, a device
+that stands still or a rank that is late waits for. Of copies and of software it is known that no
+resource makes them shorter, so they make no utility doubtful."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindError:
+    """Modelled against measured transfer times of calls of one kind (%), in the median."""
+
+    kind: str
+    calls: int
+    median_pct: float
+    median_absolute_pct: float
+
+
+class CommunicationError(TypedDict):
+    """Modelled against measured transfer times: (modelled - measured) / measured, in %.
+
+    A transfer is measured from the arrival of the last member to the end of the first. ``calls``
+    can be compared: all members recorded, size and kind known, some time measured; the others are
+    ``not_compared``. The medians are over calls, null where there is none; ``note`` says why.
+    """
+
+    calls: int
+    not_compared: int
+    median_pct: float | None
+    median_absolute_pct: float | None
+    kinds: list[KindError]
+    note: str
+
+
+def communication_error(replay: Timeline, cost: str) -> CommunicationError:
+    """Compare each call of a replay with what was measured of it.
+
+    Parameters
+    ----------
+    replay
+        The step as it was recorded, simulated.
+    cost
+        Where the costs of collectives are from, as the settings say: ``trace`` is no test.
+    """
+    workload = replay.workload
+    exchanged = group_sizes(workload)[workload.calls.group] > 1
+    there = comparable(workload)
+    measured = workload.calls.transfer[there]
+    error = 100 * ((replay.call_end - replay.call_start)[there] - measured) / measured
+    note = _why_none(workload, exchanged, there, cost)
+    found: CommunicationError = {
+        "calls": int(there.sum()),
+        "not_compared": int((exchanged & ~there).sum()),
+        "median_pct": None,
+        "median_absolute_pct": None,
+        "kinds": [],
+        "note": note,
+    }
+    if note:
+        return found
+    kinds = workload.calls.kind[there]
+    parts = [_kind_error(kind, error[kinds == kind]) for kind in np.unique(kinds).tolist()]
+    return found | {
+        "median_pct": float(np.median(error)),
+        "median_absolute_pct": float(np.median(np.abs(error))),
+        "kinds": sorted(parts, key=lambda one: -one.calls),
+    }
+
+
+def group_sizes(workload: Workload) -> NDArray[np.int64]:
+    """How many ranks each group has, shape ``(groups,)``."""
+    return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
+
+
+def comparable(workload: Workload) -> NDArray[np.bool_]:
+    """Which calls' transfers were measured and can be modelled, shape ``(calls,)``.
+
+    A call of which a member was not recorded began to move nobody knows when. One whose first
+    member ends before the last has come was not measured either: clocks are off, or it needs no
+    rendezvous.
+    """
+    calls, members = workload.calls, group_sizes(workload)[workload.calls.group]
+    joined = np.flatnonzero(workload.call >= 0)
+    copied = workload.call[joined[np.isnan(workload.measured_start[joined])]]
+    recorded = np.bincount(copied, minlength=len(calls)) == 0
+    whole = (workload.members == members) & (members > 1) & recorded
+    return np.asarray(whole & ~np.isnan(calls.size) & (calls.transfer > 0))
+
+
+def _why_none(
+    workload: Workload, exchanged: NDArray[np.bool_], there: NDArray[np.bool_], cost: str
+) -> str:
+    if not exchanged.any() or np.isnan(workload.measured_start).all():
+        return "no call was measured"
+    if cost == "trace":
+        return "set to what was measured: no test of the network"
+    if there.any():
+        return ""
+    if np.isnan(workload.calls.size[exchanged]).all():
+        return "not tested: no collective's size is known"
+    return "not tested: of no call all members were recorded"
+
+
+def _kind_error(kind: int, error: Floats) -> KindError:
+    return KindError(
+        KINDS[kind], len(error), float(np.median(error)), float(np.median(np.abs(error)))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Doubts:
+    """What a step that is asked about cannot tell, found out when it is asked for first."""
+
+    scenario: Scenario
+    timeline: Timeline
+
+    @cached_property
+    def pinned(self) -> Mapping[str, float]:
+        """Percent of the critical path that reacts to no resource, by cause, the most first.
+
+        :func:`simulator.analysis.critical_path.pinned_parts` says what they are.
+        """
+        step = self.timeline.makespan or 1.0
+        parts = pinned_parts(self.timeline, critical_path(self.timeline))
+        return {cause: 100 * seconds / step for cause, seconds in parts.items()}
+
+    @property
+    def pinned_pct(self) -> float:
+        """Percent of the critical path that reacts to no resource."""
+        return sum(self.pinned.values())
+
+    def of(self, *resources: str) -> str:
+        """Say what makes it doubtful what some resources would buy; "" if nothing does.
+
+        ``may be more`` begins what is said of pinned time, ``hidden`` what is said of a tier that
+        seems to be for nothing: words for a row, and the reason behind a colon.
+        """
+        causes = {
+            cause: share
+            for cause, share in self.pinned.items()
+            if any(resource in _MAY_BE.get(cause, ()) for resource in resources)
+        }
+        said = []
+        if sum(causes.values()) > MUCH:
+            share = f"{sum(causes.values()):.0f} % of the path is pinned"
+            said.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
+        tiers = dict.fromkeys(one.partition(".")[0] for one in resources if one in _NETWORK)
+        said += [self.hidden[tier] for tier in tiers if tier in self.hidden]
+        return "; ".join(said)
+
+    @cached_property
+    def hidden(self) -> Mapping[str, str]:
+        """Tiers whose communication is exposed, yet which buy next to nothing: what to say of each.
+
+        Half the latency and twice the bandwidth halve what calls spend on a tier. Where that saves
+        less than a tenth of what is exposed, something as long goes on beside the transfers: work
+        that hides them, or the same wait kept a second time as a delay.
+        """
+        step = self.timeline.makespan
+        if step == 0:
+            return {}
+        shares = exposed_by_resource(self.timeline)
+        much = {
+            tier: 100 * time / step for tier, time in shares.items() if 100 * time / step > MUCH
+        }
+        if not much:
+            return {}
+        has = resource_values(self.scenario.cluster)
+        asked = {
+            tier: [name for name in (f"{tier}.bandwidth", f"{tier}.latency") if name in has]
+            for tier in much
+        }
+        plain = replace(self.scenario, engine="analytic")
+        now, saved = plain.run().makespan, dict[str, float]()
+        for tier, names in asked.items():
+            change = Change(parts=sum((better(name).parts for name in names), ()))
+            saved[tier] = utility_pct(now, change.apply(plain).scenario.run().makespan)
+        return {
+            tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, yet "
+            "twice its bandwidth and half its latency save next to nothing: a delay that was "
+            "recorded lasts as long beside it"
+            for tier in much
+            if saved[tier] < _HIDDEN * much[tier]
+        }
+
+
+_HIDDEN = 0.1
+"""Twice as good a tier saves up to half of what is exposed; less than this share is nothing."""
+
+
+def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
+    """Tell which resources a change has made other: values of the cluster, or the pace of ops."""
+    values, now = resource_values(before.cluster), resource_values(after.cluster)
+    found = [name for name in CLUSTER_RESOURCES if values.get(name) != now.get(name)]
+    one, other = before.workload, after.workload
+    if len(one) != len(other) or one is other:
+        return tuple(found)
+    for name, part in RANKS.items():
+        ops = one.part == part
+        if not np.array_equal(one.duration[ops], other.duration[ops]):
+            found.append(name)
+    return tuple(found)
+
+
+def hardware_warning(recorded: str, workload: Workload, chip: Accelerator, cluster: str) -> str:
+    """Say that a trace was recorded on another accelerator than the cluster has; "" if not so.
+
+    ``recorded`` is what the trace calls its device, "" where it does not tell. Names are compared
+    by the model they hold (``A100``, ``MI300X``, ``TPU v5e``), without memory and form factor; a
+    name that holds none (``AMD Radeon Graphics``) tells nothing.
+    """
+    kept = f"its kernels and hosts last as they did there; only the network is {cluster}'s"
+    device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
+    if not recorded and not device.any() and not _is_host(chip.name):
+        if not len(workload) or np.isnan(workload.measured_start).all():
+            return ""
+        return f"recorded on a host without {chip.name} or any other device: {kept}"
+    if not recorded or _same_model(recorded, chip):
+        return ""
+    return f"recorded on {recorded}, not on {chip.name}: {kept}"
+
+
+_MODEL = re.compile(r"\b(GB|GH|MI|TPU\s*V|[ABHLPTV])(\d+)(\s+LITE\b|[A-Z]*)")
+"""Model names of data sheets; TPUs are called ``TPU v5 lite`` where others write v5e."""
+_GFX = {"gfx90a": "cdna2", "gfx94": "cdna3", "gfx950": "cdna4"}
+"""ROCm's names of architectures, and the generations they are (LLVM, AMDGPU processors)."""
+
+
+def _same_model(recorded: str, chip: Accelerator) -> bool:
+    """Whether two names can be of the same model."""
+    for start, generation in _GFX.items():
+        if recorded.lower().startswith(start):
+            return chip.generation in (None, generation)
+    mine, theirs = _model(recorded), _model(chip.name)
+    if mine is None and (theirs is None or recorded.upper().startswith("AMD")):
+        return True
+    if mine is None or theirs is None:
+        return theirs is None and not _is_host(chip.name)
+    family, suffixes = mine[:2] == theirs[:2], {mine[2], theirs[2]}
+    return family and (len(suffixes) == 1 or "" in suffixes)
+
+
+def _model(name: str) -> tuple[str, str, str] | None:
+    """Family, number and suffix of the model that a name holds."""
+    found = _MODEL.search(name.upper())
+    if found is None:
+        return None
+    family, number, suffix = (re.sub(r"\s", "", part) for part in found.groups())
+    if (family, number, suffix) == ("TPUV", "5", ""):
+        suffix = "P"
+    return family, number, "E" if suffix == "LITE" else suffix
+
+
+def _is_host(name: str) -> bool:
+    """Whether an accelerator's name is that of a processor."""
+    return re.search(r"\b(cpu|host|epyc|xeon|grace)\b", name.lower()) is not None
+
+
+def shares_said(shares: Mapping[str, float], most: int = 3) -> Iterator[str]:
+    """Say the largest shares (%): ``gap 8.1 %``; what is below half a percent is left out."""
+    for cause, share in list(shares.items())[:most]:
+        if share >= _LEAST_SAID:
+            yield f"{cause} {share:.1f} %"
+
+
+_LEAST_SAID = 0.5

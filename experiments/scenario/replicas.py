@@ -1,0 +1,201 @@
+"""A change of the number of replicas: data-parallel groups of another size, on other nodes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from experiments.scenario.change import Changed, Edited, say_count
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import matches
+from simulator.analysis.data_parallel import DataParallel, data_parallel, of_shards, say_groups
+from simulator.edits.ops import Mask, durations_scaled
+from simulator.edits.replicas import ReplicaLayout, resized
+from simulator.errors import WhatIfError
+from simulator.workload import KINDS, What, Workload
+from topologies import Cluster, place
+
+REPLICAS = "replicas"
+"""Word for the data-parallel copies of a model."""
+OUTERMOST = "outermost"
+"""Word that puts copies behind all recorded ranks, whatever the job's own order of ranks is."""
+_MOST_RANKS = 1 << 20
+"""Ranks of a job at most: beyond it the tables of groups alone take gigabytes."""
+_OPTIMISER = re.compile(r"optimi[sz]er|adam|multi_tensor_apply", re.IGNORECASE)
+"""Names of kernels that update weights: of generated steps, of fused optimisers, of PyTorch's and
+Apex's that take lists of tensors."""
+_SHARDING = KINDS.index("reduce_scatter")
+_TENSORS = 1024.0
+"""Bytes from which on a call carries tensors, not single numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many times the replicas: of groups of a label, or of those that are found (None)."""
+
+    factor: float
+    label: str | None = None
+    outermost: bool = False
+
+
+def replicas(asked: Replicas) -> Edited:
+    """Let data-parallel groups have ``factor`` times the members; the other groups as recorded.
+
+    :mod:`simulator.analysis.data_parallel` finds the groups, :mod:`simulator.edits.replicas` says
+    what becomes of ranks and calls.
+    """
+
+    def apply(scenario: Scenario) -> Changed:
+        scenario = scenario.whole()
+        workload = scenario.workload
+        found = data_parallel(workload, _named(workload, asked.label))
+        if asked.factor == 1:
+            return Changed(scenario, f"{say_groups(workload, found.primary)} as they are")
+        layout = _layout(workload, found, asked)
+        nodes = _nodes(scenario, layout.job_ranks)
+        _check_fits(scenario.cluster, layout.job_ranks, nodes)
+        larger = resized(workload, found.grows, layout)
+        larger = _shards_reduced(larger, workload, found, asked.factor)
+        updates = _sharded_updates(larger, workload, found)
+        larger = durations_scaled(larger, updates, 1 / asked.factor)
+        after = replace(scenario, workload=larger, nodes=nodes)
+        note = _note(scenario, after, found, layout)
+        return Changed(after, note, _assumed(larger, asked, layout, updates))
+
+    return Edited(apply)
+
+
+def _named(workload: Workload, label: str | None) -> list[int] | None:
+    """Find the groups of a label, or of a label and size: ``dp``, ``group[2]``."""
+    if label is None:
+        return None
+    found = [
+        number
+        for number, group in enumerate(workload.groups)
+        if matches(group.label or "group", label) or matches(str(group), label)
+    ]
+    if not found:
+        there = say_groups(workload, range(len(workload.groups))) or "none"
+        raise WhatIfError(f"no group is called {label!r}; the step has {there}")
+    return found
+
+
+def _layout(workload: Workload, found: DataParallel, asked: Replicas) -> ReplicaLayout:
+    """Refuse factors by which groups do not have a whole number of members."""
+    factor = Fraction(asked.factor).limit_denominator(_MOST_RANKS)
+    ranks = workload.job_ranks
+    block = ranks if asked.outermost else found.block
+    sizes = {len(workload.groups[group].ranks): group for group in found.primary}
+    for size, group in sizes.items():
+        if (size * factor).denominator != 1 or (block * factor).denominator != 1:
+            whole = next(one for one in range(size, 0, -1) if size % one == 0 and one < size)
+            raise WhatIfError(
+                f"x{asked.factor:g} of {workload.groups[group]} is {float(size * factor):g} ranks:"
+                f" choose a factor that gives whole groups, such as x{whole / size:g} or x2"
+            )
+    if ranks * factor > _MOST_RANKS:
+        raise WhatIfError(f"{float(ranks * factor):,.0f} ranks are more than {_MOST_RANKS:,}")
+    return ReplicaLayout(ranks, block, int(block * factor))
+
+
+def _nodes(scenario: Scenario, ranks: int) -> int | None:
+    """Return over how many nodes the job is spread: with as many ranks on each as before."""
+    if scenario.nodes is None:
+        return None
+    per_node = scenario.ranks // scenario.nodes
+    if ranks > per_node and ranks % per_node:
+        raise WhatIfError(
+            f"{ranks} ranks do not fill nodes of {per_node} ranks, over which the job is spread"
+        )
+    return max(1, ranks // per_node)
+
+
+def _check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
+    per_node = cluster.ranks_per_node
+    needed = -(-ranks // per_node) if nodes is None else nodes
+    if needed > cluster.nodes:
+        raise WhatIfError(
+            f"{ranks:,} ranks need {needed:,} nodes, and {cluster.name} has {cluster.nodes:,} of"
+            f" {per_node}: give it more ('nodes: {needed}' in its file)"
+        )
+
+
+def _shards_reduced(
+    larger: Workload, before: Workload, found: DataParallel, factor: float
+) -> Workload:
+    """Let groups that reduce shards reduce smaller ones."""
+    labels = {before.groups[group].label for group in of_shards(before, found)}
+    shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
+    if not shards.any():
+        return larger
+    size = larger.calls.size
+    return larger.with_calls(size=np.where(shards[larger.calls.group], size / factor, size))
+
+
+def _sharded_updates(larger: Workload, before: Workload, found: DataParallel) -> Mask:
+    """Which kernels update weights of which each rank has a shard: the groups scatter gradients."""
+    calls = before.calls
+    scattered = found.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
+    named = np.array([bool(_OPTIMISER.search(name)) for name in larger.names], dtype=bool)
+    if not scattered.any() or not named.any():
+        return np.zeros(len(larger), dtype=bool)
+    updates: Mask = named[larger.name] & (larger.what == What.COMPUTE)
+    return updates
+
+
+def _note(before: Scenario, after: Scenario, found: DataParallel, layout: ReplicaLayout) -> str:
+    """Say which groups grow, by what they were told, and to how many ranks on how many nodes."""
+    times = layout.grown / layout.block
+    grown = dict.fromkeys(
+        f"{before.workload.groups[group]} → {len(before.workload.groups[group].ranks) * times:g}"
+        for group in _first(found.primary, np.flatnonzero(found.grows).tolist())
+    )
+    nodes = place(after.cluster, after.ranks, after.nodes).nodes
+    copies = after.ranks - len(np.unique(layout.stand_in()))
+    said = [
+        f"{', '.join(grown)} ({found.why})",
+        f"{before.ranks:,} → {after.ranks:,} ranks on {say_count(nodes, 'node')}",
+    ]
+    if copies:
+        said.append(f"{copies:,} are copies of those recorded")
+    kept = [number for number, grows in enumerate(found.grows.tolist()) if not grows]
+    if kept:
+        said.append(f"{say_groups(before.workload, kept)} as recorded")
+    return "; ".join(said)
+
+
+def _first(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    return [*some, *(one for one in others if one not in some)]
+
+
+def _assumed(
+    larger: Workload, asked: Replicas, layout: ReplicaLayout, updates: Mask
+) -> tuple[str, ...]:
+    """Say what is taken for granted of the job that was not recorded."""
+    share = 1 / asked.factor
+    where = (
+        "replicas are outermost: copies are on nodes behind those recorded"
+        if layout.block == layout.ranks
+        else f"ranks keep the job's order: replicas lie within blocks of {layout.grown:,} ranks"
+    )
+    update = (
+        f"{say_count(int(updates.sum()), 'kernel')} of the optimiser update shards: x{share:.4g} of"
+        " their time"
+        if updates.any()
+        else "optimiser and other compute last as recorded"
+    )
+    assumed = [
+        "each rank computes what it did: the global batch grows with the replicas",
+        "copies have the durations, starts and jitter of their originals: real jobs have more"
+        " stragglers the larger they are",
+        "gradients and weights are as large as before: where they are sharded, a rank's share is"
+        " smaller the more ranks there are",
+        update,
+        where,
+    ]
+    unknown = int(np.isnan(larger.calls.size).sum())
+    if unknown:
+        assumed.append(f"{say_count(unknown, 'call')} of unknown size cost what was measured")
+    return tuple(assumed)

@@ -1,0 +1,314 @@
+"""Predictions of what was then measured: points of recordings, and recordings from one another.
+
+Nothing is fitted to what is predicted: a prediction sees the recording, the cluster it was made on,
+and what was changed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Watch, replayed
+from experiments.costing.calibration import calibrated_cluster, fit_kinds, with_calibration
+from experiments.evaluate.design_points import steps
+from experiments.scenario.change import Change
+from experiments.scenario.resources import utility_pct
+from experiments.settings import EVERY
+from experiments.validation.measured_points import MeasuredPoint
+from simulator.errors import TwofoldError
+from simulator.workload import KINDS, Workload
+from topologies import Cluster, load_cluster
+from traces.card.package import open_package
+from traces.core.loaded import Loaded
+from traces.load import OpenTrace
+
+
+@dataclass(frozen=True, slots=True)
+class PointError:
+    """A step predicted from a recording, and the one measured there; times in s.
+
+    ``what_if`` is "" on the network of the recording; ``factor`` is how many times as good it makes
+    a resource, None where that is not what it does. ``predicted_s`` is with the cluster's figures,
+    ``calibrated_s`` with a calibration on the recording; neither sees what was measured at the
+    point. ``network_only_s`` is, of a second recording, its own step with its calls as the first
+    one shows them. Errors are in % of what was measured; utilities (%) are against the recording's
+    network, measured against measured there, and ``points_apart`` is predicted minus measured.
+    What there is not is None; ``note`` says why.
+    """
+
+    trace: str
+    cluster: str
+    measured_s: float | None
+    step: str = ""
+    what_if: str = ""
+    factor: float | None = None
+    measured_mad_s: float | None = None
+    predicted_s: float | None = None
+    error_pct: float | None = None
+    calibrated_s: float | None = None
+    calibrated_error_pct: float | None = None
+    network_only_s: float | None = None
+    network_only_error_pct: float | None = None
+    utility_measured_pct: float | None = None
+    utility_predicted_pct: float | None = None
+    points_apart: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """A recording replayed on its cluster: with the cluster's figures, and calibrated on itself.
+
+    ``calibrated`` is None where the recording cannot tell, and ``why`` says why.
+    """
+
+    base: Baseline
+    calibrated: Baseline | None
+    why: str
+
+    @classmethod
+    def of(
+        cls, trace: Path | str, cluster: Cluster, settings: Settings, watch: Watch
+    ) -> "Recording":
+        """Read a recording and replay its step.
+
+        Raises
+        ------
+        TwofoldError
+            As :func:`experiments.baseline.baseline` says.
+        """
+        settings = _of_one_step(settings)
+        read = open_package(trace, settings.reading)
+        base = replayed(read, cluster, settings, watch)
+        try:
+            fitted = _calibrated(base, read, watch)
+            again = replayed(lambda _: base.loaded, fitted, settings, watch)
+        except TwofoldError as error:
+            return cls(base, None, f"not calibrated: {error}")
+        return cls(base, again, "")
+
+    def point(self, point: MeasuredPoint, recorded: float | None, watch: Watch) -> PointError:
+        """Predict a point; ``recorded`` is what was measured on the recording's network (s)."""
+        row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
+        if point.change is None:
+            again = None if self.calibrated is None else self.calibrated.timeline.makespan
+            return _compared(row, self.base.timeline.makespan, again)
+        asked, calibrated = (point.what_if, point.change), None
+        try:
+            predicted = _changed(self.base, asked, watch)
+            if self.calibrated is not None:
+                calibrated = _changed(self.calibrated, asked, watch)
+        except TwofoldError as error:
+            return _noted(row, str(error))
+        row = _compared(row, predicted, calibrated)
+        return _with_utility(row, recorded, self.base.timeline.makespan)
+
+    def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
+        """Predict a second recording of the same program, on its cluster.
+
+        The prediction takes this recording's step there, so both need the same ranks;
+        ``network_only_s`` takes the other's own step, and needs only the same library.
+        """
+        mine, row = self.base.loaded, _second(self, loaded, cluster)
+        apart = _differences(mine.workload, loaded.workload)
+        if apart:
+            row = _noted(row, apart)
+        if mine.workload.job_ranks == loaded.workload.job_ranks:
+            row = self._moved(row, cluster, watch)
+            measured = None if self.base.error is None else mine.measured_step
+            row = _with_utility(row, measured, self.base.timeline.makespan)
+        if self.calibrated is None or row.measured_s is None:
+            return row
+        fitted = with_calibration(cluster, self.calibrated.scenario.cluster.calibration)
+        try:
+            own = replayed(lambda _: loaded, fitted, self.base.settings, watch).timeline.makespan
+        except TwofoldError as error:
+            return _noted(row, str(error))
+        return replace(
+            row, network_only_s=own, network_only_error_pct=_error_pct(own, row.measured_s)
+        )
+
+    def _moved(self, row: PointError, cluster: Cluster, watch: Watch) -> PointError:
+        """Put this recording's step on another cluster, plain and calibrated."""
+        try:
+            predicted = self.base.on(cluster).run(watch(cluster.name)).makespan
+            calibrated = None
+            if self.calibrated is not None:
+                known = self.calibrated.scenario.cluster.calibration
+                there = self.base.on(with_calibration(cluster, known))
+                calibrated = there.run(watch(f"{cluster.name}, calibrated")).makespan
+        except TwofoldError as error:
+            return _noted(row, str(error))
+        return _compared(row, predicted, calibrated)
+
+
+def points_of(
+    points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
+) -> Iterator[tuple[PointError, Cluster | None]]:
+    """Predict each point from its recording, in their order; each with the recording's cluster.
+
+    A point whose recording cannot be used is a row that says why, without cluster.
+    """
+    for _, same in groupby(points, key=lambda point: (point.trace, point.cluster)):
+        yield from _of_recording(list(same), settings, watch)
+
+
+def _of_recording(
+    points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
+) -> Iterator[tuple[PointError, Cluster | None]]:
+    first = points[0]
+    try:
+        cluster = load_cluster(first.cluster)
+        recording = Recording.of(first.trace, cluster, settings, watch)
+    except TwofoldError as error:
+        for point in points:
+            yield _empty(point, str(error)), None
+        return
+    recorded = next((point.measured for point in points if point.change is None), None)
+    for point in points:
+        row = recording.point(point, recorded, watch)
+        yield replace(row, cluster=cluster.name), cluster
+
+
+def recording_of(
+    source: tuple[str, Cluster],
+    others: Sequence[tuple[str, Cluster]],
+    settings: Settings,
+    watch: Watch,
+) -> Iterator[PointError]:
+    """Predict other recordings of a program from one; each is a trace and its cluster.
+
+    A recording that cannot be used is a row that says why.
+    """
+    trace, cluster = source
+    try:
+        recording = Recording.of(trace, cluster, settings, watch)
+    except TwofoldError as error:
+        for path, where in others:
+            yield _not_second(source, path, where, error)
+        return
+    step = _of_one_step(settings).step
+    for path, where in others:
+        try:
+            loaded = open_package(path, settings.reading)(step)
+        except TwofoldError as error:
+            yield _not_second(source, path, where, error)
+            continue
+        yield recording.other(loaded, where, watch)
+
+
+def _of_one_step(settings: Settings) -> Settings:
+    step = "median" if settings.step == EVERY else settings.step
+    return replace(settings, step=step, collective_cost="model")
+
+
+def _calibrated(base: Baseline, read: OpenTrace, watch: Watch) -> Cluster:
+    """Calibrate a cluster on all steps of the recording that it is the cluster of."""
+    found = base.loaded.coverage.steps
+    numbers = [str(number) for number in found] or [base.loaded.coverage.step]
+    scenarios = [
+        replayed(
+            read,
+            base.scenario.cluster,
+            replace(base.settings, step=one, collective_cost="trace"),
+            watch,
+        ).scenario
+        for one in numbers
+    ]
+    fits = fit_kinds(scenarios)
+    return calibrated_cluster(base.scenario.cluster, fits, base.loaded.trace)
+
+
+def _changed(base: Baseline, asked: tuple[str, Change], watch: Watch) -> float:
+    """Step time with a named change (s)."""
+    ((step, _),) = steps(base, [asked], watch)
+    return step
+
+
+def _compared(row: PointError, predicted: float, calibrated: float | None) -> PointError:
+    """Fill in what was predicted (s), and how far it is from what was measured."""
+    return replace(
+        row,
+        predicted_s=predicted,
+        error_pct=_error_pct(predicted, row.measured_s),
+        calibrated_s=calibrated,
+        calibrated_error_pct=_error_pct(calibrated, row.measured_s),
+    )
+
+
+def _error_pct(predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or measured is None:
+        return None
+    return 100 * (predicted / measured - 1)
+
+
+def _with_utility(row: PointError, recorded: float | None, replayed_step: float) -> PointError:
+    """Fill in the utilities, against the recording's network (s: measured there, and replayed)."""
+    if recorded is None or row.measured_s is None or row.predicted_s is None:
+        return row
+    measured = utility_pct(recorded, row.measured_s)
+    predicted = utility_pct(replayed_step, row.predicted_s)
+    return replace(
+        row,
+        utility_measured_pct=measured,
+        utility_predicted_pct=predicted,
+        points_apart=predicted - measured,
+    )
+
+
+def _empty(point: MeasuredPoint, note: str) -> PointError:
+    return PointError(
+        trace=str(point.trace),
+        cluster=Path(point.cluster).stem,
+        measured_s=point.measured,
+        what_if=point.what_if,
+        factor=point.factor,
+        measured_mad_s=point.scatter,
+        note=note,
+    )
+
+
+def _noted(row: PointError, note: str) -> PointError:
+    return replace(row, note="; ".join(filter(None, (row.note, note))))
+
+
+def _second(first: Recording, loaded: Loaded, cluster: Cluster) -> PointError:
+    """Begin the row of a second recording: what was measured of it."""
+    step = loaded.measured_step
+    return PointError(
+        trace=first.base.loaded.trace,
+        cluster=first.base.scenario.cluster.name,
+        measured_s=step if step > 0 else None,
+        step=first.base.loaded.coverage.step,
+        what_if=_words(loaded.trace, cluster),
+        note=first.why if step > 0 else "no step time was measured in it",
+    )
+
+
+def _not_second(
+    source: tuple[str, Cluster], path: str, where: Cluster, error: TwofoldError
+) -> PointError:
+    trace, cluster = source
+    return PointError(trace, cluster.name, None, what_if=_words(path, where), note=str(error))
+
+
+def _words(trace: str, cluster: Cluster) -> str:
+    return f"{Path(trace).name} on {cluster.name}"
+
+
+def _differences(one: Workload, other: Workload) -> str:
+    """Say what makes two recordings differ besides their networks; "" if nothing is seen."""
+    if one.job_ranks != other.job_ranks:
+        return (
+            f"{one.job_ranks:,} ranks against {other.job_ranks:,}: not predicted as a step, only "
+            "its network"
+        )
+    counts = [np.bincount(step.calls.kind, minlength=len(KINDS)) for step in (one, other)]
+    unlike = np.flatnonzero(counts[0] != counts[1])
+    if not len(unlike):
+        return ""
+    told = (f"{counts[0][kind]:,} {KINDS[kind]} against {counts[1][kind]:,}" for kind in unlike)
+    return f"is it the same program? {', '.join(told)}"

@@ -1,0 +1,268 @@
+"""Which groups of a step are data parallel: those whose ranks hold the same weights.
+
+A trace names its groups or it does not. A name decides where it is one that frameworks give to
+data parallelism (:data:`DATA`). Where no group has such a name, what the groups do decides:
+gradients are reduced once there are some, and that is after the forward pass. A group that reduces
+within the forward pass (tensor and sequence parallelism sum partial products layer by layer) is
+none.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.propagate import LocalTimes
+from simulator.errors import WorkloadError
+from simulator.workload import KINDS, Floats, What, Workload
+
+Mask = NDArray[np.bool_]
+
+DATA = frozenset({"dp", "ddp", "fsdp", "fsdp2", "hsdp", "edp", "zero", "data", "replicate"})
+"""Words of a label that say data parallel: PyTorch's device meshes (``mesh_dp``, ``dp_replicate``),
+Megatron-LM (``DATA_PARALLEL_GROUP_WITH_CP``, ``EXPERT_DATA_PARALLEL_GROUP``), JAX (axis ``data``),
+and the labels of generated steps."""
+_ACROSS = frozenset({"tp", "tensor", "mp", "model", "pp", "pipeline"})
+"""Words that say that a group also has ranks with other weights (``TENSOR_AND_DATA_PARALLEL``)."""
+_REPLICATE = frozenset({"replicate", "ddp"})
+_SHARD = frozenset({"shard", "fsdp", "fsdp2"})
+_UNNAMED = frozenset({"", "undefined", "default_pg", "unknown group"})
+_REDUCTIONS = tuple(KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter"))
+_MESSAGE = KINDS.index("send_receive")
+_SIZEABLE = 1024.0
+"""Bytes from which on a call carries tensors: losses, norms and counts are single numbers."""
+_OF_GREATEST = 0.01
+"""And at least this share of the greatest call of its group: buckets differ, yet not that much."""
+_FORWARD = 0.2
+"""Share of the time until the last reduction before which no gradient is reduced.
+
+Calls take no time there. The forward pass has a third of the FLOPs of forward and backward (Kaplan
+et al., arXiv 2001.08361, section 2.1), a quarter where all of it is recomputed, and the backward
+pass ends with the last reduction. A model that sums partial products does so twice a layer: first
+after a sixth at most, if it has a single layer. A fifth lies between. Of a single reduction the end
+of the step stands for the last.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataParallel:
+    """Groups that grow with the number of replicas, and by what they were told.
+
+    ``primary`` are the groups by which replicas are told apart, ``grows`` has shape ``(groups,)``:
+    besides them those that have whole primary groups as members. ``block`` is the least number of
+    ranks in a row such that each primary group lies inside one such block. ``why`` says how they
+    were told.
+    """
+
+    primary: tuple[int, ...]
+    grows: Mask
+    block: int
+    why: str
+
+
+def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> DataParallel:
+    """Find the groups of a step that are data parallel.
+
+    Parameters
+    ----------
+    workload
+        A step; its groups are told by label, else by what they reduce and when.
+    named
+        Groups that somebody names, as indices into ``workload.groups``: taken as they are.
+
+    Raises
+    ------
+    WorkloadError
+        If nothing tells, or what tells contradicts itself: with the groups of the step.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.workload import CallRow
+    >>> builder = WorkloadBuilder(job_ranks=4)
+    >>> for number, (ranks, label) in enumerate([((0, 1), "tp"), ((0, 2), "dp")]):
+    ...     call = builder.call(CallRow("all_reduce", builder.group(ranks, label), 0, size=64e6))
+    ...     for rank in ranks:
+    ...         _ = builder.op(What.COLLECTIVE, rank=rank, lane=label, name=label, duration=0.0,
+    ...             call=call)
+    >>> found = data_parallel(builder.build())
+    >>> found.grows.tolist(), found.block, found.why
+    ([False, True], 4, 'told by their names')
+    """
+    collectives = workload.calls.group[workload.calls.kind != _MESSAGE]
+    calling = np.bincount(collectives, minlength=len(workload.groups)) > 0
+    several = [len(group.ranks) > 1 for group in workload.groups]
+    candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()
+    primary, why = _by_name(workload, candidates), "told by their names"
+    if named is not None:
+        primary, why = _as_named(workload, candidates, named), "as named"
+    by_label = named is not None or bool(primary)
+    if not by_label:
+        primary, why = _by_reductions(workload, candidates), "told by what they reduce, and when"
+    if not primary:
+        raise WorkloadError(_untold(workload, candidates))
+    _check_crossing(workload, primary, may_nest=by_label)
+    grows = _spanning(workload, primary)
+    return DataParallel(tuple(primary), grows, _block(workload, primary), why)
+
+
+def of_shards(workload: Workload, found: DataParallel) -> list[int]:
+    """Find groups that do not grow, over which shards are reduced that those that grow hold.
+
+    With more shards what they reduce is smaller (HSDP: replicas of groups that shard).
+    """
+    words = [words_of_label(group.label) for group in workload.groups]
+    if not any(words[group] & _SHARD for group in found.primary):
+        return []
+    grows = found.grows.tolist()
+    return [number for number, one in enumerate(words) if one & _REPLICATE and not grows[number]]
+
+
+def words_of_label(label: str) -> frozenset[str]:
+    """Split a label at what is no letter or digit: ``mesh_dp_shard`` -> mesh, dp, shard.
+
+    Examples
+    --------
+    >>> sorted(words_of_label("DATA_PARALLEL_GROUP_WITH_CP"))
+    ['cp', 'data', 'group', 'parallel', 'with']
+    """
+    return frozenset(re.split(r"[^a-z0-9]+", label.lower())) - {""}
+
+
+def say_groups(workload: Workload, groups: Sequence[int]) -> str:
+    """Name groups by label and size, each once: ``dp[2], tp[4]``."""
+    return ", ".join(dict.fromkeys(str(workload.groups[group]) for group in groups))
+
+
+def _as_named(workload: Workload, candidates: Sequence[int], named: Sequence[int]) -> list[int]:
+    """Take groups that somebody names, but for those whose own names say that they are others."""
+    primary = [group for group in candidates if group in set(named)]
+    for group in primary:
+        words = words_of_label(workload.groups[group].label)
+        if words & _ACROSS and not words & DATA:
+            raise WorkloadError(
+                f"{workload.groups[group]} is not data parallel by its name: replicas are groups"
+                " whose ranks hold the same weights"
+            )
+    return primary
+
+
+def _by_name(workload: Workload, candidates: Sequence[int]) -> list[int]:
+    """Find the groups whose labels say so; of replicas that are sharded inside, the replicas."""
+    words = {group: words_of_label(workload.groups[group].label) for group in candidates}
+    data = [group for group in candidates if words[group] & DATA and not words[group] & _ACROSS]
+    replicas = [group for group in data if words[group] & _REPLICATE]
+    sharded = [group for group in data if words[group] & _SHARD]
+    if replicas and sharded:
+        return [group for group in data if group not in sharded]
+    return data
+
+
+def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
+    """Find groups without a name of their own that reduce tensors, and not in the forward pass.
+
+    Groups that divide the job alike are of one family: what one of them does in the forward pass
+    tells of all (a later stage of a pipeline waits for its forward pass).
+    """
+    start, step = _without_communication(workload)
+    first: dict[tuple[str, int, int], float] = {}
+    reducing: dict[int, tuple[str, int, int]] = {}
+    for group in candidates:
+        one = workload.groups[group]
+        begun = _reductions(workload, group, start)
+        if one.label.lower() in _UNNAMED and len(begun) and step > 0:
+            family = reducing[group] = (one.label, len(one.ranks), one.ranks[1] - one.ranks[0])
+            until = float(begun[-1]) if len(begun) > 1 else step
+            first[family] = min(float(begun[0]) / until, first.get(family, 1.0))
+    return [group for group, family in reducing.items() if first[family] >= _FORWARD]
+
+
+def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
+    """Return when a group reduces tensors, ascending: when the median member comes to each call.
+
+    One rank that something else held up, or that went ahead, says nothing of the program.
+    """
+    calls = workload.calls
+    mine = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
+    size = np.nan_to_num(calls.size[mine])
+    tensors = mine[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
+    ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
+    ops = ops[np.argsort(workload.call[ops], kind="stable")]
+    own = np.split(start[ops], np.flatnonzero(np.diff(workload.call[ops])) + 1) if len(ops) else []
+    return np.sort([np.median(one) for one in own])
+
+
+def _without_communication(workload: Workload) -> tuple[Floats, float]:
+    """Return when each op starts if calls take no time, and how long the step then is (s)."""
+    local = LocalTimes.of(workload, cost=np.zeros(len(workload.calls)))
+    local.begin()
+    end = local.ops.end
+    if np.isnan(end).any():
+        return np.zeros(len(workload)), 0.0
+    return local.ops.start, float(end.max(initial=0.0))
+
+
+def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: bool) -> None:
+    """Refuse groups that share some ranks: they lie along different dimensions of the job.
+
+    Of those told by their names one may be part of another (Megatron's data-parallel groups with
+    and without context parallelism, those of experts); of others it is not known what that means.
+    """
+    sets = {group: frozenset(workload.groups[group].ranks) for group in primary}
+    different = list(dict.fromkeys(sets.values()))
+    for number, one in enumerate(different):
+        for other in different[number + 1 :]:
+            nested = (one <= other or other <= one) and may_nest
+            if one & other and not nested:
+                crossing = say_groups(
+                    workload, [group for group in primary if sets[group] in (one, other)]
+                )
+                raise WorkloadError(
+                    f"it cannot be told which groups are data parallel: {crossing} have ranks in"
+                    f" common; {_name_one(workload, primary)}"
+                )
+
+
+def _spanning(workload: Workload, primary: Sequence[int]) -> Mask:
+    """Which groups grow: the primary ones, and those that have all ranks of one as members."""
+    cores = list({frozenset(workload.groups[group].ranks) for group in primary})
+    grows = np.zeros(len(workload.groups), dtype=bool)
+    for number, group in enumerate(workload.groups):
+        ranks = frozenset(group.ranks)
+        grows[number] = any(core <= ranks for core in cores)
+    grows[list(primary)] = True
+    return grows
+
+
+def _block(workload: Workload, primary: Sequence[int]) -> int:
+    """Return the least number of ranks in a row that hold each of the primary groups."""
+    groups = [workload.groups[group].ranks for group in primary]
+    for block in range(1, workload.job_ranks):
+        if workload.job_ranks % block == 0 and all(
+            min(ranks) // block == max(ranks) // block for ranks in groups
+        ):
+            return block
+    return workload.job_ranks
+
+
+def _untold(workload: Workload, candidates: Sequence[int]) -> str:
+    if not candidates:
+        return "no group of several ranks makes a call: there is nothing to reduce over replicas"
+    there = say_groups(workload, candidates)
+    return (
+        f"it cannot be told which groups are data parallel: none of {there} is"
+        " called so, nor reduces tensors only after the forward pass;"
+        f" {_name_one(workload, candidates)}"
+    )
+
+
+def _name_one(workload: Workload, groups: Sequence[int]) -> str:
+    label = next((workload.groups[one].label for one in groups if workload.groups[one].label), "")
+    return f"name them, as in 'replicas@{_quotable(label)} x4'"
+
+
+def _quotable(label: str) -> str:
+    """Return a label as a word of a what-if: ``*`` stands for its spaces."""
+    return label.replace(" ", "*") or "group"

@@ -1,0 +1,239 @@
+"""Another number of replicas: the same step on a job whose data-parallel groups differ in size.
+
+A job of ``W`` ranks is blocks of ``block`` ranks in a row, such that every data-parallel group lies
+inside one: with the order that Megatron-LM, torchtitan and DeepSpeed give ranks (data between
+tensor and pipeline) a block is a pipeline stage, with the whole job as the block the replicas are
+outermost. Each block gets ``grown`` ranks: one after the other those that were recorded, and again
+from the first on. What is one above another is a copy, with the durations, the starts and the
+jitter of its original.
+
+Groups that grow join all copies of their members. All others are there once for each copy, with as
+many members as before. What a call moves follows from what its kind means (``size`` is S of
+nccl-tests, the larger of a rank's input and output):
+
+* reduced, broadcast, scattered by a reduction, gathered from shards: gradients and weights are as
+  large as before, so S stays. With F times the ranks the shard of each is 1/F (ZeRO, arXiv
+  1910.02054, section 5; FSDP, arXiv 2304.11277, section 3.2).
+* exchanged all to all: what a rank sends together stays, to F times as many.
+* ``gather`` and ``scatter``: the part of each rank stays, so S is F times as large.
+* Messages stay between the copies of their sender and their receiver.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import WorkloadError
+from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Workload
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_MESSAGE = KINDS.index("send_receive")
+_PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
+"""Kinds whose S is what every rank has, together, and each rank has as much as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLayout:
+    """Where the ranks of a job go: blocks of ``block`` ranks get ``grown`` ranks each.
+
+    Parameters
+    ----------
+    ranks
+        Of the job before.
+    block, grown
+        Ranks of a block before and after; ``block`` divides ``ranks``.
+
+    Raises
+    ------
+    WorkloadError
+        If the blocks do not fill the job, or a block would be left without a rank.
+
+    Examples
+    --------
+    Two stages of four ranks with three times the replicas:
+
+    >>> layout = ReplicaLayout(ranks=8, block=4, grown=12)
+    >>> layout.job_ranks, layout.copies, layout.of_copy(np.array([1, 5]), 2).tolist()
+    (24, 3, [9, 21])
+    """
+
+    ranks: int
+    block: int
+    grown: int
+
+    def __post_init__(self) -> None:
+        if self.ranks % self.block or self.grown < 1:
+            raise WorkloadError(
+                f"blocks of {self.block} ranks that become {self.grown} do not fill a job of"
+                f" {self.ranks} ranks"
+            )
+
+    @property
+    def job_ranks(self) -> int:
+        """Ranks of the job after."""
+        return self.ranks // self.block * self.grown
+
+    @property
+    def copies(self) -> int:
+        """How often a rank is there, at most."""
+        return -(-self.grown // self.block)
+
+    def of_copy(self, ranks: Ints, copy: int) -> Ints:
+        """Return the ranks that copy number ``copy`` of some is; copy 0 is the original."""
+        outer, inner = ranks // self.block, ranks % self.block
+        found: Ints = outer * self.grown + copy * self.block + inner
+        return found
+
+    def exists(self, ranks: Ints, copy: int) -> Mask:
+        """Which of the ranks have a copy of that number."""
+        there: Mask = copy * self.block + ranks % self.block < self.grown
+        return there
+
+    def stand_in(self) -> Ints:
+        """Return the first copy of each rank of the job after, shape ``(job_ranks,)``."""
+        outer, inner = np.divmod(np.arange(self.job_ranks), self.grown)
+        first: Ints = outer * self.grown + inner % self.block
+        return first
+
+
+def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
+    """Return the step of the job with that layout; the first copy of every rank is written out.
+
+    Parameters
+    ----------
+    workload
+        All of whose copies are written out.
+    grows
+        Which groups join all copies of their members, shape ``(groups,)``.
+    layout
+        Of a job of as many ranks.
+
+    Returns
+    -------
+    Workload
+        With ``copies`` that say what the ranks do that are not written out.
+
+    Raises
+    ------
+    WorkloadError
+        If a group that does not grow would lose some of its members and keep others.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.workload import CallRow, What
+    >>> builder = WorkloadBuilder(job_ranks=2)
+    >>> call = builder.call(CallRow("all_reduce", builder.group((0, 1), "dp"), 0, size=64e6))
+    >>> for rank in range(2):
+    ...     _ = builder.op(What.COLLECTIVE, rank=rank, lane="dp", name="all_reduce", duration=0.0,
+    ...         call=call)
+    >>> larger = resized(builder.build(), np.array([True]), ReplicaLayout(2, 2, 8))
+    >>> larger.job_ranks, larger.groups[0].ranks, larger.copies.stand_in.tolist()
+    (8, (0, 1, 2, 3, 4, 5, 6, 7), [0, 1, 0, 1, 0, 1, 0, 1])
+    """
+    workload, grows = _messages_apart(workload, grows)
+    rows = [
+        _grown(group, layout) if grow else _copied(group, layout)
+        for group, grow in zip(workload.groups, grows.tolist(), strict=True)
+    ]
+    left = np.array([len(row) > 0 for row in rows], dtype=bool)
+    part = _cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
+    kept = [row for row, stays in zip(rows, left.tolist(), strict=True) if stays]
+    before = [len(group.ranks) for group in part.groups]
+    more = np.array([row.shape[1] for row in kept]) / np.array(before)
+    groups = tuple(
+        Group(tuple(row[0].tolist()), group.label)
+        for row, group in zip(kept, part.groups, strict=True)
+    )
+    stand_in = layout.stand_in() if layout.copies > 1 else None
+    return replace(
+        part,
+        rank=layout.of_copy(part.rank.astype(np.int64), 0).astype(np.int32),
+        calls=replace(part.calls, size=_sizes(part.calls, more)),
+        groups=groups,
+        job_ranks=layout.job_ranks,
+        copies=None if stand_in is None else Copies(stand_in, tuple(kept)),
+    )
+
+
+def _messages_apart(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
+    """Give messages between members of groups that grow groups of their own, which do not."""
+    calls = workload.calls
+    messages = (calls.kind == _MESSAGE) & grows[calls.group]
+    if not messages.any():
+        return workload, grows
+    pairs, number = np.unique(calls.group[messages], return_inverse=True)
+    group = calls.group.copy()
+    group[messages] = len(workload.groups) + number.ravel()
+    groups = (*workload.groups, *(workload.groups[pair] for pair in pairs.tolist()))
+    apart = replace(workload, calls=replace(calls, group=group), groups=groups)
+    return apart, np.append(grows, np.zeros(len(pairs), dtype=bool))
+
+
+def _grown(group: Group, layout: ReplicaLayout) -> Ints:
+    """Return the one group that all copies of the members are in, as a row; none without any."""
+    ranks = np.array(group.ranks, dtype=np.int64)
+    copies = range(layout.copies)
+    members = np.concatenate(
+        [layout.of_copy(ranks[layout.exists(ranks, copy)], copy) for copy in copies]
+    )
+    in_order = bool((np.diff(ranks) > 0).all())
+    row = np.sort(members) if in_order else members
+    return row[None, :] if len(row) else np.empty((0, 0), dtype=np.int64)
+
+
+def _copied(group: Group, layout: ReplicaLayout) -> Ints:
+    """Return the copies of a group, one per row; none if its ranks are left out."""
+    ranks = np.array(group.ranks, dtype=np.int64)
+    there = [layout.exists(ranks, copy) for copy in range(layout.copies)]
+    if any(one.any() and not one.all() for one in there):
+        some = ", ".join(map(str, group.ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        raise WorkloadError(
+            f"{group} of ranks {some} does not grow, and would lose some of its members"
+        )
+    whole = [layout.of_copy(ranks, copy) for copy, one in enumerate(there) if one.all()]
+    return np.array(whole, dtype=np.int64).reshape(-1, len(ranks))
+
+
+def _sizes(calls: Calls, more: Floats) -> Floats:
+    """Return S of the calls of groups that have ``more`` times the members."""
+    per_rank = np.isin(calls.kind, _PER_RANK)
+    return np.where(per_rank, calls.size * more[calls.group], calls.size)
+
+
+def _cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
+    """Return the workload without the other ops, and the calls of the other groups."""
+    if ops.all() and groups.all():
+        return workload
+    table, edges = workload.calls, workload.edges
+    calls = groups[table.group]
+    inside = ops[edges.source] & ops[edges.target]
+    op, call, group = (np.cumsum(mask) - 1 for mask in (ops, calls, groups))
+    kept = np.flatnonzero(calls)
+    columns = ("what", "rank", "lane", "name", "duration", "ready")
+    measured = ("measured_start", "measured_end")
+    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
+    joined = workload.call[ops]
+    return replace(
+        workload,
+        **{name: getattr(workload, name)[ops] for name in (*columns, *measured)},
+        flops=None if workload.flops is None else workload.flops[ops],
+        traffic=None if workload.traffic is None else workload.traffic[ops],
+        call=np.where(joined >= 0, np.append(call, -1)[joined], -1).astype(np.int32),
+        edges=Edges.of(
+            int(ops.sum()),
+            op[edges.source[inside]],
+            op[edges.target[inside]],
+            edges.lag[inside],
+        ),
+        calls=replace(
+            table,
+            **{name: getattr(table, name)[kept] for name in of_calls},
+            group=group[table.group[kept]].astype(np.int32),
+            dtype=tuple(table.dtype[index] for index in kept.tolist()),
+        ),
+        groups=tuple(one for one, stays in zip(workload.groups, groups, strict=True) if stays),
+    )

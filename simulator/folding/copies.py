@@ -1,0 +1,359 @@
+"""Copies of ranks: as few written out as tell the times of all, or all of them.
+
+A workload with :class:`~simulator.workload.Copies` says what ranks do that it does not hold. Which
+of them a simulation needs depends on the network and on the engine:
+
+* ``flow``: as :mod:`simulator.folding.fold` has it, here with a row per group of the job, not per
+  op. Of the components of the network of one colour as few are kept as make the calls of those kept
+  whole.
+* ``analytic``: there is no contention, so a call's cost is all that the rest of the job can change.
+  Of the copies of the whole, those are kept whose calls do not cost what those of another do: a
+  group that one node held may lie across two.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.call_costs import Costs
+from simulator.costing.symmetry import symmetry
+from simulator.errors import WorkloadError
+from simulator.folding.fold import kept_components, like_links
+from simulator.folding.refinement import CannotFoldError, OpsByRank, refine
+from simulator.folding.representatives import job_with_copies, loads_in_job
+from simulator.timeline import Timeline
+from simulator.workload import Copies, Edges, Group, Workload
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenOut:
+    """A workload with the ranks that tell the times of all.
+
+    ``link_bytes`` makes of the bytes of its calls on the links those of all calls of the job.
+    ``text`` says which ranks are simulated.
+    """
+
+    workload: Workload
+    link_bytes: Callable[[Floats], Floats]
+    text: str
+
+    def unfold(self, timeline: Timeline) -> Timeline:
+        """Return the timeline with the bytes of the whole job on its links."""
+        return replace(timeline, link_bytes=self.link_bytes(timeline.link_bytes), folded=self.text)
+
+
+def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]) -> WrittenOut:
+    """Write out the ranks that, with shared links, tell the times of all; all where none are alike.
+
+    ``seen`` is what the planner of the costs sees of a group's label.
+    """
+    alike = symmetry(costs.topology)
+    if alike is None:
+        return everyone(workload, "no two parts of the network are alike")
+    try:
+        job, like = job_with_copies(workload, _copies_of(workload), seen)
+        colours = refine(job, alike, lambda group: loads_in_job(workload, costs, job, like, group))
+    except CannotFoldError as reason:
+        return everyone(workload, str(reason))
+    kept = kept_components(colours)
+    ranks = np.flatnonzero(kept[alike.component[: workload.job_ranks]])
+    chosen = np.flatnonzero(kept)
+    first = np.zeros(colours.component.max() + 1, dtype=np.int64)
+    first[colours.component[chosen[::-1]]] = chosen[::-1]
+    link = like_links(alike, first[colours.component])
+    part = only(written_out(workload, ranks.tolist()), ranks)
+    return WrittenOut(part, lambda known: known[link], _text(workload, part))
+
+
+def enough_at_rest(workload: Workload, costs: Costs) -> WrittenOut:
+    """Write out the copies that, without contention, tell the times of all."""
+    copies = _copies_of(workload)
+    known: set[tuple[float, ...]] = set()
+    ranks: list[int] = []
+    for number, own in enumerate(_by_number(copies.stand_in)):
+        key = _cost_of_copy(workload, copies, costs, number)
+        if key not in known:
+            known.add(key)
+            ranks += own.tolist()
+    part = written_out(workload, ranks)
+    return WrittenOut(
+        part,
+        lambda known: _of_all_calls(workload, copies, costs, len(known)),
+        _text(workload, part),
+    )
+
+
+def everyone(workload: Workload, reason: str = "") -> WrittenOut:
+    """Write out all ranks; ``reason`` is why fewer would not do."""
+    text = f"nothing is folded: {reason}" if reason else ""
+    return WrittenOut(written_out(workload), lambda known: known, text)
+
+
+def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
+    """Give some ranks, besides those that are there, the programs of those that stand for them.
+
+    Parameters
+    ----------
+    workload
+        With copies; one without is returned as it is.
+    ranks
+        Of the job; None: all.
+
+    Returns
+    -------
+    Workload
+        Without copies. What was measured of an original is not that of a copy: it is NaN.
+    """
+    copies = workload.copies
+    if copies is None:
+        return workload
+    present = set(workload.ranks)
+    asked = range(workload.job_ranks) if ranks is None else sorted(set(ranks))
+    stand_in = copies.stand_in.tolist()
+    missing = [rank for rank in asked if rank not in present and stand_in[rank] in present]
+    workload = replace(workload, copies=None)
+    if not missing:
+        return workload
+    table = _CallTable.of(workload, copies)
+    rows = OpsByRank.of(workload)
+    programs = {rank: _Program.of(workload, rows, rank) for rank in {stand_in[r] for r in missing}}
+    parts = [programs[stand_in[rank]] for rank in missing]
+    calls = [table.joined_by(part, rank) for part, rank in zip(parts, missing, strict=True)]
+    return _assembled(workload, parts, (missing, calls), table)
+
+
+def only(workload: Workload, ranks: Ints) -> Workload:
+    """Leave out the ops of all other ranks; calls and groups stay, joined by whom is left."""
+    keep = np.isin(workload.rank, ranks)
+    if keep.all():
+        return workload
+    number = np.cumsum(keep) - 1
+    edges = workload.edges
+    inside = keep[edges.source] & keep[edges.target]
+    columns = ("what", "rank", "lane", "name", "call", "duration", "ready")
+    measured = ("measured_start", "measured_end")
+    return replace(
+        workload,
+        **{name: getattr(workload, name)[keep] for name in (*columns, *measured)},
+        flops=None if workload.flops is None else workload.flops[keep],
+        traffic=None if workload.traffic is None else workload.traffic[keep],
+        edges=Edges.of(
+            int(keep.sum()),
+            number[edges.source[inside]],
+            number[edges.target[inside]],
+            edges.lag[inside],
+        ),
+    )
+
+
+def _copies_of(workload: Workload) -> Copies:
+    if workload.copies is None:
+        raise ValueError("the workload says of no rank what stands for it")
+    return workload.copies
+
+
+def _text(workload: Workload, part: Workload) -> str:
+    ranks = len(part.ranks)
+    if ranks == workload.job_ranks:
+        return "nothing is folded: no two nodes do the same"
+    return f"{ranks:,} of {workload.job_ranks:,} ranks are simulated: the others are copies of them"
+
+
+def _by_number(stand_in: Ints) -> list[Ints]:
+    """Ranks by the number of the copy that they are of the rank that stands for them."""
+    order = np.argsort(stand_in, kind="stable")
+    ordered = stand_in[order]
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return [np.flatnonzero(number == copy) for copy in range(int(number.max()) + 1)]
+
+
+def _cost_of_copy(
+    workload: Workload, copies: Copies, costs: Costs, number: int
+) -> tuple[float, ...]:
+    """Say what the calls of copy ``number`` of each group cost on an idle network (s)."""
+    found: list[float] = []
+    for group, rows in enumerate(copies.groups):
+        if len(rows) == 1 or number >= len(rows):
+            continue
+        ranks = Group(tuple(rows[number].tolist()), workload.groups[group].label)
+        for call in _different(workload, group):
+            view = replace(workload.call_view(call), group=ranks)
+            found.append(view.transfer if isnan(view.size) else costs.idle_time(view))
+    return tuple(round(one, 15) for one in found)
+
+
+def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) -> Floats:
+    """Add up what all calls of the job put on the links (B); copied groups' as the first one's."""
+    calls = workload.calls
+    total = np.zeros(links)
+    joined = workload.members > 0
+    counted: set[tuple[int, int]] = set()
+    for group, rows in enumerate(copies.groups):
+        own = [
+            (call, float(calls.factor[_like(workload, call) & joined].sum()))
+            for call in _different(workload, group)
+        ]
+        for number, row in enumerate(rows.tolist()):
+            if (id(rows), number) in counted:
+                continue
+            counted.add((id(rows), number))
+            ranks = Group(tuple(row), workload.groups[group].label)
+            for call, often in own:
+                for load in costs.loads(replace(workload.call_view(call), group=ranks)):
+                    total[load.link] += load.weight * load.amount * often
+    return total
+
+
+def _like(workload: Workload, call: int) -> NDArray[np.bool_]:
+    """Which calls of the same group are of the same kind, size and type as one."""
+    calls = workload.calls
+    found: NDArray[np.bool_] = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
+    found &= calls.size == calls.size[call]
+    found &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
+    return found
+
+
+def _different(workload: Workload, group: int) -> list[int]:
+    """Find the first of the calls of a group of each kind, size and type."""
+    calls = workload.calls
+    mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
+    kinds, sizes = calls.kind[mine].tolist(), calls.size[mine].tolist()
+    first: dict[tuple[int, float, str], int] = {}
+    for call, kind, size in zip(mine.tolist(), kinds, sizes, strict=True):
+        first.setdefault((kind, size, calls.dtype[call]), call)
+    return list(first.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Program:
+    """One rank's rows of a workload: its ops, its edges by their numbers among them, its groups."""
+
+    ops: Ints
+    source: Ints
+    target: Ints
+    lag: NDArray[np.float64]
+    call: Ints
+    groups: list[int]
+
+    @staticmethod
+    def of(workload: Workload, rows: OpsByRank, rank: int) -> "_Program":
+        """Cut it out."""
+        ops = rows.op[rows.first[rank] : rows.first[rank + 1]]
+        edges = workload.edges
+        count = np.diff(edges.offset)[ops]
+        source = np.repeat(np.arange(len(ops)), count)
+        begin = np.repeat(edges.offset[ops], count)
+        before = np.cumsum(count) - count
+        place = begin + np.arange(len(source)) - np.repeat(before, count)
+        target = edges.target[place]
+        if (workload.rank[target] != rank).any():
+            raise WorkloadError(
+                f"rank {rank} waits for another outside of a call: it has no copies"
+            )
+        call = workload.call[ops].astype(np.int64)
+        groups = np.unique(workload.calls.group[call[call >= 0]]).tolist()
+        return _Program(ops, source, rows.local[target], edges.lag[place], call, groups)
+
+
+@dataclass(slots=True, eq=False)
+class _CallTable:
+    """Calls of a workload and of the copies of its groups; grows with each that is joined first.
+
+    ``of_group`` are the calls of each group, in order. ``known`` has for each row of the job's
+    groups the calls that it makes; ``row_of`` says in which row of a group's copies a rank is.
+    """
+
+    workload: Workload
+    copies: Copies
+    of_group: list[Ints]
+    row_of: dict[int, Ints]
+    known: dict[tuple[int, int], Ints]
+    groups: list[Group]
+    new: list[Ints]
+    new_group: list[Ints]
+    length: int
+
+    @staticmethod
+    def of(workload: Workload, copies: Copies) -> "_CallTable":
+        """Take the calls that are there."""
+        group = workload.calls.group
+        order = np.argsort(group, kind="stable")
+        ends = np.searchsorted(group[order], np.arange(len(workload.groups) + 1))
+        of_group = [order[ends[number] : ends[number + 1]] for number in range(len(ends) - 1)]
+        row_of: dict[int, Ints] = {}
+        known: dict[tuple[int, int], Ints] = {}
+        for number, rows in enumerate(copies.groups):
+            if id(rows) not in row_of:
+                row_of[id(rows)] = np.full(workload.job_ranks, -1, dtype=np.int64)
+                row_of[id(rows)][rows] = np.arange(len(rows))[:, None]
+            own = int(row_of[id(rows)][workload.groups[number].ranks[0]])
+            known[id(rows), own] = of_group[number]
+        length = len(workload.calls)
+        groups = list(workload.groups)
+        return _CallTable(workload, copies, of_group, row_of, known, groups, [], [], length)
+
+    def joined_by(self, part: _Program, rank: int) -> Ints:
+        """Return the calls that a copy of a program joins, op by op."""
+        joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
+        for group in part.groups:
+            joins[self.of_group[group]] = self._counterpart(group, rank)
+        return joins[part.call]
+
+    def _counterpart(self, group: int, rank: int) -> Ints:
+        rows, own = self.copies.groups[group], self.of_group[group]
+        row = int(self.row_of[id(rows)][rank])
+        if (id(rows), row) not in self.known:
+            self.known[id(rows), row] = np.arange(self.length, self.length + len(own))
+            self.length += len(own)
+            self.new.append(own)
+            self.new_group.append(np.full(len(own), len(self.groups)))
+            label = self.workload.groups[group].label
+            self.groups.append(Group(tuple(rows[row].tolist()), label))
+        return self.known[id(rows), row]
+
+
+def _assembled(
+    workload: Workload,
+    parts: Sequence[_Program],
+    copied: tuple[Sequence[int], Sequence[Ints]],
+    table: _CallTable,
+) -> Workload:
+    """Put the copies behind the ranks that are there."""
+    ranks, joined = copied
+    rows = np.concatenate([np.arange(len(workload)), *(part.ops for part in parts)])
+    sizes = [len(part.ops) for part in parts]
+    first = (len(workload) + np.cumsum([0, *sizes])[:-1]).tolist()
+    edges, calls = workload.edges, workload.calls
+    moved = list(zip(parts, first, strict=True))
+    source = [edges.source, *(part.source + begin for part, begin in moved)]
+    target = [edges.target, *(part.target + begin for part, begin in moved)]
+    lag = [edges.lag, *(part.lag for part in parts)]
+    unmeasured = np.full(len(rows) - len(workload), np.nan)
+    made_as = np.concatenate([np.arange(len(calls)), *table.new]).astype(np.int64)
+    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
+    columns = ("what", "lane", "name", "duration", "ready")
+    return replace(
+        workload,
+        **{name: getattr(workload, name)[rows] for name in columns},
+        rank=np.concatenate([workload.rank, np.repeat(ranks, sizes)]).astype(np.int32),
+        call=np.concatenate([workload.call, *joined]).astype(np.int32),
+        measured_start=np.concatenate([workload.measured_start, unmeasured]),
+        measured_end=np.concatenate([workload.measured_end, unmeasured]),
+        flops=None if workload.flops is None else workload.flops[rows],
+        traffic=None if workload.traffic is None else workload.traffic[rows],
+        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (source, target, lag))),
+        calls=replace(
+            calls,
+            **{name: getattr(calls, name)[made_as] for name in of_calls},
+            group=np.concatenate([calls.group, *table.new_group]).astype(np.int32),
+            dtype=tuple(calls.dtype[call] for call in made_as.tolist()),
+        ),
+        groups=tuple(table.groups),
+    )

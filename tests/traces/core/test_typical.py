@@ -1,0 +1,154 @@
+"""The typical step: the work of the median, the structure and the scatter of one step."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.baseline import baseline
+from helpers.places import ROOT
+from simulator.builder import WorkloadBuilder
+from simulator.errors import TraceError
+from simulator.workload import CallRow, What
+from traces.core.loaded import MEDIAN, Coverage, Loaded
+from traces.core.typical import typical_step, with_usual_work
+from traces.load import load
+
+LIVE = ROOT / "traces" / "live"
+
+
+def step(host, kernel, *, transfer=1.0, ready=0.0, size=8.0):
+    """Two ranks: a host op and a kernel each, the second's twice as long, and a call."""
+    builder = WorkloadBuilder(job_ranks=2)
+    row = CallRow("all_reduce", builder.group((0, 1)), 0, size, transfer=transfer)
+    call = builder.call(row)
+    for rank in (0, 1):
+        ops = [
+            builder.op(
+                what, rank=rank, lane="l", name="n", duration=duration * (1 + rank), ready=early
+            )
+            for what, duration, early in ((What.HOST, host, ready), (What.COMPUTE, kernel, 0.0))
+        ]
+        builder.edge(*ops, lag=0.5)
+        joined = builder.op(What.COLLECTIVE, rank=rank, lane="c", name="c", duration=0.0, call=call)
+        builder.edge(ops[1], joined)
+    return builder.build()
+
+
+def trace(steps, middle):
+    """Read steps, numbered from 0, of which one is in the middle; measured are 10, 11, … s."""
+
+    def read(name):
+        number = middle if name == MEDIAN else int(name)
+        if steps[number] is None:
+            raise TraceError(f"step {name} is damaged")
+        nothing = {"kernels": 0, "launches_paired": 0, "collectives": 1, "sizes_known": 1}
+        coverage = Coverage(
+            step=str(number),
+            steps=tuple(range(len(steps))),
+            ranks=(0, 1),
+            ranks_in_job=2,
+            collectives_matched=1,
+            starts={},
+            clock_offset={},
+            unused={},
+            skipped=(),
+            notes=(),
+            **nothing,
+        )
+        return Loaded("t", steps[number], coverage, 10.0 + number, {}, {})
+
+    return read
+
+
+def test_each_part_is_as_long_in_all_as_in_the_median_and_keeps_its_proportions():
+    steps = [step(1.0, 9.0), step(2.0, 3.0), step(4.0, 5.0)]
+    usual = with_usual_work(steps[2], steps)
+    assert usual.duration.tolist() == pytest.approx([2.0, 5.0, 0.0, 4.0, 10.0, 0.0])
+    assert usual.edges.lag.tolist() == steps[2].edges.lag.tolist()
+
+
+def test_transfers_and_starts_are_those_of_the_median():
+    steps = [step(1, 1, transfer=one, ready=2 * one) for one in (1.0, 2.0, 4.0)]
+    usual = with_usual_work(steps[0], steps)
+    assert usual.calls.transfer.tolist() == [2.0]
+    assert usual.ready.max() == 4.0
+
+
+def test_what_a_step_has_none_of_stays_so():
+    steps = [step(0.0, 1.0), step(3.0, 1.0, transfer=np.nan), step(3.0, 1.0, ready=1.0)]
+    usual = with_usual_work(steps[0], steps)
+    assert usual.duration.tolist() == steps[0].duration.tolist()
+    assert usual.ready.max() == 0
+
+
+def test_the_step_in_the_middle_stands_for_all_and_the_measured_one_is_the_median():
+    loaded = typical_step(trace([step(host, 1.0) for host in (1.0, 2.0, 3.0, 4.0)], 3))
+    assert loaded.coverage.step == "3"
+    assert loaded.coverage.typical_of == (0, 1, 2, 3)
+    assert loaded.measured_step == 11.5
+    assert loaded.workload.duration[0] == 2.5
+
+
+def test_of_three_steps_the_first_is_a_warm_up():
+    loaded = typical_step(trace([step(host, 1.0) for host in (9.0, 2.0, 3.0)], 2))
+    assert loaded.coverage.typical_of == (1, 2)
+
+
+def test_steps_with_other_calls_are_left_out_and_named():
+    steps = [step(1.0, 1.0), step(2.0, 1.0, size=16.0), step(3.0, 1.0), step(5.0, 1.0)]
+    loaded = typical_step(trace(steps, 2))
+    assert loaded.coverage.typical_of == (0, 2, 3)
+    assert loaded.coverage.notes == (
+        "step 1 makes other calls than step 2: it is none of those whose lengths are typical",
+    )
+    alone = typical_step(trace(steps[:2], 0))
+    assert alone.coverage.typical_of == ()
+    assert alone.measured_step == 10.0
+    assert alone.workload.duration.tolist() == steps[0].duration.tolist()
+
+
+def test_a_step_that_is_much_longer_is_left_out_and_named():
+    read = trace([step(1.0, 1.0) for _ in range(4)], 2)
+
+    def with_evaluation(name):
+        loaded = read(name)
+        return replace(loaded, measured_step=20.0) if name == "1" else loaded
+
+    loaded = typical_step(with_evaluation)
+    assert loaded.coverage.typical_of == (0, 2, 3)
+    assert loaded.coverage.notes == (
+        "step 1 took 20 s, the median step 12.5 s: it is none of those whose lengths are typical",
+    )
+
+
+def test_a_step_that_cannot_be_read_is_none_of_them():
+    assert typical_step(trace([step(1.0, 1.0), None], 0)).coverage.typical_of == ()
+
+
+def test_a_number_means_exactly_that_step():
+    folder = LIVE / "ddp-cpu-2"
+    numbered, middle, usual = (load(folder, name) for name in ("5", "median", "typical"))
+    assert middle.coverage.step == usual.coverage.step == "5"
+    assert numbered.workload.duration.tolist() == middle.workload.duration.tolist()
+    assert usual.coverage.typical_of == (3, 4, 5)
+    measured = [load(folder, str(number)).measured_step for number in (3, 4, 5)]
+    assert usual.measured_step == np.median(measured)
+
+
+def test_formats_without_numbered_steps_are_read_as_they_are(tmp_path):
+    from experiments.questions.convert import convert
+
+    convert(LIVE / "ddp-cpu-2", tmp_path / "job.et", "chakra")
+    usual, middle = (load(tmp_path / "job.et", name) for name in ("typical", "median"))
+    assert usual.workload.duration.tolist() == middle.workload.duration.tolist()
+    assert usual.coverage.typical_of == ()
+
+
+def test_the_error_of_a_baseline_is_against_the_median():
+    base = baseline(LIVE / "ddp-cpu-2", LIVE / "net250.yaml")
+    middle = baseline(LIVE / "ddp-cpu-2", LIVE / "net250.yaml", step="median")
+    assert base.error == pytest.approx(base.replayed_step / base.loaded.measured_step - 1)
+    assert base.loaded.measured_step != middle.loaded.measured_step
+    assert base.answer()["coverage"]["typical_of"] == [3, 4, 5]
+    assert "step 6 took 911.1 ms" in base.loaded.coverage.notes[-1]

@@ -132,20 +132,8 @@ def shares(name: str, examples: int) -> tuple[float, float]:
     return sum(row[0] for row in close) / len(close), sum(what_ifs) / len(what_ifs)
 
 
-CLOCKS = "clocks of ranks that only exchange gloo's messages are set 2 transfers apart"
-EVERY = [
-    pytest.param(
-        name,
-        marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason=CLOCKS)]
-        if name == "gloo's messages"
-        else [],
-    )
-    for name in CLASSES
-]
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_program_that_no_stream_tells_is_read_as_it_is(name: str) -> None:
     baselines, what_ifs = shares(name, 6)
     assert baselines >= MOST
@@ -154,7 +142,7 @@ def test_a_program_that_no_stream_tells_is_read_as_it_is(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CLASSES)
 def test_of_many_programs_that_no_stream_tells_nearly_all_are_read_as_they_are(name: str) -> None:
     baselines, what_ifs = shares(name, 60)
     assert baselines >= MOST

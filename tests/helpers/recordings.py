@@ -225,15 +225,20 @@ class Thread:
         self.host("aten::item", layers.host)
 
     def pipeline(self) -> None:
-        """Receive each batch, compute, and send it on; what was sent is waited for at the end."""
+        """Receive each batch, compute, and send it on, then the gradients of each back.
+
+        What was sent is waited for at the end.
+        """
         layers, sent = self.layers, []
-        for _ in range(layers.layers):
-            if self.rank:
-                received = self.message(self.rank - 1, self.rank)
-                self.before.append((received, WAKE_UP))
-            self.compute(layers.kernels)
-            if self.rank < RANKS - 1:
-                sent.append(self.message(self.rank, self.rank + 1))
+        for step in (1, -1):
+            before, behind = self.rank - step, self.rank + step
+            for _ in range(layers.layers):
+                if before in range(RANKS):
+                    received = self.message(before, self.rank)
+                    self.before.append((received, WAKE_UP))
+                self.compute(layers.kernels)
+                if behind in range(RANKS):
+                    sent.append(self.message(self.rank, behind))
         self.before += [(message, WAKE_UP) for message in sent]
         self.end = self.host("aten::item", layers.host)
 

@@ -162,6 +162,23 @@ def test_a_study_follows_copies_onto_another_graph(sample, resource):
     assert all(np.isfinite(list(found.values())))
 
 
+def test_a_study_writes_out_copies_whose_groups_lie_across_nodes():
+    """On nodes of eight, groups of three: the first two lie inside, ranks 6 to 8 lie across."""
+    builder = WorkloadBuilder(job_ranks=6)
+    for label, groups in (("tp", [(0, 1, 2), (3, 4, 5)]), ("dp", [(0, 3), (1, 4), (2, 5)])):
+        for ranks in groups:
+            call = builder.call(CallRow("all_reduce", builder.group(ranks, label), 0, 1e8))
+            for rank in ranks:
+                builder.op(
+                    What.COLLECTIVE, rank=rank, lane=label, name="c", duration=0.0, call=call
+                )
+    several = asked("replicas x4", Scenario(builder.build(), CLUSTER)).scenario
+    changes = [better("scale_out.nics_per_node"), better("scale_out.bandwidth")]
+    for change, step in zip(changes, Study(several).steps(changes), strict=True):
+        whole = replace(change.apply(several).scenario.whole(), engine="analytic").run()
+        assert step == pytest.approx(whole.makespan, rel=1e-9)
+
+
 def test_the_answer_says_what_it_takes_for_granted(sample):
     said = " ".join(asked("replicas x4", sample).assumptions)
     for part in (

@@ -395,3 +395,14 @@ def test_a_call_among_kernels_that_start_early_replays_as_measured(
     found = replay(tape.write(tmp_path))
     assert found.step == EXACT(found.measured) == EXACT(545)
     assert len(found.loaded.workload.calls) == 3
+
+
+def test_short_nodes_of_a_graph_do_not_lengthen_the_latency_of_a_launch(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 2, "before")
+    graph = tape.call("cudaGraphLaunch", 50, 10)
+    for number in range(14):
+        tape.kernel(graph, 7, 55 + 3 * number, 2, f"node {number}")
+    tape.launch(200, 7, 205, 10, "after")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert edges["cudaGraphLaunch", "node 13"] == EXACT(LATENCY)

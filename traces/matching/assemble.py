@@ -60,7 +60,7 @@ def _messages(
                 graphs[rank_index].ops[call.ops[rank_index]].end + float(shift[rank_index])
                 for rank_index in (sender, receiver)
             )
-            messages.append(MessageEnds(sender, receiver, sent, received))
+            messages.append(MessageEnds(sender, receiver, sent, received, call.eager))
     return messages
 
 

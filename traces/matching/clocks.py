@@ -24,12 +24,16 @@ Between two GPUs the ends of a call of NCCL differ by a few microseconds to some
 
 @dataclass(frozen=True, slots=True)
 class MessageEnds:
-    """When a message ended, each end by its own clock (s); ranks by their place."""
+    """When a message ended, each end by its own clock (s); ranks by their place.
+
+    One that is ``eager`` does not wait for its receiver, which may come at any time.
+    """
 
     sender: int
     receiver: int
     sent: float
     received: float
+    eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,20 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
 
     A sender may be done long before its receiver arrives, so the shortest way counts. There and
     back, the offset is off by at most half of what both took; one way tells no more than one end.
+    Nor does it tell of clocks that an eager message was received after it was sent.
     """
     shortest: dict[tuple[int, int], float] = {}
+    waited: set[tuple[int, int]] = set()
     for message in messages:
+        if not message.eager:
+            waited.add((message.sender, message.receiver))
         way, took = (message.sender, message.receiver), message.received - message.sent
         shortest[way] = min(shortest.get(way, np.inf), took)
     comparisons = []
     for (first, second), there in shortest.items():
         back = shortest.get((second, first))
+        if back is None and there > 0 and (first, second) not in waited:
+            continue
         if back is None:
             comparisons.append(_Comparison(first, second, there, _DRAINS))
         elif first < second:

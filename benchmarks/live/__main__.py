@@ -76,8 +76,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--step", type=float, default=10, help="limit of a step's error, %% (10)")
     parser.add_argument("--median", type=float, default=5, help="limit of the median, %% (5)")
     parser.add_argument("--utility", type=float, default=4, help="limit of utilities, points (4)")
-    parser.add_argument("--case-limit", type=float, default=90, help="for one program, s (90)")
-    parser.add_argument("--limit", type=int, default=600, help="for everything, s (600)")
+    parser.add_argument("--case-limit", type=float, default=180, help="for one program, s (180)")
+    parser.add_argument("--limit", type=int, default=900, help="for everything, s (900)")
     return parser.parse_args(arguments)
 
 

@@ -94,9 +94,9 @@ CASES = (
         _LATENCIES,
     ),
     Case(
-        "zero3-4",
-        "sharded",
-        {"ranks": 4, "layers": 4, "hidden": 384, "batch": 16, "sleep": 0.005},
+        "ddp-4",
+        "data_parallel",
+        {"ranks": 4, "layers": 6, "hidden": 640, "batch": 16, "bucket_mib": 3.0, "sleep": 0.01},
         _SLOW,
     ),
     Case(

@@ -26,7 +26,7 @@ class Plan:
     rounds: int = 3
     steps: int = 4
     recorded: int = 4
-    limit: float = 90.0
+    limit: float = 180.0
 
 
 @dataclass(slots=True)

@@ -94,6 +94,8 @@ class ValidationReport(Report):
     settings: Settings
     clusters: tuple[Cluster, ...]
     points: tuple[PointError, ...] = ()
+    brief: bool = False
+    """Whether the table leaves out single points."""
 
     def answer(self) -> "ValidateAnswer":
         """Return the JSON answer."""

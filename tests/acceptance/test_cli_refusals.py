@@ -545,6 +545,7 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         (("convert", SAMPLE, "nowhere", *CLUSTER), "--cluster means nothing for chakra"),
         (("validate", f"{SAMPLE}@dgx-a100", *CLUSTER), "every trace names its own"),
         (("validate",), "name a TRACE, or a table"),
+        (("validate", SAMPLE, *CLUSTER, "--brief"), "--brief is of predictions"),
         (("validate", SAMPLE, "--against", "pairs.csv"), "names the recordings itself"),
         (
             ("validate", "--against", "pairs.csv", "--predict", SAMPLE),

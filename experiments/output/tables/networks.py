@@ -193,6 +193,13 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
 
 def _print_points(console: Console, report: "ValidationReport") -> None:
     """Print predictions against what was measured, recording by recording, and the medians."""
+    if not report.brief:
+        _print_single_points(console, report)
+    _print_recordings(console, report)
+    _print_point_medians(console, report)
+
+
+def _print_single_points(console: Console, report: "ValidationReport") -> None:
     with_calibration = any(point.calibrated_s is not None for point in report.points)
     with_network = any(point.network_only_s is not None for point in report.points)
     nodes = say_nodes(report.settings.nodes)
@@ -213,7 +220,6 @@ def _print_points(console: Console, report: "ValidationReport") -> None:
             print_rows(console, rows)
         _print_point_notes(console, points)
         console.print()
-    _print_point_medians(console, report)
 
 
 def _point_cells(point: "PointError") -> dict[str, str]:
@@ -269,8 +275,10 @@ def _print_recordings(console: Console, report: "ValidationReport") -> None:
         if doubled is not None:
             both = doubled.utility_measured_pct, doubled.utility_predicted_pct
             utilities = _share(both[0]), _share(both[1])
-        rows.add(trace.rpartition("/")[2], f"{len(points)}", *plain, *calibrated, *utilities)
-    if len(rows.cells) > 1:
+        answered = sum(point.error_pct is not None for point in points)
+        count = f"{answered}" if answered == len(points) else f"{answered} of {len(points)}"
+        rows.add(trace.rpartition("/")[2], count, *plain, *calibrated, *utilities)
+    if len(rows.cells) > 1 or report.brief:
         print_rows(console, rows)
         console.print()
 
@@ -284,7 +292,6 @@ def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
 
 
 def _print_point_medians(console: Console, report: "ValidationReport") -> None:
-    _print_recordings(console, report)
     medians = {
         "error": report.median("error_pct"),
         "calibrated": report.median("calibrated_error_pct"),
@@ -296,10 +303,11 @@ def _print_point_medians(console: Console, report: "ValidationReport") -> None:
     if told:
         count = len([one for one in report.points if one.error_pct is not None])
         print_text(console, f"medians without sign, {count} points: {', '.join(told)}")
+    scatter = "" if report.brief else "±: median absolute deviation of measured steps; "
     foot = (
-        "nothing is fitted to what is predicted; ±: median absolute deviation of measured steps; "
-        "utility: step time saved against the recording's network, measured against measured and "
-        "predicted against predicted; calibrated: the network as the recording's calls show it"
+        f"nothing is fitted to what is predicted; {scatter}utility: step time saved against the "
+        "recording's network, measured against measured and predicted against predicted; "
+        "calibrated: the network as the recording's calls show it"
     )
     if medians["network only"] is not None:
         foot += "; network only: the second recording's own step, its calls as the first shows them"

@@ -498,15 +498,25 @@ class Workload:
         """All ops as views; for small graphs."""
         return (self.op(index) for index in range(len(self)))
 
+    def columns_of(self, rows: NDArray[Any]) -> dict[str, Any]:
+        """Columns of some ops by name, by a mask or numbers: all but their calls and edges."""
+        every = ("what", "rank", "lane", "name", "duration", "ready", *_MEASURED, *_KNOWN_OF_SOME)
+        columns = {name: getattr(self, name) for name in every}
+        return {name: None if own is None else own[rows] for name, own in columns.items()}
+
     def with_calls(self, **columns: Any) -> "Workload":
         """Return the workload with columns of its calls replaced."""
         return replace(self, calls=replace(self.calls, **columns))
 
 
+_MEASURED = ("measured_start", "measured_end")
+_KNOWN_OF_SOME = ("flops", "traffic", "module")
+
+
 def _check_columns(workload: Workload) -> None:
     length = len(workload.what)
     columns = ("rank", "lane", "name", "call", "duration", "ready")
-    for name in (*columns, "measured_start", "measured_end"):
+    for name in (*columns, *_MEASURED):
         if len(getattr(workload, name)) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
     _check_edges(workload.edges, length)

@@ -213,15 +213,10 @@ def _cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
     inside = ops[edges.source] & ops[edges.target]
     op, call, group = (np.cumsum(mask) - 1 for mask in (ops, calls, groups))
     kept = np.flatnonzero(calls)
-    columns = ("what", "rank", "lane", "name", "duration", "ready")
-    measured = ("measured_start", "measured_end")
-    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
     joined = workload.call[ops]
     return replace(
         workload,
-        **{name: getattr(workload, name)[ops] for name in (*columns, *measured)},
-        flops=None if workload.flops is None else workload.flops[ops],
-        traffic=None if workload.traffic is None else workload.traffic[ops],
+        **workload.columns_of(ops),
         call=np.where(joined >= 0, np.append(call, -1)[joined], -1).astype(np.int32),
         edges=Edges.of(
             int(ops.sum()),
@@ -229,11 +224,6 @@ def _cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
             op[edges.target[inside]],
             edges.lag[inside],
         ),
-        calls=replace(
-            table,
-            **{name: getattr(table, name)[kept] for name in of_calls},
-            group=group[table.group[kept]].astype(np.int32),
-            dtype=tuple(table.dtype[index] for index in kept.tolist()),
-        ),
+        calls=replace(table.taken(kept), group=group[table.group[kept]].astype(np.int32)),
         groups=tuple(one for one, stays in zip(workload.groups, groups, strict=True) if stays),
     )

@@ -136,13 +136,10 @@ def only(workload: Workload, ranks: Ints) -> Workload:
     number = np.cumsum(keep) - 1
     edges = workload.edges
     inside = keep[edges.source] & keep[edges.target]
-    columns = ("what", "rank", "lane", "name", "call", "duration", "ready")
-    measured = ("measured_start", "measured_end")
     return replace(
         workload,
-        **{name: getattr(workload, name)[keep] for name in (*columns, *measured)},
-        flops=None if workload.flops is None else workload.flops[keep],
-        traffic=None if workload.traffic is None else workload.traffic[keep],
+        **workload.columns_of(keep),
+        call=workload.call[keep],
         edges=Edges.of(
             int(keep.sum()),
             number[edges.source[inside]],
@@ -337,23 +334,17 @@ def _assembled(
     lag = [edges.lag, *(part.lag for part in parts)]
     unmeasured = np.full(len(rows) - len(workload), np.nan)
     made_as = np.concatenate([np.arange(len(calls)), *table.new]).astype(np.int64)
-    of_calls = ("kind", "sequence", "size", "transfer", "factor", "late")
-    columns = ("what", "lane", "name", "duration", "ready")
+    columns = workload.columns_of(rows) | {
+        "rank": np.concatenate([workload.rank, np.repeat(ranks, sizes)]).astype(np.int32),
+        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
+        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
+    }
+    group = np.concatenate([calls.group, *table.new_group]).astype(np.int32)
     return replace(
         workload,
-        **{name: getattr(workload, name)[rows] for name in columns},
-        rank=np.concatenate([workload.rank, np.repeat(ranks, sizes)]).astype(np.int32),
+        **columns,
         call=np.concatenate([workload.call, *joined]).astype(np.int32),
-        measured_start=np.concatenate([workload.measured_start, unmeasured]),
-        measured_end=np.concatenate([workload.measured_end, unmeasured]),
-        flops=None if workload.flops is None else workload.flops[rows],
-        traffic=None if workload.traffic is None else workload.traffic[rows],
         edges=Edges.of(len(rows), *(np.concatenate(column) for column in (source, target, lag))),
-        calls=replace(
-            calls,
-            **{name: getattr(calls, name)[made_as] for name in of_calls},
-            group=np.concatenate([calls.group, *table.new_group]).astype(np.int32),
-            dtype=tuple(calls.dtype[call] for call in made_as.tolist()),
-        ),
+        calls=replace(calls.taken(made_as), group=group),
         groups=tuple(table.groups),
     )

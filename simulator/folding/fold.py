@@ -271,16 +271,9 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
     inside = np.flatnonzero(number[edges.source] >= 0)
     count = np.diff(edges.offset)[ops]
     groups, group = np.unique(table.group[calls], return_inverse=True)
-    columns = ("what", "rank", "lane", "name", "duration", "ready")
-    chosen = {name: getattr(workload, name)[ops] for name in columns}
     return replace(
         workload,
-        **chosen,
-        measured_start=workload.measured_start[ops],
-        measured_end=workload.measured_end[ops],
-        flops=None if workload.flops is None else workload.flops[ops],
-        traffic=None if workload.traffic is None else workload.traffic[ops],
-        module=None if workload.module is None else workload.module[ops],
+        **workload.columns_of(ops),
         call=new_call[workload.call[ops]],
         edges=Edges(
             offset=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),

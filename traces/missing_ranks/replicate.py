@@ -212,25 +212,20 @@ def _assembled(
     ranks = np.repeat([rank for _, rank in copies], sizes)
     unmeasured = np.full(len(ranks), np.nan)
     calls, groups = table.calls()
-    columns = {name: getattr(workload, name)[rows] for name in _COPIED}
+    columns = workload.columns_of(rows) | {
+        "rank": np.concatenate([workload.rank, ranks]).astype(np.int32),
+        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
+        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
+    }
     return replace(
         workload,
         **columns,
-        rank=np.concatenate([workload.rank, ranks]).astype(np.int32),
         call=np.concatenate([workload.call, *joined]).astype(np.int32),
-        measured_start=np.concatenate([workload.measured_start, unmeasured]),
-        measured_end=np.concatenate([workload.measured_end, unmeasured]),
-        flops=None if workload.flops is None else workload.flops[rows],
-        traffic=None if workload.traffic is None else workload.traffic[rows],
-        module=None if workload.module is None else workload.module[rows],
         edges=Edges.of(len(rows), *(np.concatenate(column) for column in (sources, targets, lags))),
         calls=calls,
         groups=groups,
         notes=(*workload.notes, *_notes({rank: part.rank for part, rank in copies})),
     )
-
-
-_COPIED = ("what", "lane", "name", "duration", "ready")
 
 
 def _notes(copies: Mapping[int, int]) -> list[str]:

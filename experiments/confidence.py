@@ -18,7 +18,12 @@ from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import exposed_by_resource
-from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
+from simulator.analysis.critical_path import (
+    LAUNCH_DELAY,
+    UNKNOWN_CALLS,
+    critical_path,
+    pinned_parts,
+)
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, UNEXPLAINED_HOST, Floats, What, Workload
 from topologies import resource_values
@@ -31,7 +36,7 @@ _NETWORK = tuple(CLUSTER_RESOURCES)
 _EVERYTHING = (*_NETWORK, *RANKS)
 _MAY_BE: dict[str, tuple[str, ...]] = {
     "gap": _EVERYTHING,
-    "launch delay": tuple(RANKS),
+    LAUNCH_DELAY: tuple(RANKS),
     UNEXPLAINED_HOST: _EVERYTHING,
     "not ready": _EVERYTHING,
     "absent ranks": _EVERYTHING,

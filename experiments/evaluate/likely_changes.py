@@ -149,12 +149,12 @@ def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
 
 
 def _names(workload: Workload, what: What) -> list[str]:
-    used = np.unique(workload.name[workload.what == what]).tolist()
+    used = np.unique(workload.name[workload.part == what]).tolist()
     return [workload.names[at] for at in used]
 
 
 def _ops(run: RunTimes, what: What) -> NDArray[np.intp]:
-    return np.flatnonzero(run.workload.what == what)
+    return np.flatnonzero(run.workload.part == what)
 
 
 def _common(a: Floats, b: Floats) -> float:

@@ -1,10 +1,10 @@
 """What each op adds to the step of its rank: every instant counts once, so that all adds up.
 
 An instant of a rank counts for what comes first of: kernels, copies, calls that move, calls that
-wait for other ranks, the host at work, launches on their way. What is left is time before the
-rank's first op, after its last, or idle. It is the account of
-:func:`simulator.analysis.attribution.rank_parts`, op by op: where several of one sort run at once,
-they share the instant equally. On a rank without kernels the host is what computes, and comes
+wait for other ranks, the host at work, launches on their way, host threads on which nothing is seen
+at work. What is left is time before the rank's first op, after its last, or idle. It is the account
+of :func:`simulator.analysis.attribution.rank_parts`, op by op: where several of one sort run at
+once, they share the instant equally. On a rank without kernels the host is what computes, and comes
 first.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.attribution import AFTER, BEFORE, COMPUTE, COPY, HOST, IDLE, LAUNCH, WAITING
-from simulator.analysis.metrics import step_time
+from simulator.analysis.metrics import moves, step_time
 from simulator.timeline import RunTimes, Timeline
-from simulator.workload import Floats, Ints, What, Workload
+from simulator.workload import UNEXPLAINED_HOST, Floats, Ints, What, Workload
 
 COMMUNICATION = "communication"
 """A call that moves while its rank computes nothing: exposed communication."""
-USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH)
+USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
 """Uses of time that belong to ops."""
 REST = (BEFORE, AFTER, IDLE)
 """Uses of time that belong to a rank."""
@@ -100,29 +100,28 @@ _Spans = dict[str, tuple[Floats, Floats]]
 def _spans(run: RunTimes) -> _Spans:
     """When each op is at each use (s); NaN where it never is."""
     workload = run.workload
-    what, call = workload.what, workload.call
+    what, part = workload.what, workload.part
     start, end = run.start, run.end
-    begun = np.where(call >= 0, run.call_start[call], np.nan) if len(run.call_start) else _no(start)
+    calls = np.flatnonzero(workload.call >= 0)
+    begun, over = np.full((2, len(workload)), np.nan)
+    begun[calls], over[calls] = moves(run, calls)
     by = _released_by(run)
     launched = (what != What.HOST) & (by >= 0) & (what[by] == What.HOST)
+    silent = (what == What.HOST) & (part != What.HOST)
 
     def where(mask: NDArray[np.bool_], first: Floats, last: Floats) -> tuple[Floats, Floats]:
         first = np.where(mask, first, np.nan)
         return first, np.where(mask, np.maximum(first, last), np.nan)
 
-    is_call = call >= 0
     return {
         COMPUTE: where(what == What.COMPUTE, start, end),
         COPY: where(what == What.COPY, start, end),
-        COMMUNICATION: where(is_call, begun, end),
-        WAITING: where(is_call, start, begun),
-        HOST: where(what == What.HOST, start, end),
+        COMMUNICATION: where(workload.call >= 0, begun, over),
+        WAITING: where(workload.call >= 0, start, begun),
+        HOST: where(part == What.HOST, start, end),
         LAUNCH: where(launched, end[by], start),
+        UNEXPLAINED_HOST: where(silent, start, end),
     }
-
-
-def _no(like: Floats) -> Floats:
-    return np.full(len(like), np.nan)
 
 
 def _released_by(run: RunTimes) -> Ints:

@@ -45,8 +45,9 @@ class Layers:
 
     ``graph``: each layer is one launch; ``overlap``: a kernel starts so much before the one before
     it ends; ``spin``: the thread reads what a kernel writes instead of calling; ``gloo``: the hosts
-    compute and communicate; ``behind``: gloo's work is waited for at the end only. ``uneven``: how
-    much more the last rank has to do.
+    compute and communicate; ``messages``: each layer is a batch that goes from rank to rank, while
+    the sender goes on (bytes move when both ends have posted it); ``behind``: gloo's work is waited
+    for at the end only. ``uneven``: how much more the last rank has to do.
     """
 
     layers: int
@@ -60,6 +61,7 @@ class Layers:
     overlap: float
     spin: bool
     gloo: bool
+    messages: bool
     behind: bool
     uneven: float
     skew: float
@@ -95,6 +97,7 @@ launched = _layers(
     overlap=st.sampled_from([0.0, 3.0, 8.0]),
     spin=st.booleans(),
     gloo=st.just(False),
+    messages=st.just(False),
 )
 """Steps of accelerators."""
 hosted = _layers(
@@ -108,6 +111,7 @@ hosted = _layers(
     overlap=st.just(0.0),
     spin=st.just(False),
     gloo=st.just(True),
+    messages=st.booleans(),
 )
 """Steps of hosts."""
 
@@ -147,6 +151,8 @@ class Program:
 
     def _header(self, rank: int) -> Event:
         backend = "gloo" if self.gloo else "nccl"
+        every = Group(tuple(range(RANKS)), "default_pg")  # where gloo's messages are sent, too
+        groups = [every] if self.gloo else list(self.workload.groups)
         configs = [
             {
                 "pg_name": str(number),
@@ -155,7 +161,7 @@ class Program:
                 "pg_size": len(group.ranks),
                 "ranks": group.ranks,
             }
-            for number, group in enumerate(self.workload.groups)
+            for number, group in enumerate(groups)
             if rank in group.ranks
         ]
         told = {"backend": backend, "rank": rank, "world_size": RANKS, "pg_count": len(configs)}
@@ -187,6 +193,7 @@ class Thread:
     done: list[int] = field(default_factory=list)
     joined: dict[int, int] = field(default_factory=dict)
     number: int = 0
+    end: int = -1
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng([self.layers.seed, self.rank])
@@ -196,6 +203,9 @@ class Thread:
         inside = tuple(self.rank // PER_NODE * PER_NODE + one for one in range(PER_NODE))
         across = tuple(range(self.rank % PER_NODE, RANKS, PER_NODE))
         every = tuple(range(RANKS))
+        if layers.messages:
+            self.pipeline()
+            return
         posted = []
         for layer in range(layers.layers):
             self.compute(layers.kernels)
@@ -213,6 +223,44 @@ class Thread:
             self.wait()
         self.before += [(call, WAKE_UP) for call in posted]
         self.host("aten::item", layers.host)
+
+    def pipeline(self) -> None:
+        """Receive each batch, compute, and send it on, then the gradients of each back.
+
+        What was sent is waited for at the end.
+        """
+        layers, sent = self.layers, []
+        for step in (1, -1):
+            before, behind = self.rank - step, self.rank + step
+            for _ in range(layers.layers):
+                if before in range(RANKS):
+                    received = self.message(before, self.rank)
+                    self.before.append((received, WAKE_UP))
+                self.compute(layers.kernels)
+                if behind in range(RANKS):
+                    sent.append(self.message(self.rank, behind))
+        self.before += [(message, WAKE_UP) for message in sent]
+        self.end = self.host("aten::item", layers.host)
+
+    def message(self, sender: int, receiver: int) -> int:
+        """Post a message of gloo; sending stays open until the end of the step."""
+        sends, size = self.rank == sender, self.layers.size
+        index, _ = self.call((sender, receiver), "", size, "float", "send_receive")
+        name, peer = ("send", receiver) if sends else ("recv", sender)
+        shape = [[[int(size / 4)]], [], [], []]
+        args: Event = {"Input Dims": shape, "Input type": ["TensorList", "", "Scalar", "Scalar"]}
+        args["Concrete Inputs"] = ["", "", str(peer), "0"]
+        host = self.host(f"c10d::{name}{'' if sends else '_'}", self.layers.host, args)
+        op = self.op(What.SEND if sends else What.RECEIVE, WORKER, f"gloo:{name}", 0.0, index)
+        self.builder.edge(host, op)
+        told: Event = {"Input Dims": [[int(size / 4)]], "Input type": ["float"]}
+
+        def show(times: Timeline) -> Iterator[Event]:
+            until = max(times.end[op], times.start[self.end]) if sends else times.end[op]
+            yield self.event("user_annotation", f"gloo:{name}", 1, (times.start[op], until), told)
+
+        self.shown.append(show)
+        return op
 
     def compute(self, kernels: int) -> None:
         layers = self.layers
@@ -232,7 +280,7 @@ class Thread:
             for one, length in enumerate(lengths.tolist()):
                 self.launch(self.host("aten::op", layers.host), [f"gemm_{one}"], [length])
 
-    def host(self, name: str, us: float, call: Call | None = None) -> int:
+    def host(self, name: str, us: float, args: Event | None = None) -> int:
         """Add an op of the thread, which is shown from where a call before it returned."""
         ready = 0.0 if self.shown else self.ready
         us *= self.rng.uniform(0.8, 1.3)
@@ -246,11 +294,7 @@ class Thread:
             start, end = times.start[op], times.end[op]
             if launcher is not None:
                 start = max(start, times.end[launcher] + CALL)
-            args: Event = {}
-            if call is not None and self.layers.gloo:
-                elements = int(call.size / 4)
-                args = {"Input Dims": [[[elements]]], "Input type": ["TensorList"]}
-            yield self.event("cpu_op", name, 1, (start, end), args)
+            yield self.event("cpu_op", name, 1, (start, end), args or {})
 
         self.shown.append(show)
         return op
@@ -312,8 +356,9 @@ class Thread:
 
     def post(self, ranks: tuple[int, ...], label: str, size: int) -> int:
         """Post a collective of gloo, which a worker carries out."""
-        index, call = self.call(ranks, label, size, "float")
-        host = self.host("c10d::allreduce_", self.layers.host, call)
+        index, _ = self.call(ranks, label, size, "float")
+        shape: Event = {"Input Dims": [[[int(size / 4)]]], "Input type": ["TensorList"]}
+        host = self.host("c10d::allreduce_", self.layers.host, shape)
         op = self.op(What.COLLECTIVE, WORKER, "gloo:all_reduce", 0.0, index)
         self.builder.edge(host, op, lag=US * self.layers.latency)
         for before in self.last:
@@ -349,14 +394,16 @@ class Thread:
 
         self.shown.append(show)
 
-    def call(self, ranks: tuple[int, ...], label: str, size: int, dtype: str) -> tuple[int, Call]:
+    def call(
+        self, ranks: tuple[int, ...], label: str, size: int, dtype: str, kind: str = "all_reduce"
+    ) -> tuple[int, Call]:
         group = self.builder.group(ranks, label)
         number = self.joined.get(group, 0)
         self.joined[group] = number + 1
         if (group, number) not in self.calls:
-            row = CallRow("all_reduce", group, number, float(size), dtype=dtype)
+            row = CallRow(kind, group, number, float(size), dtype=dtype)
             self.calls[group, number] = self.builder.call(row)
-        known = Call("all_reduce", Group(ranks, label), float(size), dtype, sequence=number)
+        known = Call(kind, Group(ranks, label), float(size), dtype, sequence=number)
         return self.calls[group, number], known
 
     def op(

@@ -260,12 +260,16 @@ def _ended_in(
     silence: Silence,
     window: Window,
 ) -> HostCollective | None:
-    """Find the collective whose end is nearest to the end of a silence, if it ended within it."""
+    """Find the collective whose end is nearest to the end of a silence, if it ended within it.
+
+    One that had not begun by then is not what its caller waited for.
+    """
     until = min(silence.end, window.end)
     ended = [
         work
         for work in works
         if float(trace.host.start[work.call or 0]) < until
+        and graph.ops[work.op].start < until
         and max(silence.start, until - _WOKEN) < graph.ops[work.op].end <= until + _CLOSED_LATE
     ]
     return min(ended, key=lambda work: abs(graph.ops[work.op].end - until), default=None)

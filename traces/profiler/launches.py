@@ -86,6 +86,11 @@ def first_nodes(launches: Launches) -> NDArray[np.int64]:
     return np.sort(first)
 
 
+def later_nodes(launches: Launches) -> NDArray[np.int64]:
+    """Return the device rows of all ops but the first of each launch."""
+    return np.delete(launches.device, first_nodes(launches))
+
+
 def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether all that was launched before a launch, in whatever step, had ended by then.
 

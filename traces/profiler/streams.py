@@ -103,6 +103,8 @@ _LAUNCH = -1
 """Stands for the launch among an op's predecessors."""
 _BESIDE = -2
 """Stands for the op that ran when this one started: how far it had come released this one."""
+_NOTHING = -3
+"""Stands for none of them: a device that was busy with the step before."""
 
 
 def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[int, float]) -> bool:
@@ -181,6 +183,9 @@ def _last(allowed: dict[int, float]) -> int | None:
 
 
 def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> str:
+    ready = ops.graph.ops[op].ready
+    if ready is not None and (last is None or ready > allowed[last]):
+        return "step before"
     if last is None:
         return "unexplained"
     if ops.starts[op] - allowed[last] > EXPLAINED:
@@ -254,28 +259,40 @@ def _edges(
 
     ``launches`` are the host op that launches each op, and the typical latency (s).
     """
-    lane_op, latency = launches
     start, last, local = ops.starts[op], begin.last, ops.graph.ops[op]
-    edges = []
-    for source, time in sorted(begin.allowed.items()):
-        if source == _LAUNCH:
-            launched = ops.launched[op] or 0.0
-            delay = max(0.0, start - launched)
-            lag = min(latency, delay)
-            if source == last and begin.reason == "unexplained":
-                lag = max(0.0, time - launched)
-                edges.append(_unexplained(ops, op, lane_op[op], lag))
-            elif source == last:
-                lag = delay
-            edges.append((lane_op[op], lag))
-        elif source != _BESIDE:
-            lag = max(0.0, start - ops.end(source)) if source == last else 0.0
-            edges.append((source, lag))
-            if ops.ends[source] > max(start, local.begun or start):
-                local.begun = min(ops.ends[source], ops.ends[op])
+    if last is not None and local.ready is not None and local.ready > begin.allowed[last]:
+        local.ready, last = start, _NOTHING
+    edges = _launch_edges(ops, op, begin, launches, is_last=last == _LAUNCH)
+    for source in sorted(source for source in begin.allowed if source >= 0):
+        lag = max(0.0, start - ops.end(source)) if source == last else 0.0
+        edges.append((source, lag))
+        if ops.ends[source] > max(start, local.begun or start):
+            local.begun = min(ops.ends[source], ops.ends[op])
     if last is None:
         local.ready = start
     return edges
+
+
+def _launch_edges(
+    ops: DeviceOps,
+    op: int,
+    begin: _Start,
+    launches: tuple[dict[int, int], float],
+    *,
+    is_last: bool,
+) -> _Edges:
+    """Let an op wait for its launch, if it has one, and for what no launch explains."""
+    launched = ops.launched[op]
+    if launched is None:
+        return []
+    lane_op, latency = launches
+    delay = max(0.0, ops.starts[op] - launched)
+    if not is_last:
+        return [(lane_op[op], min(latency, delay))]
+    if begin.reason != "unexplained":
+        return [(lane_op[op], delay)]
+    lag = max(0.0, begin.allowed[_LAUNCH] - launched)
+    return [_unexplained(ops, op, lane_op[op], lag), (lane_op[op], lag)]
 
 
 def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int, float]:

@@ -32,8 +32,8 @@ _ROWS = 16
 _NAME = 48
 """Characters of a name."""
 _UNKNOWN = "no module known"
-_ROUNDING = 1e-9
-"""Differences of less than this share of the step are what rounding leaves."""
+_ROUNDING = 1e-7
+"""Differences below this share of the step are left out: whole nanoseconds of traces leave them."""
 
 
 def print_saved(console: Console, saved: "UtilityParts") -> None:

@@ -1,10 +1,13 @@
 """``replicas x4``: what it says of a job of another size, against jobs generated at that size."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from experiments.cli.main import app
 from experiments.evaluate.design_points import Study
 from experiments.questions.utility import bounds
 from experiments.scenario.language import parse_change
@@ -159,6 +162,23 @@ def test_a_study_follows_copies_onto_another_graph(sample, resource):
     assert all(np.isfinite(list(found.values())))
 
 
+def test_a_study_writes_out_copies_whose_groups_lie_across_nodes():
+    """On nodes of eight, groups of three: the first two lie inside, ranks 6 to 8 lie across."""
+    builder = WorkloadBuilder(job_ranks=6)
+    for label, groups in (("tp", [(0, 1, 2), (3, 4, 5)]), ("dp", [(0, 3), (1, 4), (2, 5)])):
+        for ranks in groups:
+            call = builder.call(CallRow("all_reduce", builder.group(ranks, label), 0, 1e8))
+            for rank in ranks:
+                builder.op(
+                    What.COLLECTIVE, rank=rank, lane=label, name="c", duration=0.0, call=call
+                )
+    several = asked("replicas x4", Scenario(builder.build(), CLUSTER)).scenario
+    changes = [better("scale_out.nics_per_node"), better("scale_out.bandwidth")]
+    for change, step in zip(changes, Study(several).steps(changes), strict=True):
+        whole = replace(change.apply(several).scenario.whole(), engine="analytic").run()
+        assert step == pytest.approx(whole.makespan, rel=1e-9)
+
+
 def test_the_answer_says_what_it_takes_for_granted(sample):
     said = " ".join(asked("replicas x4", sample).assumptions)
     for part in (
@@ -252,3 +272,36 @@ def test_real_traces_are_told_or_refused(trace, cluster, grown):
             asked("replicas x4", scenario)
     else:
         assert asked("replicas x4", scenario).note.startswith(grown.replace("\\", ""))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["utility"],
+        ["replay"],
+        ["explain"],
+        ["metrics"],
+        ["sweep", "-r", "compute", "--factors", "1"],
+        ["curve", "-r", "compute", "--range", "1..2", "--gap", "10%"],
+        ["compare", "-c", "dgx-a100"],
+        ["what-if", "compute x1"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_takes_a_number_of_replicas(command):
+    """It is the what-if of that name, put first."""
+    name, *rest = command
+    changes = ["--what-if", "compute x0.5", "--replicas", "4"]
+    words = [name, str(SAMPLES / "gpu-dp2-tp4"), *rest, "-c", "dgx-a100", *changes, "-o", "json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert [one["change"] for one in answer["what_ifs"]] == ["replicas x4", "compute x0.5"]
+    assert "the global batch grows with the replicas" in answer["assumptions"][0]
+
+
+def test_a_generated_step_is_asked_for_at_its_size():
+    words = ["generate", DENSE, "-c", "hgx-h100", "--dp", "2", "--tp", "2"]
+    done = CliRunner().invoke(app, [*words, "--what-if", "replicas x2"])
+    assert done.exit_code == 1
+    assert "with another --dp" in done.output

@@ -20,7 +20,7 @@ from simulator.analytic.contraction import PARTS, contract
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.topology import scaled
-from simulator.workload import UNEXPLAINED_HOST, CallRow, What
+from simulator.workload import UNEXPLAINED, UNEXPLAINED_HOST, CallRow, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
@@ -65,6 +65,16 @@ def test_a_gap_between_device_ops_and_a_late_begin_are_pinned():
     kernels = [op(builder, What.COMPUTE, 1e-3, ready=3e-3), op(builder, What.COMPUTE, 1e-3)]
     chain(builder, kernels, lag=2e-3)
     assert on_ring(builder.build()) == {"not ready": 3e-3, "gap": 2e-3}
+
+
+def test_a_delay_that_its_launch_does_not_explain_is_told_from_gaps():
+    builder = WorkloadBuilder(job_ranks=2)
+    launch = op(builder, What.HOST, 1e-3)
+    due = op(builder, What.COPY, 0.0, name=UNEXPLAINED)
+    kernel = op(builder, What.COMPUTE, 1e-3)
+    builder.edge(launch, due, lag=5e-6)
+    builder.edge(due, kernel, lag=4e-3)
+    assert on_ring(builder.build()) == {"launch delay": 4e-3}
 
 
 def one_call(size, *, ranks=(0, 1), transfer=7e-3, drain=0.0):

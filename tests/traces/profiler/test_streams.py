@@ -377,3 +377,32 @@ def test_a_kernel_beside_another_keeps_waiting_for_other_streams(tmp_path: Path)
     tape.launch(20, 7, 1006, 300, "left")
     tape.launch(30, 7, 1007, 100, "right")
     assert ("elsewhere", "right") in replay(tape.write(tmp_path)).edges()
+
+
+@pytest.mark.parametrize("overlap", [3.0, 9.0])
+def test_a_call_among_kernels_that_start_early_replays_as_measured(
+    tmp_path: Path, overlap: float
+) -> None:
+    """An all-reduce fused with the norm behind it takes part in programmatic dependent launch."""
+    call = "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>()"
+    tape = Tape(world=2)
+    at = 5.0
+    for number in range(9):
+        early = overlap if number else 0.0
+        name = call if number % 3 == 1 else f"k{number}"
+        tape.launch(number, 7, at - early, 60 + early, name)
+        at += 60
+    found = replay(tape.write(tmp_path))
+    assert found.step == EXACT(found.measured) == EXACT(545)
+    assert len(found.loaded.workload.calls) == 3
+
+
+def test_short_nodes_of_a_graph_do_not_lengthen_the_latency_of_a_launch(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 2, "before")
+    graph = tape.call("cudaGraphLaunch", 50, 10)
+    for number in range(14):
+        tape.kernel(graph, 7, 55 + 3 * number, 2, f"node {number}")
+    tape.launch(200, 7, 205, 10, "after")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert edges["cudaGraphLaunch", "node 13"] == EXACT(LATENCY)

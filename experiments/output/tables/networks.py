@@ -302,8 +302,11 @@ def _print_point_medians(console: Console, report: "ValidationReport") -> None:
     told += [] if apart is None else [f"utilities {apart:.1f} points apart"]
     if told:
         count = len([one for one in report.points if one.error_pct is not None])
-        print_text(console, f"medians without sign, {count} points: {', '.join(told)}")
-    scatter = "" if report.brief else "±: median absolute deviation of measured steps; "
+        points = f"{count} point{'s' * (count != 1)}"
+        print_text(console, f"medians without sign, {points}: {', '.join(told)}")
+    scattered = any(point.measured_mad_s is not None for point in report.points)
+    scatter = "±: median absolute deviation of measured steps; " if scattered else ""
+    scatter = "" if report.brief else scatter
     foot = (
         f"nothing is fitted to what is predicted; {scatter}utility: step time saved against the "
         "recording's network, measured against measured and predicted against predicted; "

@@ -147,8 +147,6 @@ def test_formats_without_numbered_steps_are_read_as_they_are(tmp_path):
 
 def test_the_error_of_a_baseline_is_against_the_median():
     base = baseline(LIVE / "ddp-cpu-2", LIVE / "net250.yaml")
-    middle = baseline(LIVE / "ddp-cpu-2", LIVE / "net250.yaml", step="median")
     assert base.error == pytest.approx(base.replayed_step / base.loaded.measured_step - 1)
-    assert base.loaded.measured_step != middle.loaded.measured_step
     assert base.answer()["coverage"]["typical_of"] == [3, 4, 5]
     assert "step 6 took 911.1 ms" in base.loaded.coverage.notes[-1]

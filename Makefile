@@ -2,6 +2,7 @@
 
 VENV := .venv
 NEWEST := .venv-newest
+LIVE := .venv-live
 BIN := $(VENV)/bin
 DEMO := sweep traces/live/ddp-cpu-2 --cluster traces/live/net250.yaml \
   --resource scale_out.bandwidth --factors 0.5,1,2,4,8
@@ -18,6 +19,13 @@ DOCUMENTED := $(VENV)/documented
 PYTEST := -m pytest --numprocesses auto
 # Of make newest: all, unless some are named.
 TESTS :=
+# Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
+# options of python -m benchmarks.live.
+WRITE :=
+OPTIONS :=
+# An index that has PyTorch for CPUs only, a tenth of the size of PyPI's:
+# https://download.pytorch.org/whl/cpu, where that can be reached.
+TORCH_INDEX :=
 
 # True of a Python that is new enough and can make virtual environments with pip in them.
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
@@ -46,10 +54,10 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bounds check bench validate newest docs lock clean
+.PHONY: help setup demo test test-all bounds check bench validate validate-live newest docs lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY)  ## make .venv with the pinned versions; the other targets do it by themselves
 
@@ -107,6 +115,24 @@ docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or ref
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
 
+# A virtual environment of its own: what torch brings is nothing that tests or answers should see.
+$(LIVE)/ready: pyproject.toml constraints.txt benchmarks/live/constraints.txt
+	@$(call find_python,$(PYTHONS)); \
+	echo "== setup: make $(LIVE) with $$($$python --version) and PyTorch: up to 5 GB, some minutes"; \
+	$$python -m venv --clear $(LIVE)
+	@$(LIVE)/bin/python $(INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  --constraint constraints.txt \
+	  --constraint benchmarks/live/constraints.txt --editable '.[live]'
+	@touch $@
+
+validate-live: $(INSTALLED)  ## predictions against real runs on a network of namespaces; needs root
+	@if reason=$$($(BIN)/python -m benchmarks.live.network); then \
+	  $(MAKE) $(LIVE)/ready && \
+	  $(LIVE)/bin/python -m benchmarks.live $(if $(WRITE),--write $(WRITE)) $(OPTIONS); \
+	else \
+	  echo "make validate-live: skipped: $$reason"; \
+	fi
+
 newest:  ## the tests with the newest versions on the newest Python that is here
 	@$(call find_python,$(NEWEST_PYTHONS)); \
 	echo "== setup: make $(NEWEST) with $$($$python --version) and the newest versions"; \
@@ -128,6 +154,6 @@ lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	@touch $(INSTALLED) $(READY) $(DOCUMENTED)
 
 clean:  ## remove the virtual environments, caches and build outputs
-	rm -rf $(VENV) $(NEWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(NEWEST) $(LIVE) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

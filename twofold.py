@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from experiments.questions.compare import compare as compare
     from experiments.questions.convert import convert as convert
     from experiments.questions.curve import curve as curve
+    from experiments.questions.diff import diff as diff
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import plan_on as plan_on
@@ -81,6 +82,7 @@ _PLACES = {
     "what_if": f"{_QUESTIONS}.what_if:what_ifs",
     "replay": f"{_QUESTIONS}.replay:replay",
     "explain": f"{_QUESTIONS}.explain:explain",
+    "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -148,6 +150,7 @@ __all__ = [
     "compare",
     "convert",
     "curve",
+    "diff",
     "errors",
     "explain",
     "generate",

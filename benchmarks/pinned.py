@@ -34,7 +34,7 @@ CLUSTERS = {
     "megatron-tp8-a100": "dgx-a100",
     "graphs/qwen3_30b_decode_b300_tp.json.gz": "hgx-b200",
     "graphs/qwen3_30b_decode_mi300_tp.json.gz": "mi300x-8",
-    "graphs/sglang_qwen3_8b_decode.json.gz": "hgx-h100",
+    "graphs/sglang_qwen3_8b_decode.json.gz": "mi300x-8",
     "graphs/vllm_piecewise_prefilldecode.json.gz": "hgx-h100",
     "kineto/a100_16gpu_dlrm_like_rank0.json.gz": "dgx-a100",
     "kineto/a100_1gpu_alexnet.json.gz": "dgx-a100",

@@ -7,7 +7,7 @@ react to one, and on whether the network's model takes as long for a call as was
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,10 +15,15 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from experiments.scenario.change import CLUSTER_RESOURCES, Change
-from experiments.scenario.resources import RANKS, better
+from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import exposed_by_resource
-from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
+from simulator.analysis.critical_path import (
+    LAUNCH_DELAY,
+    UNKNOWN_CALLS,
+    critical_path,
+    pinned_parts,
+)
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, UNEXPLAINED_HOST, Floats, What, Workload
 from topologies import resource_values
@@ -31,7 +36,7 @@ _NETWORK = tuple(CLUSTER_RESOURCES)
 _EVERYTHING = (*_NETWORK, *RANKS)
 _MAY_BE: dict[str, tuple[str, ...]] = {
     "gap": _EVERYTHING,
-    "launch delay": tuple(RANKS),
+    LAUNCH_DELAY: tuple(RANKS),
     UNEXPLAINED_HOST: _EVERYTHING,
     "not ready": _EVERYTHING,
     "absent ranks": _EVERYTHING,
@@ -194,7 +199,7 @@ class Doubts:
         that hides them, or the same wait kept a second time as a delay.
         """
         step = self.timeline.makespan
-        if step == 0 or self.scenario.slow_down:
+        if step == 0:
             return {}
         shares = exposed_by_resource(self.timeline)
         much = {
@@ -203,15 +208,15 @@ class Doubts:
         if not much:
             return {}
         has = resource_values(self.scenario.cluster)
-        from experiments.evaluate.design_points import Study  # which knows baselines, as this does
-
         asked = {
             tier: [name for name in (f"{tier}.bandwidth", f"{tier}.latency") if name in has]
             for tier in much
         }
-        changes = [Change(parts=sum((better(n).parts for n in asked[t]), ())) for t in asked]
-        now, *then = Study(self.scenario).steps([Change(), *changes]).tolist()
-        saved = {tier: 100 * (now - one) / now for tier, one in zip(asked, then, strict=True)}
+        plain = replace(self.scenario, engine="analytic")
+        now, saved = plain.run().makespan, dict[str, float]()
+        for tier, names in asked.items():
+            change = Change(parts=sum((better(name).parts for name in names), ()))
+            saved[tier] = utility_pct(now, change.apply(plain).scenario.run().makespan)
         return {
             tier: f"hidden: {much[tier]:.0f} % of the step is exposed communication on {tier}, yet "
             "twice its bandwidth and half its latency save next to nothing: a delay that was "

@@ -15,10 +15,10 @@ from simulator.errors import OutputError
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
 """Options of commands that name what is written."""
-TRACES = ("trace", "source", "predict")
+TRACES = ("trace", "trace_b", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
-    *("script", "kernels", "cluster", "model", "topology", "against"),
+    *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
     *("spec", "algorithm", "change", "what_if"),
 )
 """Options of commands that name, or may name, a file that is read."""

@@ -19,7 +19,7 @@ _LONGEST = 1000
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer", bound=Report)
 
-_TRACES = ("trace", "job", "source", "traces")
+_TRACES = ("trace", "trace_b", "job", "source", "traces")
 """Parameters that name what is read as a trace."""
 _FILES = ("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name")
 """Parameters whose text may be the path of a file that is read."""
@@ -73,11 +73,14 @@ def question(
 
 def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
     """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
-    words = []
+    words: list[str] = []
+    places = {key: place for place, key in enumerate(signature.parameters)}
     for key, value in arguments.items():
         usual = signature.parameters[key].default
         if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
-            words.append(_said(value) if key in _TRACES + _FILES else f"{key}={_said(value)}")
+            # What stands behind an argument that is left out has to be named.
+            in_place = key in _TRACES + _FILES and places[key] == len(words)
+            words.append(_said(value) if in_place else f"{key}={_said(value)}")
     if settings := arguments.get("settings"):
         for one in fields(settings):
             value = getattr(settings, one.name)

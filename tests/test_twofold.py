@@ -18,7 +18,7 @@ from simulator.errors import SettingsError
 QUESTIONS = tuple(
     word
     for line in (
-        "calibrate clusters collective compare convert curve explain generate inspect metrics",
+        "calibrate clusters collective compare convert curve diff explain generate inspect metrics",
         "package replay sweep topology utility validate what_if",
     )
     for word in line.split()

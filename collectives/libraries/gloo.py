@@ -11,7 +11,7 @@ all_reduce      ring in the order of the ranks: reduce-scatter, then all-gather 
 all_gather      ring                                                                   2 (n - 1)
 reduce_scatter  PyTorch makes an all-reduce of it                                      4 (n - 1)
 reduce          reduce-scatter on the ring, then everybody sends its part to the root  2 n
-broadcast       binomial tree, everybody to all children at once                       1 + log2 n
+broadcast       binomial tree, everybody to all children at once                       1 + levels
 gather, scatter straight to or from the root                                           2
 all_to_all      straight, all at once                                                  2
 barrier         dissemination                                                          2 log2 n

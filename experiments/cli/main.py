@@ -31,7 +31,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "Questions about a step": {
         "questions": (
             *("utility", "sweep", "curve", "compare", "what-if"),
-            *("replay", "explain", "metrics"),
+            *("replay", "explain", "diff", "metrics"),
         ),
         "generation": ("generate",),
     },

@@ -250,6 +250,10 @@ def validate(
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    *,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="Print a row per recording and medians only.")
+    ] = False,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -261,6 +265,8 @@ def validate(
     check_figure(figure)
     traces, others, tables = trace or [], predict or [], against or []
     _check_validation(traces, others, tables)
+    if brief and not (others or tables):
+        raise typer.BadParameter("--brief is of predictions: give --against or --predict.")
     if traces and cluster is not None and all(map(_names_cluster, (*traces, *others))):
         raise typer.BadParameter("--cluster means nothing: every trace names its own.")
     settings = replace(settings_of(ctx), step=EVERY)
@@ -268,7 +274,7 @@ def validate(
         report = ask(
             traces, cluster, against=tables, predict=others, settings=settings, watch=watch
         )
-    show(report, output, figure)
+    show(replace(report, brief=brief), output, figure)
 
 
 def _check_validation(traces: list[str], others: list[str], tables: list[Path]) -> None:

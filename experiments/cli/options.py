@@ -116,6 +116,10 @@ def _step(value: str) -> str:
     return value
 
 
+def _step_or_none(value: str) -> str:
+    return _step(value) if value else ""
+
+
 def _resource(value: str) -> str:
     from experiments.scenario.resources import check_resource
 
@@ -228,6 +232,21 @@ ClusterOfTrace = Annotated[
         autocompletion=completed(clusters),
     ),
 ]
+TraceB = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TRACE_B", help="What it is compared with.", show_default="the first, --step-b"
+    ),
+]
+ClusterB = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-b",
+        help="Where TRACE_B was recorded.",
+        show_default="that of its card, or --cluster",
+        autocompletion=completed(clusters),
+    ),
+]
 Resource = Annotated[
     str,
     typer.Option(
@@ -303,6 +322,16 @@ Step = Annotated[
         autocompletion=completed(lambda: ("typical", "median", "all")),
         rich_help_panel=_SIMULATION,
         help="A step's number, the one with 'typical' or 'median' lengths, or 'all'.",
+    ),
+]
+StepB = Annotated[
+    str,
+    typer.Option(
+        callback=_step_or_none,
+        autocompletion=completed(lambda: ("median", "all")),
+        rich_help_panel=_SIMULATION,
+        help="The step of the second: a ProfilerStep number, 'median' or 'all'.",
+        show_default="as --step",
     ),
 ]
 Nodes = Annotated[

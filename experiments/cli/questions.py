@@ -11,6 +11,7 @@ import typer
 from experiments.cli.options import (
     Algorithms,
     Changes,
+    ClusterB,
     ClusterOfTrace,
     Cost,
     Engine,
@@ -27,7 +28,9 @@ from experiments.cli.options import (
     Resources,
     SlowDown,
     Step,
+    StepB,
     Trace,
+    TraceB,
     Utility,
     WhatIfs,
     Workers,
@@ -355,6 +358,50 @@ def explain(
     with watching() as watch:
         report = ask(trace, cluster, utility=utility, factor=factor, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
+    show(report, output, figure)
+
+
+def diff(
+    ctx: typer.Context,
+    trace: Trace,
+    trace_b: TraceB = None,
+    cluster: ClusterOfTrace = None,
+    *,
+    cluster_b: ClusterB = None,
+    step_b: StepB = "",
+    figure: Figure = None,
+    engine: Engine = "flow",
+    collective_cost: Cost = "model",
+    step: Step = "median",
+    nodes: Nodes = None,
+    algorithm: Algorithms = None,
+    kernels: Kernels = None,
+    replicate: Replicate = False,
+    slow_down: SlowDown = "",
+    fold: Fold = None,
+    workers: Workers = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare two steps: what makes B slower or faster than A, and which what-if on A would.
+
+    Two traces, or two steps of one: --step 3 --step-b 5. Without a cluster
+    only what was measured is compared.
+    """
+    from experiments.output.progress import watching
+    from experiments.questions.diff import diff as ask
+
+    check_figure(figure)
+    settings = settings_of(ctx)
+    with watching() as watch:
+        report = ask(
+            trace,
+            trace_b,
+            cluster,
+            cluster_b=cluster_b,
+            step_b=step_b,
+            settings=settings,
+            watch=watch,
+        )
     show(report, output, figure)
 
 

@@ -21,6 +21,7 @@ from experiments.files import check_output, writing
 from experiments.questions.collective import CollectiveReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport
+from experiments.questions.diff import DiffReport
 from experiments.questions.explain import ExplainReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
@@ -248,6 +249,23 @@ def explained(report: ExplainReport) -> Figure:
         (f"{part.what} {part.name}".strip(), part.seconds) for part in report.parts if part.seconds
     ]
     return _signed_bars(parts, _title(report.base, ": critical path"), "critical path")
+
+
+def difference(report: DiffReport) -> Figure:
+    """Draw what makes B's step longer or shorter than A's."""
+    run = report.runs[0]
+    parts = [
+        (f"{part.what} {part.name}".strip(), part.difference_s)
+        for part in report.of_run(run)
+        if part.difference_s
+    ]
+    names = [Path(side.loaded.trace).name for side in (report.a, report.b)]
+    title = fill(
+        f"{names[1]}, step {report.b.coverage.step} against {names[0]}, step "
+        f"{report.a.coverage.step}",
+        _TITLE,
+    )
+    return _signed_bars(parts, title, f"longer in B, {run}")
 
 
 def _signed_bars(parts: Sequence[tuple[str, float]], title: str, what: str) -> Figure:

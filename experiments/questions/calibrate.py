@@ -148,7 +148,7 @@ def calibrate(
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
     known = base.scenario.cluster
     made = calibrated_cluster(known, fits, source)
-    _check_replay(base, made)
+    check_replay(base, made)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
         base=base,
@@ -160,8 +160,14 @@ def calibrate(
     )
 
 
-def _check_replay(base: Baseline, cluster: Cluster) -> None:
-    """Refuse a cluster on which the step that it was fitted to takes another time."""
+def check_replay(base: Baseline, cluster: Cluster) -> None:
+    """Refuse a cluster on which the step that it was fitted to takes another time.
+
+    Raises
+    ------
+    CalibrationError
+        If the step, its calls costed by the model there, is more than 10 % off.
+    """
     measured = base.loaded.measured_step
     step = by_model(replace(base.recorded, cluster=cluster)).run().makespan
     error = 100 * (step - measured) / measured if measured > 0 else 0.0

@@ -1,7 +1,7 @@
 """Convert: a step of any format to a form that other tools read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -13,14 +13,16 @@ from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import OutputError
+from simulator.quantities import format_quantity
 from simulator.schedule import Schedule
 from simulator.workload import Call
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
 from traces.chakra.write import save_chakra
 from traces.core.loaded import Loaded
+from traces.goal.read import load_goal
 from traces.goal.write import write_goal
-from traces.kineto.write import write_kineto
+from traces.kineto.write import what_is_not_told, write_kineto
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +140,25 @@ def _goal(
     """GOAL has no collectives: they are written out as the cluster's library would do them."""
     schedule = None if scenario is None else _schedules(scenario)
     write_goal(loaded.workload, target, schedule)
-    return (target,), (
+    notes = (
         "GOAL keeps times, messages and their order; no names, groups or streams",
         "each message costs as a send of its own where it is read: what the library does in one "
         "kernel, or in the switch, may take longer",
+    )
+    return (target,), notes if scenario is None else (*notes, _replayed(target, scenario))
+
+
+def _replayed(target: Path, scenario: Scenario) -> str:
+    """Say what the difference comes to: the step as it was read, and as GOAL has it."""
+    read = load_goal(target).workload
+    step = scenario.run().makespan
+    again = replace(scenario, workload=read).run().makespan
+    before, after = (format_quantity(time, "s") for time in (step, again))
+    change = 100 * (again / step - 1) if step else 0.0
+    return (
+        f"replayed on {scenario.cluster.name} the file takes {after}, the step {before} "
+        f"({change:+.1f} %): {len(read.calls):,} messages, each with the software overhead of a "
+        f"call, stand for {len(scenario.workload.calls):,} calls"
     )
 
 
@@ -156,8 +173,9 @@ def _kineto(
     """Write the PyTorch profiler's files; the times they tell are those of a simulation."""
     if scenario is None:
         raise OutputError(f"{target}: these files tell when things happened: name a --cluster")
-    files = write_kineto([scenario.run()], target, accelerator=loaded.accelerator)
-    return files, (f"times as simulated on {scenario.cluster.name}",)
+    timeline = scenario.run()
+    files = write_kineto([timeline], target, accelerator=loaded.accelerator)
+    return files, (f"times as simulated on {scenario.cluster.name}", *what_is_not_told(timeline))
 
 
 FORMS: dict[str, Form] = {"chakra": _chakra, "goal": _goal, "kineto": _kineto}

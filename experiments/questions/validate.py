@@ -38,8 +38,10 @@ class StepError:
     ``model_pct`` is with the cluster's figures alone, ``trace_pct`` with the step's own transfers,
     ``left_out_pct`` with a calibration on the trace's other steps (None where there are none, or
     they cannot tell). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls of
-    how far a call's start and end on a rank are off, with the cluster's figures. ``note`` says why
-    a step was not answered.
+    how far a call's start and end on a rank are off, with the cluster's figures;
+    ``communication_error_pct`` and ``pinned_pct`` say of the same replay how far calls' transfers
+    are off in the median, and what of its critical path reacts to no resource
+    (:mod:`experiments.confidence`). ``note`` says why a step was not answered.
     """
 
     trace: str
@@ -57,6 +59,8 @@ class StepError:
     bytes_known: float
     starts_explained: float
     note: str = ""
+    communication_error_pct: float | None = None
+    pinned_pct: float | None = None
 
 
 class ValidateAnswer(Head):
@@ -90,6 +94,8 @@ class ValidationReport(Report):
     settings: Settings
     clusters: tuple[Cluster, ...]
     points: tuple[PointError, ...] = ()
+    brief: bool = False
+    """Whether the table leaves out single points."""
 
     def answer(self) -> "ValidateAnswer":
         """Return the JSON answer."""
@@ -249,6 +255,8 @@ def _row(base: Baseline, cluster: Cluster, others: Sequence[Baseline], watch: Wa
         collectives_matched=coverage.collectives_matched,
         bytes_known=coverage.bytes_known,
         starts_explained=coverage.starts_explained,
+        communication_error_pct=model.communication_error["median_pct"],
+        pinned_pct=model.doubts.pinned_pct,
     )
 
 

@@ -107,8 +107,7 @@ def _nodes(scenario: Scenario, ranks: int) -> int | None:
     per_node = scenario.ranks // scenario.nodes
     if ranks > per_node and ranks % per_node:
         raise WhatIfError(
-            f"{ranks} ranks do not fill nodes of {per_node}, as {scenario.nodes} nodes of"
-            f" {scenario.ranks} ranks have"
+            f"{ranks} ranks do not fill nodes of {per_node} ranks, over which the job is spread"
         )
     return max(1, ranks // per_node)
 

@@ -15,6 +15,7 @@ from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds, with_calibration
 from experiments.evaluate.design_points import steps
 from experiments.scenario.change import Change
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
 from experiments.settings import EVERY
 from experiments.validation.measured_points import MeasuredPoint
@@ -109,17 +110,19 @@ class Recording:
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
         """Predict a second recording of the same program, on its cluster.
 
-        The prediction takes this recording's step there, so both need the same ranks;
-        ``network_only_s`` takes the other's own step, and needs only the same library.
+        The prediction takes this recording's step there, with as many times the replicas as the
+        other has times the ranks; ``network_only_s`` takes the other's own step, and needs only
+        the same library.
         """
         mine, row = self.base.loaded, _second(self, loaded, cluster)
         apart = _differences(mine.workload, loaded.workload)
         if apart:
             row = _noted(row, apart)
-        if mine.workload.job_ranks == loaded.workload.job_ranks:
-            row = self._moved(row, cluster, watch)
-            measured = None if self.base.error is None else mine.measured_step
-            row = _with_utility(row, measured, self.base.timeline.makespan)
+        times = loaded.workload.job_ranks / mine.workload.job_ranks
+        change = Change() if times == 1 else parse_change(f"replicas x{times:g}")
+        row = self._moved(row, cluster, change, watch)
+        measured = None if self.base.error is None else mine.measured_step
+        row = _with_utility(row, measured, self.base.timeline.makespan)
         if self.calibrated is None or row.measured_s is None:
             return row
         fitted = with_calibration(cluster, self.calibrated.scenario.cluster.calibration)
@@ -131,14 +134,16 @@ class Recording:
             row, network_only_s=own, network_only_error_pct=_error_pct(own, row.measured_s)
         )
 
-    def _moved(self, row: PointError, cluster: Cluster, watch: Watch) -> PointError:
-        """Put this recording's step on another cluster, plain and calibrated."""
+    def _moved(self, row: PointError, cluster: Cluster, change: Change, watch: Watch) -> PointError:
+        """Put this recording's step on another cluster and change it, plain and calibrated."""
         try:
-            predicted = self.base.on(cluster).run(watch(cluster.name)).makespan
+            there = change.apply(self.base.on(cluster)).scenario
+            predicted = there.run(watch(cluster.name)).makespan
             calibrated = None
             if self.calibrated is not None:
                 known = self.calibrated.scenario.cluster.calibration
-                there = self.base.on(with_calibration(cluster, known))
+                fitted = self.base.on(with_calibration(cluster, known))
+                there = change.apply(fitted).scenario
                 calibrated = there.run(watch(f"{cluster.name}, calibrated")).makespan
         except TwofoldError as error:
             return _noted(row, str(error))
@@ -201,7 +206,7 @@ def recording_of(
 
 
 def _of_one_step(settings: Settings) -> Settings:
-    step = "median" if settings.step == EVERY else settings.step
+    step = Settings().step if settings.step == EVERY else settings.step  # as what-ifs take it
     return replace(settings, step=step, collective_cost="model")
 
 
@@ -302,10 +307,7 @@ def _words(trace: str, cluster: Cluster) -> str:
 def _differences(one: Workload, other: Workload) -> str:
     """Say what makes two recordings differ besides their networks; "" if nothing is seen."""
     if one.job_ranks != other.job_ranks:
-        return (
-            f"{one.job_ranks:,} ranks against {other.job_ranks:,}: not predicted as a step, only "
-            "its network"
-        )
+        return f"{one.job_ranks:,} ranks against {other.job_ranks:,}: predicted with other replicas"
     counts = [np.bincount(step.calls.kind, minlength=len(KINDS)) for step in (one, other)]
     unlike = np.flatnonzero(counts[0] != counts[1])
     if not len(unlike):

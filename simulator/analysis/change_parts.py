@@ -137,9 +137,9 @@ def where(workload: Workload, call: int) -> str:
 def _of_calls(base: Timeline, changed: Timeline, parts: Parts) -> Iterator[_Keyed]:
     """Parts of the calls' time by cause (s)."""
     workload = base.workload
-    joined = np.flatnonzero((workload.call >= 0) & (parts.share > 0))
+    joined = np.flatnonzero(parts.call_share)
     share = np.bincount(
-        workload.call[joined], weights=parts.share[joined], minlength=len(workload.calls)
+        workload.call[joined], weights=parts.call_share[joined], minlength=len(workload.calls)
     )
     now, then = _CallTimes(base), _CallTimes(changed)
     for call in np.flatnonzero(share).tolist():

@@ -13,6 +13,7 @@ from simulator.hot import hot_loop
 from simulator.timeline import Timeline
 from simulator.workload import (
     KINDS,
+    UNEXPLAINED,
     UNEXPLAINED_HOST,
     Floats,
     Ints,
@@ -22,6 +23,8 @@ from simulator.workload import (
 )
 
 _MOVING = "communication"
+LAUNCH_DELAY = "launch delay"
+"""What a launch took beyond the usual latency, which nothing explains."""
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
 
@@ -30,9 +33,9 @@ class Segment(NamedTuple):
 
     ``what`` is ``host``, ``compute``, ``copy``, ``communication``, ``drain`` (a rank's own end of
     a call), ``launch`` (from a host op's end to the start of what it released), ``gap`` (from one
-    device op to the next), ``absent ranks`` (waiting for members that were not traced),
-    ``not ready`` (a rank that starts late) or ``unexplained host`` (a thread on which nothing is
-    seen at work).
+    device op to the next), ``launch delay`` (behind a launch, which explains none of it),
+    ``absent ranks`` (waiting for members that were not traced), ``not ready`` (a rank that starts
+    late) or ``unexplained host`` (a thread on which nothing is seen at work).
     """
 
     start: float
@@ -79,9 +82,14 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 
 
 def _told_apart(timeline: Timeline, segment: Segment) -> Segment:
-    """Tell the host at work from a thread on which nothing is seen at work."""
-    if segment.what == "host" and timeline.workload.part[segment.op] != What.HOST:
+    """Tell the host at work from a silent thread, and a gap from a delay behind a launch."""
+    workload = timeline.workload
+    if segment.what == "host" and workload.part[segment.op] != What.HOST:
         return segment._replace(what=UNEXPLAINED_HOST)
+    if segment.what == "gap":
+        before = int(timeline.released_by[segment.op])
+        if workload.names[workload.name[before]] == UNEXPLAINED:
+            return segment._replace(what=LAUNCH_DELAY)
     return segment
 
 

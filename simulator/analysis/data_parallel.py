@@ -30,16 +30,19 @@ _REPLICATE = frozenset({"replicate", "ddp"})
 _SHARD = frozenset({"shard", "fsdp", "fsdp2"})
 _UNNAMED = frozenset({"", "undefined", "default_pg", "unknown group"})
 _REDUCTIONS = tuple(KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter"))
+_MESSAGE = KINDS.index("send_receive")
 _SIZEABLE = 1024.0
 """Bytes from which on a call carries tensors: losses, norms and counts are single numbers."""
 _OF_GREATEST = 0.01
 """And at least this share of the greatest call of its group: buckets differ, yet not that much."""
-_FORWARD = 0.25
-"""Share of the step before which no gradient is reduced, when calls take no time.
+_FORWARD = 0.2
+"""Share of the time until the last reduction before which no gradient is reduced.
 
-The forward pass has a third of the FLOPs of forward and backward (Kaplan et al., arXiv 2001.08361,
-section 2.1), a quarter where all of it is recomputed; in the first layer of a model that sums
-partial products it is some hundredths.
+Calls take no time there. The forward pass has a third of the FLOPs of forward and backward (Kaplan
+et al., arXiv 2001.08361, section 2.1), a quarter where all of it is recomputed, and the backward
+pass ends with the last reduction. A model that sums partial products does so twice a layer: first
+after a sixth at most, if it has a single layer. A fifth lies between. Of a single reduction the end
+of the step stands for the last.
 """
 
 
@@ -88,7 +91,8 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     >>> found.grows.tolist(), found.block, found.why
     ([False, True], 4, 'told by their names')
     """
-    calling = np.bincount(workload.calls.group, minlength=len(workload.groups)) > 0
+    collectives = workload.calls.group[workload.calls.kind != _MESSAGE]
+    calling = np.bincount(collectives, minlength=len(workload.groups)) > 0
     several = [len(group.ranks) > 1 for group in workload.groups]
     candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()
     primary, why = _by_name(workload, candidates), "told by their names"
@@ -157,23 +161,37 @@ def _by_name(workload: Workload, candidates: Sequence[int]) -> list[int]:
 
 
 def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
-    """Find groups without a name of their own that reduce tensors, and not in the forward pass."""
-    unnamed = [one for one in candidates if workload.groups[one].label.lower() in _UNNAMED]
+    """Find groups without a name of their own that reduce tensors, and not in the forward pass.
+
+    Groups that divide the job alike are of one family: what one of them does in the forward pass
+    tells of all (a later stage of a pipeline waits for its forward pass).
+    """
     start, step = _without_communication(workload)
+    first: dict[tuple[str, int, int], float] = {}
+    reducing: dict[int, tuple[str, int, int]] = {}
+    for group in candidates:
+        one = workload.groups[group]
+        begun = _reductions(workload, group, start)
+        if one.label.lower() in _UNNAMED and len(begun) and step > 0:
+            family = reducing[group] = (one.label, len(one.ranks), one.ranks[1] - one.ranks[0])
+            until = float(begun[-1]) if len(begun) > 1 else step
+            first[family] = min(float(begun[0]) / until, first.get(family, 1.0))
+    return [group for group, family in reducing.items() if first[family] >= _FORWARD]
+
+
+def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
+    """Return when a group reduces tensors, ascending: when the median member comes to each call.
+
+    One rank that something else held up, or that went ahead, says nothing of the program.
+    """
     calls = workload.calls
-    earliest: dict[tuple[str, int], float] = {}
-    reducing: dict[int, tuple[str, int]] = {}
-    for group in unnamed:
-        mine = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
-        size = np.nan_to_num(calls.size[mine])
-        tensors = mine[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
-        ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
-        if len(ops) and step > 0:
-            one = workload.groups[group]
-            family = reducing[group] = (one.label, len(one.ranks))
-            first = float(start[ops].min()) / step
-            earliest[family] = min(first, earliest.get(family, 1.0))
-    return [group for group, family in reducing.items() if earliest[family] >= _FORWARD]
+    mine = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
+    size = np.nan_to_num(calls.size[mine])
+    tensors = mine[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
+    ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
+    ops = ops[np.argsort(workload.call[ops], kind="stable")]
+    own = np.split(start[ops], np.flatnonzero(np.diff(workload.call[ops])) + 1) if len(ops) else []
+    return np.sort([np.median(one) for one in own])
 
 
 def _without_communication(workload: Workload) -> tuple[Floats, float]:

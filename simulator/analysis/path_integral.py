@@ -46,7 +46,7 @@ class Parts:
     by the op through which the critical path leaves one, shape ``(ops,)``; ``lag`` by edges, shape
     ``(edges,)``; ``ready`` by when ops may start at the earliest, ``late`` by when ranks that were
     not recorded arrive, shape ``(ops,)``. ``share`` is on how much of the way each op is critical
-    (0 to 1), shape ``(ops,)``: a call through the op by which the path leaves it. ``pieces`` is
+    (0 to 1), ``call_share`` its call through it, shape ``(ops,)``. ``pieces`` is
     how many straight pieces the way has.
     """
 
@@ -56,6 +56,7 @@ class Parts:
     ready: Floats
     late: Floats
     share: Floats
+    call_share: Floats
     pieces: int
 
     @property
@@ -241,18 +242,24 @@ class _Way:
         gap = _GAP * max(first.step, last.step)
         waiting: list[tuple[float, float, _Point, _Point, _Point | None]] = []
         self._meet(waiting, first, last, points=2)
-        pieces, points = 0, 3
+        slopes: list[tuple[float, float]] = []
+        points = 3
         while waiting:
             off, _, one, other, middle = heappop(waiting)
             corner = one.at if middle is None else middle.at
             if middle is None or -off <= gap or points >= _PIECES:
-                pieces += self._add(parts, one, corner - one.at)
-                pieces += self._add(parts, other, other.at - corner)
+                for point, start, width in (
+                    (one, one.at, corner - one.at),
+                    (other, corner, other.at - corner),
+                ):
+                    if width > 0:
+                        self._add(parts, point, width)
+                        slopes.append((start, point.slope))
                 continue
             self._meet(waiting, one, middle, points)
             self._meet(waiting, middle, other, points)
             points += 2
-        return replace(parts, pieces=pieces)
+        return replace(parts, pieces=_pieces(slopes, gap))
 
     def _meet(
         self,
@@ -305,25 +312,30 @@ class _Way:
             ready=np.zeros(ops),
             late=np.zeros(ops),
             share=np.zeros(ops),
+            call_share=np.zeros(ops),
             pieces=0,
         )
 
-    def _add(self, parts: Parts, point: _Point, width: float) -> int:
-        """Add what a way changes by on a piece of the line; returns how many pieces that is."""
-        if width <= 0:
-            return 0
+    def _add(self, parts: Parts, point: _Point, width: float) -> None:
+        """Add what a way changes by on a piece of the line."""
         change, joined = self._difference, point.call >= 0
         moving, calls = point.left[joined], point.call[joined]
         edges = self._edges(point.before, point.arrived)
         begun = point.arrived[point.before < 0]
         # No op, edge or call is on a way twice.
         parts.share[point.left] += width
+        parts.call_share[moving] += width
         parts.duration[point.left] += width * change.duration[point.left]
         parts.moving[moving] += width * change.cost[calls]
         parts.late[moving] += width * change.late[calls]
         parts.lag[edges] += width * change.lag[edges]
         parts.ready[begun] += width * change.ready[begun]
-        return 1
+
+
+def _pieces(slopes: list[tuple[float, float]], gap: float) -> int:
+    """Count straight pieces: neighbours that rise alike are one."""
+    slope = np.array([slope for _, slope in sorted(slopes)])
+    return int((np.abs(np.diff(slope)) > gap).sum()) + 1 if len(slope) else 0
 
 
 _NOTHING = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))

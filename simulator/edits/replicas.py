@@ -16,6 +16,7 @@ nccl-tests, the larger of a rank's input and output):
   1910.02054, section 5; FSDP, arXiv 2304.11277, section 3.2).
 * exchanged all to all: what a rank sends together stays, to F times as many.
 * ``gather`` and ``scatter``: the part of each rank stays, so S is F times as large.
+* Messages stay between the copies of their sender and their receiver.
 """
 
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Workl
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
 """Kinds whose S is what every rank has, together, and each rank has as much as before."""
 
@@ -132,6 +134,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     >>> larger.job_ranks, larger.groups[0].ranks, larger.copies.stand_in.tolist()
     (8, (0, 1, 2, 3, 4, 5, 6, 7), [0, 1, 0, 1, 0, 1, 0, 1])
     """
+    workload, grows = _messages_apart(workload, grows)
     rows = [
         _grown(group, layout) if grow else _copied(group, layout)
         for group, grow in zip(workload.groups, grows.tolist(), strict=True)
@@ -154,6 +157,20 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         job_ranks=layout.job_ranks,
         copies=None if stand_in is None else Copies(stand_in, tuple(kept)),
     )
+
+
+def _messages_apart(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
+    """Give messages between members of groups that grow groups of their own, which do not."""
+    calls = workload.calls
+    messages = (calls.kind == _MESSAGE) & grows[calls.group]
+    if not messages.any():
+        return workload, grows
+    pairs, number = np.unique(calls.group[messages], return_inverse=True)
+    group = calls.group.copy()
+    group[messages] = len(workload.groups) + number.ravel()
+    groups = (*workload.groups, *(workload.groups[pair] for pair in pairs.tolist()))
+    apart = replace(workload, calls=replace(calls, group=group), groups=groups)
+    return apart, np.append(grows, np.zeros(len(pairs), dtype=bool))
 
 
 def _grown(group: Group, layout: ReplicaLayout) -> Ints:

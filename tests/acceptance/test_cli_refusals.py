@@ -387,7 +387,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
     neither |= {"command", "slow_down", "output", "to", "read_as", "precision"}
-    neither |= {"schedule", "launch"}
+    neither |= {"schedule", "launch", "utility", "step_b"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
     for command, (_, module) in COMMANDS.items():
         made = getattr(import_module(f"experiments.cli.{module}"), command.replace("-", "_"))
@@ -545,6 +545,7 @@ def test_progress_is_shown_after_a_while_and_on_stderr_only(monkeypatch, capsys,
         (("convert", SAMPLE, "nowhere", *CLUSTER), "--cluster means nothing for chakra"),
         (("validate", f"{SAMPLE}@dgx-a100", *CLUSTER), "every trace names its own"),
         (("validate",), "name a TRACE, or a table"),
+        (("validate", SAMPLE, *CLUSTER, "--brief"), "--brief is of predictions"),
         (("validate", SAMPLE, "--against", "pairs.csv"), "names the recordings itself"),
         (
             ("validate", "--against", "pairs.csv", "--predict", SAMPLE),

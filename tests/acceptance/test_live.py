@@ -14,6 +14,7 @@ import pytest
 
 from experiments.gallery.measured import PAIRS, figure
 from experiments.questions.validate import validate
+from experiments.scenario.resources import utility_pct
 from experiments.validation.measured_points import read_points
 
 STEP, MEDIAN, UTILITY = 10.0, 5.0, 4.0
@@ -21,18 +22,14 @@ STEP, MEDIAN, UTILITY = 10.0, 5.0, 4.0
 
 RECORDINGS = sorted({point.trace.name for point in read_points(PAIRS)})
 
-WORKER = "a wait of gloo's worker thread is kept as work of the host"
-LATENCY = "a step of gloo's ring costs two latencies one way, and is taken to cost one"
-KNOWN = {
-    "steps": {
-        "ddp-2": "an operator's last milliseconds beside a collective are taken for silence",
-        "pp-2": "a send of gloo stays open until it is waited for",
-        "tp-latency-2": LATENCY,
-        "zero3-2": WORKER,
-    },
-    "median": {"pp-2": "as above", "tp-latency-2": LATENCY, "zero3-2": WORKER},
-    "doubling": {"tp-latency-2": LATENCY, "zero3-2": WORKER},
-}
+COSTS = {"model": "", "calibrated": "calibrated_"}
+"""Where the costs of collectives are from, and how the columns of a point begin: the cluster's
+figures, or those with what the recording's own calls show. Neither sees a measured point."""
+
+LEVEL = "the model's transfers are some percent longer than gloo's; calibrated they are not"
+NOISE = "steps scatter by 10 to 20 %, and the recorded ones are 7 % longer than the timed ones"
+KNOWN = {("median", "zero3-2", "model"): LEVEL, ("median", "pp-2", "model"): NOISE}
+"""Claims that are known not to hold, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -46,38 +43,59 @@ def points(report):
     found = defaultdict(list)
     for point in report.points:
         assert point.predicted_s is not None, point.note
+        assert point.calibrated_s is not None, point.note
         found[Path(point.trace).name].append(point)
     return found
 
 
-def recordings(claim):
-    """Every recording, those that are known to miss the claim marked."""
-    return [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason=KNOWN[claim][name])]
-            if name in KNOWN[claim]
-            else [],
-        )
-        for name in RECORDINGS
-    ]
+def errors(points, costs):
+    """Errors of steps (%) by what was changed."""
+    return {point.what_if: getattr(point, f"{COSTS[costs]}error_pct") for point in points}
 
 
-@pytest.mark.parametrize("name", recordings("steps"))
-def test_each_step_is_within_a_tenth_of_what_was_measured(points, name):
-    errors = {point.what_if: round(point.error_pct, 1) for point in points[name]}
-    assert {what: error for what, error in errors.items() if abs(error) > STEP} == {}
+def every_recording(claim):
+    """Every recording at every cost, those that are known to miss the claim marked."""
+    return pytest.mark.parametrize(
+        ("name", "costs"),
+        [
+            pytest.param(
+                name,
+                costs,
+                marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason=KNOWN[key])]
+                if (key := (claim, name, costs)) in KNOWN
+                else [],
+            )
+            for name in RECORDINGS
+            for costs in COSTS
+        ],
+    )
 
 
-@pytest.mark.parametrize("name", recordings("median"))
-def test_the_median_step_is_within_a_twentieth(points, name):
-    assert np.median([abs(point.error_pct) for point in points[name]]) <= MEDIAN
+@every_recording("steps")
+def test_each_step_is_within_a_tenth_of_what_was_measured(points, name, costs):
+    found = errors(points[name], costs)
+    assert {what: round(error, 1) for what, error in found.items() if abs(error) > STEP} == {}
 
 
-@pytest.mark.parametrize("name", recordings("doubling"))
-def test_the_utility_of_doubling_is_within_four_points(points, name):
+@every_recording("median")
+def test_the_median_step_is_within_a_twentieth(points, name, costs):
+    assert np.median(np.abs(list(errors(points[name], costs).values()))) <= MEDIAN
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_the_median_over_all_recordings_is_within_a_twentieth(points, costs):
+    every = [error for rows in points.values() for error in errors(rows, costs).values()]
+    assert np.median(np.abs(every)) <= MEDIAN
+
+
+@every_recording("doubling")
+def test_the_utility_of_doubling_is_within_four_points(points, name, costs):
+    steps = {
+        point.factor: getattr(point, f"{COSTS[costs] or 'predicted_'}s") for point in points[name]
+    }
     (doubled,) = [point for point in points[name] if point.factor == 2]
-    assert doubled.utility_predicted_pct == pytest.approx(doubled.utility_measured_pct, abs=UTILITY)
+    predicted = utility_pct(steps[1.0], steps[2.0])
+    assert predicted == pytest.approx(doubled.utility_measured_pct, abs=UTILITY)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

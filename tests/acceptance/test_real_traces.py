@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from experiments.baseline import Baseline, Settings, baseline
+from experiments.scenario.resources import improve
 from helpers.places import SHARED
 from simulator.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.kineto.directory import read_job
+from traces.profiler.launches import pair, typical_latency
+from traces.profiler.window import step_window
 
 TRACES = SHARED / "traces"
 MEGATRON = TRACES / "megatron-tp8-a100"
@@ -77,3 +80,45 @@ def test_the_megatron_job_replays(cost: str, error: float) -> None:
             (times.end, load.measured_end),
         ):
             assert np.median(np.abs(simulated[own] - measured[own])) < 1e-3
+
+
+GRAPHS = TRACES / "graphs"
+
+
+def asked(name: str) -> tuple[Baseline, float, float]:
+    """A trace of serving with graphs, and the utilities of compute and of the host (%)."""
+    found = replayed(GRAPHS / f"{name}.json.gz")
+    base = found.timeline.makespan
+    faster = (improve(found.scenario, one, 2.0).run().makespan for one in ("compute", "host"))
+    compute, host = (100 * (base - step) / base for step in faster)
+    return found, compute, host
+
+
+@pytest.mark.parametrize("path", sorted(GRAPHS.glob("*.json.gz")), ids=lambda path: path.name[:12])
+def test_the_typical_latency_of_a_launch_is_that_of_a_launch(path: Path) -> None:
+    trace = read_job(path).ranks[0]
+    launches = pair(trace, step_window(trace, "all"))
+    assert 2e-6 < typical_latency(trace, launches) < 50e-6
+
+
+def test_a_decode_with_a_hip_graph_is_bound_by_its_kernels() -> None:
+    found, compute, host = asked("qwen3_30b_decode_mi300_tp")
+    assert abs(found.error or 0.0) < 0.005
+    assert 38 < compute < 46
+    assert compute + host < 50.5
+
+
+def test_a_decode_with_programmatic_dependent_launch_replays_as_measured() -> None:
+    found, compute, host = asked("qwen3_30b_decode_b300_tp")
+    assert abs(found.error or 0.0) < 0.02
+    assert compute > 30
+    assert compute + host < 50.5
+
+
+@pytest.mark.parametrize("name", ["sglang_qwen3_8b_decode", "vllm_piecewise_prefilldecode"])
+def test_one_huge_delay_is_said_and_is_not_the_hosts(name: str) -> None:
+    found, _, host = asked(name)
+    longest = found.loaded.coverage.gaps[0]
+    assert longest.length > 0.1
+    assert longest.behind == "its launch"
+    assert host < 1

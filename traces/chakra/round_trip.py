@@ -17,7 +17,7 @@ from traces.chakra.schema import OWN, AttributeValues, ChakraNode
 from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
-_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups")
+_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "library")
 """Attributes of the metadata that all files of one workload have alike."""
 
 
@@ -104,6 +104,7 @@ def _workload(files: ChakraFiles) -> Workload:
         notes=tuple(_texts(shared["notes"])),
         flops=_known(rows, "flops"),
         traffic=_known(rows, "traffic"),
+        library=str(shared.get("library", "")),
     )
 
 

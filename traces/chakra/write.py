@@ -153,6 +153,8 @@ def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
     _set(message, "ranks", "int64", list(workload.ranks))
     _set(message, "notes", "string", list(workload.notes))
     _set(message, "lanes", "string", list(workload.lanes))
+    if workload.library:
+        _set(message, "library", "string", workload.library)
     groups = [[group.label, list(group.ranks)] for group in workload.groups]
     _set(message, "groups", "string", json.dumps(groups))
     metadata: ChakraMetadata = message

@@ -20,6 +20,8 @@ from simulator.yaml_text import parse_yaml
 BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
 _NCCL = "NCCL"
+SYMMETRIC = "PyTorch symmetric memory"
+"""Its operators name one of PyTorch's groups; its kernels may be launched without them."""
 _LARGEST_FILE = 1 << 20
 _LONGEST_NAME = 4000
 """Templates' arguments make names long; what tells a kernel stands in front of them."""
@@ -74,13 +76,13 @@ _RULES = (
     KernelRule(
         r"(?<![a-z])(multimem_)?(one|two)_shot_all_reduce\w*kernel|multimem_all_reduce_kernel",
         "all_reduce",
-        "PyTorch symmetric memory",
+        SYMMETRIC,
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
     KernelRule(
         r"multimem_all_gather_kernel",
         "all_gather",
-        "PyTorch symmetric memory",
+        SYMMETRIC,
         "PyTorch torch/csrc/distributed/c10d/cuda/CUDASymmetricMemoryOps.cu",
     ),
     KernelRule(

@@ -29,6 +29,8 @@ _MOST_STEPS = 8
 """Steps looked at most: the median of eight is known to half of what they scatter by."""
 _WITH_FIRST = 4
 """Of three steps the first is taken for a warm-up; the median of more stands one that is."""
+_FEWEST = 3
+"""Of fewer steps there is none in the middle: their median is what two of them have on average."""
 _OTHER = 1.5
 """A step so many times as long as the median, or as short, did something else besides."""
 _PARTS = (What.HOST, What.COMPUTE, What.COPY)
@@ -48,8 +50,8 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     -------
     Loaded
         The step in the middle, made typical: ``coverage.typical_of`` names the steps that it stands
-        for, ``measured_step`` is the median of theirs. It is as recorded where the trace has no
-        other such step. The notes name those that were left out.
+        for, ``measured_step`` is the median of theirs. It is as recorded where the trace has
+        fewer than three such steps. The notes name those that were left out.
 
     Raises
     ------
@@ -76,12 +78,12 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
         else:
             alike.append(step)
     coverage = replace(middle.coverage, notes=tuple(notes))
-    if len(alike) > 1:
-        stood_for = sorted(int(step.coverage.step) for step in alike)
-        coverage = replace(coverage, typical_of=tuple(stood_for))
+    if len(alike) < _FEWEST:
+        return replace(middle, coverage=coverage)
+    stood_for = sorted(int(step.coverage.step) for step in alike)
     return replace(
         middle,
-        coverage=coverage,
+        coverage=replace(coverage, typical_of=tuple(stood_for)),
         workload=with_usual_work(middle.workload, [step.workload for step in alike]),
         measured_step=float(np.median([step.measured_step for step in alike])),
     )

@@ -29,6 +29,8 @@ from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
 from traces.kineto.comm import comm_record
 from traces.kineto.modules import CATEGORIES as MODULE_CATEGORIES
 from traces.kineto.modules import ModuleReading
+from traces.kineto.mtia import CATEGORIES as MTIA
+from traces.kineto.mtia import MtiaEvents
 from traces.kineto.schema import (
     ABSENT,
     EventArgs,
@@ -135,18 +137,19 @@ _HOST = {
     "hip_driver": HostKind.RUNTIME,
     "xpu_runtime": HostKind.RUNTIME,
     "xpu_driver": HostKind.RUNTIME,
-    "mtia_runtime": HostKind.RUNTIME,
     "privateuse1_runtime": HostKind.RUNTIME,
     "privateuse1_driver": HostKind.RUNTIME,
     "runtime": HostKind.RUNTIME,
 }
-_KERNEL, _COPY, _SYNC, _UNUSED = range(len(HostKind), len(HostKind) + 4)
+_KERNEL, _COPY, _SYNC, _MTIA, _UNUSED = range(len(HostKind), len(HostKind) + 5)
 _USES: dict[str, int] = {
     **_HOST,
     "kernel": _KERNEL,
     **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), _COPY),
     "cuda_sync": _SYNC,
+    **dict.fromkeys(MTIA, _MTIA),
 }
+_WORK = {"kernel": _KERNEL, "copy": _COPY}
 _PHASES = {"M": "metadata", "i": "instant", "C": "counter", "X": "no category"}
 _BATCH = 1 << 12
 """Events that become columns together."""
@@ -171,6 +174,7 @@ class EventReading:
         self.modules = ModuleReading()
         self._steps: list[tuple[int, SpanNs]] = []
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
+        self._mtia = MtiaEvents()
         self._uses = _Uses()
         self._special = _Special()
         self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -222,7 +226,8 @@ class EventReading:
             )
             for name, span, args in self._syncs
         )
-        return tuple(sorted(syncs, key=lambda sync: sync.start))
+        every = [*syncs, *self._mtia.syncs(first, self.streams)]
+        return tuple(sorted(every, key=lambda sync: sync.start))
 
     def _add(self, raws: list[Raw]) -> None:
         """Take in a batch of events."""
@@ -232,6 +237,11 @@ class EventReading:
         for raw in raws:
             event = decode_event(raw)
             use = self._uses[event.cat] if event.ph == "X" else _UNUSED
+            if use == _MTIA:
+                named = self._mtia.use(event, raw)
+                if named is None:
+                    continue
+                use = _WORK[named] if isinstance(named, str) else named
             if use == _UNUSED:
                 unused.append(event.cat or _PHASES.get(event.ph, event.ph))
                 if event.cat in MODULE_CATEGORIES:

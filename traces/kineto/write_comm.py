@@ -1,10 +1,11 @@
 """What PyTorch and NCCL call a collective, and what they write about it into a trace."""
 
+import math
 from dataclasses import dataclass
 
 from simulator.errors import WorkloadError
 from simulator.quantities import bytes_per_element
-from simulator.workload import Call
+from simulator.workload import UNKNOWN, Call
 
 JsonObject = dict[str, object]
 
@@ -38,10 +39,10 @@ _SEND = NcclNames("send", "c10d::send", "nccl:send 0->1", "SendRecv")
 _RECEIVE = NcclNames("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
 """Both ends of a message; the ranks in the annotation are those within the group."""
 _NCCL_TYPES = {
-    "i8": "char int8 i8",
-    "u8": "byte uint8 u8",
-    "i32": "int int32 i32",
-    "i64": "long int64 i64",
+    "i8": "char int8 i8 signed_char s8",
+    "u8": "byte uint8 u8 unsigned_char pred",
+    "i32": "int int32 i32 s32",
+    "i64": "long int64 i64 s64",
     "f16": "half float16 fp16 f16",
     "bf16": "bfloat16 bf16",
     "f32": "float float32 fp32 f32",
@@ -68,7 +69,8 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
         If the kind or the dtype has no NCCL kernel, or the size is no whole number of elements.
     """
     words = _RECEIVE if call.kind == "send_receive" else _WORDS.get(call.kind)
-    type_ = _NCCL_TYPE.get(call.dtype.lower())
+    spelled = call.dtype.lower().removeprefix("c10::").replace(" ", "_")
+    type_ = _NCCL_TYPE.get(spelled)
     if words is None or type_ is None:
         what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
         raise WorkloadError(f"no Kineto trace of this workload: {call}: no NCCL kernel of {what}")
@@ -92,14 +94,18 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
     return WrittenCall(words, f"{name}(ncclDevComm*, unsigned long, ncclWork*)", args)
 
 
-def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall, ...]:
+def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | None, ...]:
     """Describe a message as each member of its group sees it; a collective is the same to all.
+
+    None of a call of which not all is known: its kernel tells its name alone.
 
     Raises
     ------
     WorkloadError
         As :func:`written_call` does.
     """
+    if call.kind == UNKNOWN or math.isnan(call.size):
+        return (None,) * len(call.group.ranks)
     call_written = written_call(call, group, sequence)
     if call.kind != "send_receive":
         return (call_written,) * len(call.group.ranks)

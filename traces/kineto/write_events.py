@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 
 from msgspec import Raw
 
-from simulator.errors import WorkloadError
-from simulator.workload import What
+from simulator.workload import What, Workload
 from traces.kineto.write_comm import JsonObject, WrittenCall
-from traces.kineto.write_program import HostOp, StepTimes, ThreadProgram, lane_number
+from traces.kineto.write_program import HostOp, RankProgram, StepTimes, ThreadProgram
 
 SpanNs = tuple[int, int]
 """Start and end (ns)."""
 JsonMapping = Mapping[str, object]
-WrittenCalls = Sequence[Mapping[int, WrittenCall]]
-"""Each call as each member of its group sees it, by rank."""
+WrittenCalls = Sequence[Mapping[int, WrittenCall | None]]
+"""Each call as each member of its group sees it, by rank; None of one that nothing is told of."""
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
     "cudaMemcpyAsync": 41,
     "cudaMemsetAsync": 51,
+    "cudaGraphLaunch": 311,
+    "cudaEventSynchronize": 137,
     "cudaEventRecord": 135,
     "cudaStreamWaitEvent": 147,
     "cudaStreamSynchronize": 131,
@@ -60,33 +61,56 @@ class RankEvents:
     _externals: int = 0
     _correlations: int = 0
 
-    def add_names(self, thread: int, streams: set[int]) -> None:
-        """Name the process, its thread and its streams as viewers show them."""
+    def add_names(self, threads: set[int], streams: set[int]) -> None:
+        """Name the process, its threads and its streams as viewers show them."""
         pid = _FIRST_PROCESS + self.rank
         self._name("process_name", pid, 0, f"rank {self.rank}")
-        self._name("thread_name", pid, thread, f"thread {thread}")
+        for thread in sorted(threads):
+            self._name("thread_name", pid, thread, f"thread {thread}")
         for stream in sorted(streams):
             self._name("thread_name", 0, stream, f"stream {stream}")
 
-    def add_step(self, step: StepTimes, program: ThreadProgram, comms: WrittenCalls) -> None:
+    def add_step(self, step: StepTimes, program: RankProgram, comms: WrittenCalls) -> None:
         """Add one step of the rank."""
-        self._thread = program.thread
         self.recorded.clear()
-        calls = lay_calls(
-            program, [step.span(host.op) for host in program.host], step.rank_end(self.rank)
-        )
-        start = step.span(program.host[0].op)[0]
-        end = max(step.span(program.host[-1].op)[1], calls[-1].begin or 0)
-        self._annotation(f"ProfilerStep#{step.number}", (start, end))
-        for host, own, after in zip(program.host, calls, calls[1:], strict=False):
-            self._host_op(_Making(step, program, comms, host, own, after))
+        made: list[tuple[int, int, _Making]] = []
+        for number, thread in enumerate(program.threads):
+            spans = [step.span(host.op) for host in thread.host]
+            calls = lay_calls(thread, spans, step.rank_end(self.rank))
+            if number == 0:
+                self._thread = thread.thread
+                end = max(spans[-1][1], calls[-1].begin or 0, *self._ends(step, program))
+                self._annotation(f"ProfilerStep#{step.number}", (spans[0][0], end))
+            rows = zip(thread.host, calls, calls[1:], strict=False)
+            for (host, own, after), (_, until) in zip(rows, spans, strict=True):
+                made.append((until, len(made), _Making(step, thread, comms, host, own, after)))
+        for op in program.unlaunched:
+            self._kernel(step, op, comms)
+        # In the order of launches: an event is recorded before somebody waits for it.
+        threads = len(program.threads) > 1
+        for _, _, making in sorted(made, key=lambda row: row[:2] if threads else row[1:2]):
+            self._thread = making.program.thread
+            self._host_op(making)
+
+    @staticmethod
+    def _ends(step: StepTimes, program: RankProgram) -> list[int]:
+        """When the threads are done: all of them are in the step."""
+        return [step.span(host.op)[1] for thread in program.threads for host in thread.host[-1:]]
+
+    def _kernel(self, step: StepTimes, op: int, comms: WrittenCalls) -> None:
+        """Add what ran on a stream and no call in the file launched."""
+        call = int(step.workload.call[op])
+        comm = None if call < 0 else comms[call][self.rank]
+        name, category, _ = _kernel(step.workload, op, comm)
+        args = _on_device(int(step.lane[op])) | (comm.args if comm else {})
+        self._add(category, name, (0, int(step.lane[op])), step.span(op), args)
 
     def _host_op(self, making: "_Making") -> None:
         host, own = making.host, making.own
         external = self._operator(making.name(host.op), making.span())
         if own.synchronize is not None:
             self._synchronize(making, own.synchronize, external)
-        if host.launched is None:
+        if not host.launched:
             return
         comm = making.comm()
         if comm is not None:
@@ -107,7 +131,7 @@ class RankEvents:
     def _waits(self, making: "_Making", external: int) -> None:
         """``cudaStreamWaitEvent`` for each other stream, the event recorded now if not before."""
         spans = iter(making.own.before)
-        stream = making.stream(making.launched)
+        stream = making.stream(making.host.launched[0])
         for source in making.host.waits:
             if source not in making.program.recorded:
                 self._record(source, next(spans), external)
@@ -126,25 +150,41 @@ class RankEvents:
         self.recorded[op] = correlation, len(self.recorded) + 1
 
     def _synchronize(self, making: "_Making", span: SpanNs, external: int) -> None:
-        if making.host.all_streams:
+        if len(making.host.awaits) > 1:
             correlation = self._call("cudaDeviceSynchronize", span, external)
             self._sync("Context Sync", span, -1, correlation, {})
             return
+        source = making.host.awaits[0]
+        stream = making.stream(source)
+        if source in making.host.by_event:
+            correlation = self._call("cudaEventSynchronize", span, external)
+            record, event = self.recorded[source]
+            more = {
+                "wait_on_stream": stream,
+                "wait_on_cuda_event_record_corr_id": record,
+                "wait_on_cuda_event_id": event,
+            }
+            self._sync("Event Sync", span, -1, correlation, more)
+            return
         correlation = self._call("cudaStreamSynchronize", span, external)
-        stream = making.stream(making.host.awaits[0])
         self._sync("Stream Sync", span, stream, correlation, {})
 
     def _launch(self, making: "_Making", comm: WrittenCall | None, external: int) -> None:
-        op, behind = making.launched, making.after.behind
-        name, category, call = making.kernel(comm)
+        behind, launched = making.after.behind, making.host.launched
+        call = making.launch_call(comm)
         correlation = self._call(call, behind[0], external)
-        span, stream = making.step.span(op), making.stream(op)
-        args = {"External id": external, **_on_device(stream), "correlation": correlation}
-        self._add(category, name, (0, stream), span, args | (comm.args if comm else {}))
-        self._flow("s", correlation, (self._pid, self._thread), behind[0][0])
-        self._flow("f", correlation, (0, stream), span[0])
-        if len(behind) > 1:
-            self._record(op, behind[1], external)
+        for op in launched:
+            own = making.comm(op)
+            name, category, _ = _kernel(making.step.workload, op, own)
+            span, stream = making.step.span(op), making.stream(op)
+            args = {"External id": external, **_on_device(stream), "correlation": correlation}
+            self._add(category, name, (0, stream), span, args | (own.args if own else {}))
+            if op == launched[0]:
+                self._flow("s", correlation, (self._pid, self._thread), behind[0][0])
+                self._flow("f", correlation, (0, stream), span[0])
+        records = [op for op in launched if op in making.program.recorded]
+        for op, span in zip(records, behind[1:], strict=True):
+            self._record(op, span, external)
 
     @property
     def _pid(self) -> int:
@@ -209,10 +249,6 @@ class _Making:
     own: CudaCalls
     after: CudaCalls
 
-    @property
-    def launched(self) -> int:
-        return -1 if self.host.launched is None else self.host.launched
-
     def launched_at(self) -> int:
         return self.after.behind[0][0]
 
@@ -220,27 +256,35 @@ class _Making:
         return self.step.workload.op(op).name
 
     def stream(self, op: int) -> int:
-        return lane_number(self.step.workload, op)
+        return int(self.step.lane[op])
 
     def span(self) -> SpanNs:
         """From where the op before is done with its calls to where this one is."""
         start, end = self.step.span(self.host.op)
         return self.own.begin or start, self.after.begin or end
 
-    def comm(self) -> WrittenCall | None:
-        call = int(self.step.workload.call[self.launched])
+    def comm(self, op: int | None = None) -> WrittenCall | None:
+        """Describe the call of an op, or of what is launched first."""
+        call = int(self.step.workload.call[self.host.launched[0] if op is None else op])
         return None if call < 0 else self.comms[call][self.program.rank]
 
-    def kernel(self, comm: WrittenCall | None) -> tuple[str, str, str]:
-        """Name of what is launched, its category, and the call that launches it."""
-        name = self.name(self.launched)
-        if comm is not None:
-            return comm.kernel, "kernel", "cudaLaunchKernelExC"
-        if self.step.workload.what[self.launched] != What.COPY:
-            return name, "kernel", "cudaLaunchKernel"
-        if name.startswith("Memset"):
-            return name, "gpu_memset", "cudaMemsetAsync"
-        return name, "gpu_memcpy", "cudaMemcpyAsync"
+    def launch_call(self, comm: WrittenCall | None) -> str:
+        """Name the call that launches."""
+        if len(self.host.launched) > 1:
+            return "cudaGraphLaunch"
+        return _kernel(self.step.workload, self.host.launched[0], comm)[2]
+
+
+def _kernel(workload: Workload, op: int, comm: WrittenCall | None) -> tuple[str, str, str]:
+    """Name of what runs on a stream, its category, and the call that launches it."""
+    name = workload.op(op).name
+    if comm is not None:
+        return comm.kernel, "kernel", "cudaLaunchKernelExC"
+    if workload.what[op] != What.COPY:
+        return name, "kernel", "cudaLaunchKernel"
+    if name.startswith("Memset"):
+        return name, "gpu_memset", "cudaMemsetAsync"
+    return name, "gpu_memcpy", "cudaMemcpyAsync"
 
 
 def _on_device(stream: int) -> JsonObject:
@@ -288,9 +332,9 @@ def _wait(program: ThreadProgram, source: int) -> list[int]:
 
 
 def _behind(program: ThreadProgram, host: HostOp) -> list[int]:
-    if host.launched is None:
+    if not host.launched:
         return []
-    return [LAUNCH, RECORD] if host.launched in program.recorded else [LAUNCH]
+    return [LAUNCH, *(RECORD for op in host.launched if op in program.recorded)]
 
 
 def _lay(
@@ -320,11 +364,8 @@ def _from(start: int, lengths: Sequence[int]) -> tuple[SpanNs, ...]:
 
 def _fit(lengths: Sequence[int], room: int) -> list[int]:
     """Shorten all by one share where they do not fit, none to less than a nanosecond."""
-    if len(lengths) > room and lengths:
-        raise WorkloadError(
-            f"no Kineto trace of this workload: a host op leaves {room} ns "
-            f"for {len(lengths)} calls of the CUDA library"
-        )
+    if len(lengths) > room:
+        return [1] * room + [0] * (len(lengths) - room)
     spare, wanted = room - len(lengths), sum(lengths) - len(lengths)
     if spare >= wanted:
         return list(lengths)

@@ -25,12 +25,17 @@ Between two GPUs the ends of a call of NCCL differ by a few microseconds to some
 
 @dataclass(frozen=True, slots=True)
 class MessageEnds:
-    """When a message ended, each end by its own clock (s); ranks by their place."""
+    """When a message ended, each end by its own clock (s); ranks by their place.
+
+    ``at_most``: it may have been on its way for any time, of which nothing is known but that it was
+    not received before it was sent.
+    """
 
     sender: int
     receiver: int
     sent: float
     received: float
+    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,18 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
     back, the offset is off by at most half of what both took; one way tells no more than one end.
     """
     shortest: dict[tuple[int, int], float] = {}
+    unknown: set[tuple[int, int]] = set()
     for message in messages:
         way, took = (message.sender, message.receiver), message.received - message.sent
-        shortest[way] = min(shortest.get(way, np.inf), took)
+        if took < shortest.get(way, np.inf):
+            shortest[way] = took
+            (unknown.add if message.at_most else unknown.discard)(way)
     comparisons = []
     for (first, second), there in shortest.items():
         back = shortest.get((second, first))
         if back is None:
-            comparisons.append(_Comparison(first, second, there, _DRAINS))
+            ahead = min(0.0, there) if (first, second) in unknown else there
+            comparisons.append(_Comparison(first, second, ahead, _DRAINS))
         elif first < second:
             both = abs(there + back) / 2
             comparisons.append(_Comparison(first, second, (there - back) / 2, both))

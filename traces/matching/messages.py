@@ -66,7 +66,8 @@ def message_ends(
     """Yield when messages were sent and received, by the clocks of their ends (s).
 
     A posted one left no earlier than it was posted, and arrived when its receiver had been kept
-    waiting for it; one that its receiver found there tells nothing.
+    waiting for it; one that its receiver found there tells nothing. The receiver of an eager one
+    may come to it at any time.
     """
     for call in calls:
         message = Message.of(graphs, call)
@@ -79,6 +80,7 @@ def message_ends(
             receiver.rank_index,
             (sent.start if sender.posted(graphs) else sent.end) + float(shift[sender.rank_index]),
             receiver.local(graphs).end + float(shift[receiver.rank_index]),
+            at_most=sender.posted(graphs) or call.eager,
         )
 
 

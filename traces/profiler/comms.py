@@ -20,7 +20,7 @@ from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
-from traces.core.comm_kernels import BY_NAME, KernelRule
+from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.profiler.window import Window
 
@@ -51,7 +51,7 @@ def local_call(
     size = _group_size(record, ranks, listed.size if listed else None, trace)
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
-    may_be_any = len(trace.groups) > 1 or (rule is not None and not rule.listed)
+    may_be_any = len(trace.groups) > 1 or not _of_pytorch(rule, records)
     lost = ranks is None and size is None and may_be_any
     return LocalCall(
         kind=kind,
@@ -66,6 +66,11 @@ def local_call(
         where=where,
         direction=_direction(words) if kind == "send_receive" else "",
     )
+
+
+def _of_pytorch(rule: KernelRule | None, records: Sequence[CommRecord]) -> bool:
+    """Whether a call's group is one of PyTorch's, which lists them if there are several."""
+    return rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
 
 
 def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:

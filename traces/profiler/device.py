@@ -23,7 +23,7 @@ from traces.core.events import CommRecord, RankTrace
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import Enclosing, local_call
-from traces.profiler.launches import Launches, first_nodes
+from traces.profiler.launches import Launches, later_nodes
 from traces.profiler.window import Window
 
 Parts = Mapping[int, Sequence[list[CommRecord]]]
@@ -38,7 +38,7 @@ class DeviceOps:
     that reached the device (its start, s, or its end if it was held up), None for a kernel without
     one, ``returned`` its end. ``on_stream`` lists each stream's ops in the order they ran.
     ``before`` are those that stand for what a stream still had to do for the step before.
-    ``held`` are the launches that were held up, ``first`` the first op of each launch.
+    ``held`` are the launches that were held up, ``nodes`` what a launch launched behind its first.
     """
 
     graph: RankGraph
@@ -52,7 +52,7 @@ class DeviceOps:
     on_stream: dict[int, list[int]] = field(default_factory=dict)
     before: set[int] = field(default_factory=set)
     held: frozenset[int] = frozenset()
-    first: set[int] = field(default_factory=set)
+    nodes: set[int] = field(default_factory=set)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class DeviceOps:
 
     def is_first(self, op: int) -> bool:
         """Whether an op is the first of its launch: of a graph's nodes only one is."""
-        return op in self.first
+        return op not in self.nodes
 
     def previous(self, op: int) -> int | None:
         """Find the op before this one on its stream."""
@@ -159,7 +159,7 @@ def add_device_ops(
             ops.launched[op] = launches.submitted(trace, launch)
             ops.returned[op] = float(trace.host.end[launch])
         ops.on_stream.setdefault(stream, []).append(op)
-    ops.first = {ops.op_of[row] for row in launches.device[first_nodes(launches)].tolist()}
+    ops.nodes = {ops.op_of[row] for row in later_nodes(launches).tolist()}
     _carry_over(trace, window, ops, kernels)
     return ops
 

@@ -23,6 +23,8 @@ in threads that never sleep 99 % are below 0.5 ms.
 _TIMES = 100
 """... if it is also so many times the rank's usual pause: where a program does much between its
 events, or the profiler recorded only some of them, pauses of milliseconds are usual."""
+_CERTAIN = 0.1
+"""A longer pause (s) is one, whatever is usual: that is a million instructions and more."""
 _FEWEST = 10
 """Pauses below which nothing is usual."""
 
@@ -67,4 +69,4 @@ def shortest_silence(pauses: Mapping[int, Floats]) -> float:
     known = np.concatenate([np.empty(0), *lengths])
     known = known[np.isfinite(known)]
     usual = float(np.median(known)) if len(known) >= _FEWEST else 0.0
-    return max(_LONGEST, _TIMES * usual)
+    return min(max(_LONGEST, _TIMES * usual), _CERTAIN)

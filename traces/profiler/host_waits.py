@@ -36,7 +36,7 @@ class HostWait:
     sources: tuple[int, ...]
 
 
-_WAITS = re.compile(r"Synchronize")
+_WAITS = re.compile(r"[Ss]ynchronize")
 
 
 def device_waits(
@@ -100,7 +100,7 @@ def _read_back(ops: DeviceOps, launched: int | None) -> int | None:
 
 
 _ALL_STREAMS = re.compile(r"(DeviceSynchronize|CtxSynchronize)")
-_ONE_STREAM = re.compile(r"StreamSynchronize")
+_ONE_STREAM = re.compile(r"StreamSynchronize|synchronizeStream")
 _EVENT = re.compile(r"EventSynchronize")
 
 
@@ -431,21 +431,29 @@ def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]
     between and after the events of one that was dispatched by its name and holds none that does.
     """
     host = trace.host
-    may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
-    dispatched = np.array([bool(_DISPATCHED.match(name)) for name in trace.names])
-    silent = (host.comm[rows] < 0) & ~may_wait[host.name[rows]]
     starts, ends = host.start[rows], host.end[rows]
+    latest = np.maximum.accumulate(ends)
+    may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
+    wait = (host.comm[rows] >= 0) | may_wait[host.name[rows]]
+    waits = np.concatenate([[0], np.cumsum(wait)])
     found = np.zeros(len(begins), dtype=bool)
     for gap, begin in enumerate(begins.tolist()):
-        around = np.flatnonzero((starts <= begin) & (ends > begin))
-        if not len(around):
+        inner = _innermost(starts, ends, latest, begin)
+        if inner is None or host.kind[rows[inner]] != HostKind.OPERATOR:
             continue
-        inner = int(around[-1])
-        if host.kind[rows[inner]] != HostKind.OPERATOR:
-            continue
-        last = int(np.searchsorted(starts, ends[inner]))
-        held = slice(inner, max(last, inner + 1))
-        leaf = not (ends[inner + 1 : last] <= ends[inner]).any()
-        whole = bool(silent[held].all())
-        found[gap] = whole and (leaf or bool(dispatched[host.name[rows[inner]]]))
+        after = max(inner + 1, int(np.searchsorted(starts, ends[inner])))
+        alone = after == inner + 1
+        communicates = waits[after] > waits[inner]
+        name = trace.names[host.name[rows[inner]]]
+        found[gap] = not communicates and (alone or bool(_DISPATCHED.match(name)))
     return found
+
+
+def _innermost(starts: Floats, ends: Floats, latest: Floats, time: float) -> int | None:
+    """Find the event that began last of those that go on after a time; ``latest`` end so far."""
+    event = int(np.searchsorted(starts, time, side="right")) - 1
+    while event >= 0 and latest[event] > time:
+        if ends[event] > time:
+            return event
+        event -= 1
+    return None

@@ -53,23 +53,30 @@ def pair(trace: RankTrace, window: Window) -> Launches:
 
 _AT_MOST = 10e-6
 """Latency (s) where no launch of the step met an idle device: CUDA's is 5-10 us."""
+_LONGEST = 50e-6
+"""A launch that took longer (s) waited for something: CUDA's and HIP's take 5-20 us."""
 
 
 def typical_latency(trace: RankTrace, launches: Launches) -> float:
     """Median time from a launch's start to its kernel's on a device that was idle (s).
 
     Of the kernels of a graph only the first counts: the others wait for one another. Idle on all
-    streams: an idle stream may wait for a busy one. The lower of two in the middle, so that of two
-    launches one that was held up does not count. Where none was ever idle the least seen, and no
+    streams: an idle stream may wait for a busy one. A kernel that started as a long call returned
+    was launched then. Where none was ever idle, and where all took too long, the least seen and no
     more than a launch takes; 0 without launches.
     """
     if not len(launches.device):
         return 0.0
     first = first_nodes(launches)
-    delay = trace.device.start[launches.device[first]] - trace.host.start[launches.host[first]]
-    idle = delay[_device_idle(trace, launches.host[first]) & (delay >= 0)]
-    if len(idle):
-        return float(np.quantile(idle, 0.5, method="lower"))
+    called, start = launches.host[first], trace.device.start[launches.device[first]]
+    returned = trace.host.end[called]
+    long = returned > trace.host.start[called] + EXPLAINED
+    behind = long & (start >= returned - CONTRADICTED)
+    delay = start - trace.host.start[called]
+    alone = np.where(behind, np.maximum(0.0, start - returned), delay)
+    good = _device_idle(trace, called) & (alone >= 0) & (alone <= _LONGEST)
+    if good.any():
+        return float(np.median(alone[good]))
     return float(max(0.0, min(_AT_MOST, delay.min())))
 
 
@@ -77,6 +84,11 @@ def first_nodes(launches: Launches) -> NDArray[np.int64]:
     """Find the row of the first device op of each launch, shape ``(calls,)``: they are sorted."""
     _, first = np.unique(launches.host, return_index=True)
     return np.sort(first)
+
+
+def later_nodes(launches: Launches) -> NDArray[np.int64]:
+    """Return the device rows of all ops but the first of each launch."""
+    return np.delete(launches.device, first_nodes(launches))
 
 
 def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:

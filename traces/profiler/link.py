@@ -4,13 +4,14 @@ Each rank's trace becomes its part of the graph; what the ranks do together join
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.workload import Workload
 from traces.core.calls import UNKNOWN_GROUP
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import Job, RankTrace
@@ -122,7 +123,10 @@ def link_job(
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=_with_notes(_coverage(job, windows, graphs, matching, clock), workload.notes),
+        coverage=_with_notes(
+            _coverage(job, windows, graphs, matching, clock),
+            (*_carrier(workload), *workload.notes),
+        ),
         measured_step=max(ends.values()),
         measured_begin={
             g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
@@ -136,6 +140,15 @@ def link_job(
             for phase in rank_phases(rank, window, float(shift))
         ),
     )
+
+
+def _carrier(workload: Workload) -> Iterator[str]:
+    """Say by which library's model calls are costed, where the trace tells."""
+    if workload.library:
+        yield (
+            f"{workload.library} carried out all calls: on a cluster that names no library they "
+            "cost what its model says"
+        )
 
 
 def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:

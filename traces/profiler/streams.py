@@ -47,16 +47,15 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
         inherited = (obeyed.get(one, set()) for one in running)
         sources = order[op].ended.union(waits.get(op, ()), *inherited)
         allowed = _allowed_by(ops, op, sources, latency)
-        part = None
+        edges: _Edges = []
         if _started_early(ops, op, running, allowed):
             allowed[_BESIDE] = ops.starts[op]
-            part = _add_progress(ops, op, running[0], released.get(running[0], []))
-        edges = _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
+            edges.append(_progress(ops, op, running[0], released.get(running[0], [])))
+        edges += _edges(ops, op, _explained(ops, op, allowed, ends), (lane_op, latency))
         for source, lag in edges:
             ops.graph.wait_for(op, [source], lag=lag)
         if op in overlapped:
-            obeyed[op] = sources
-            released[op] = edges if part is None else [*edges, (part, 0.0)]
+            obeyed[op], released[op] = sources, edges
 
 
 _Edges = list[tuple[int, float]]
@@ -104,6 +103,8 @@ _LAUNCH = -1
 """Stands for the launch among an op's predecessors."""
 _BESIDE = -2
 """Stands for the op that ran when this one started: how far it had come released this one."""
+_NOTHING = -3
+"""Stands for none of them: a device that was busy with the step before."""
 
 
 def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[int, float]) -> bool:
@@ -121,21 +122,18 @@ def _started_early(ops: DeviceOps, op: int, running: list[int], allowed: dict[in
     return late > (EXPLAINED if last == _LAUNCH else STAMPS)
 
 
-def _add_progress(ops: DeviceOps, op: int, running: int, released: _Edges) -> int:
-    """Let an op follow the part of another that had run when it started; return that part.
+def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tuple[int, float]:
+    """Make an op of what another had done when this one started, and let this one follow it.
 
-    That part is an op of its own beside the whole: it begins as that does, and is as much faster on
-    a device that is.
+    It lies beside the whole, begins as that does, and is as much faster on a device that is.
     """
     whole = ops.graph.ops[running]
-    begun = whole.start if whole.begun is None else whole.begun
     start = ops.starts[op]
-    local = LocalOp(What.COMPUTE, whole.lane, IN_PART, min(begun, start), start, whole.ready)
-    part = ops.graph.add(local)
+    begun = min(start, whole.start if whole.begun is None else whole.begun)
+    part = ops.graph.add(LocalOp(What.COMPUTE, whole.lane, IN_PART, begun, start, whole.ready))
     for source, lag in released:
         ops.graph.wait_for(part, [source], lag=lag)
-    ops.graph.wait_for(op, [part])
-    return part
+    return part, 0.0
 
 
 def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> dict[int, float]:
@@ -185,6 +183,9 @@ def _last(allowed: dict[int, float]) -> int | None:
 
 
 def _reason(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> str:
+    ready = ops.graph.ops[op].ready
+    if ready is not None and (last is None or ready > allowed[last]):
+        return "step before"
     if last is None:
         return "unexplained"
     if ops.starts[op] - allowed[last] > EXPLAINED:
@@ -217,7 +218,7 @@ class _Ends:
         It explains the start if it ended just before. Even if not, a device that was still busy is
         nearer to the cause of the delay than the host that launched long ago.
         """
-        latest = bisect_right(self.times, ops.start(op)) - 1
+        latest = bisect_right(self.times, ops.start(op) + STAMPS) - 1
         while latest >= 0 and self.times[latest] > allowed:
             candidate = self.ops[latest]
             if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
@@ -258,28 +259,40 @@ def _edges(
 
     ``launches`` are the host op that launches each op, and the typical latency (s).
     """
-    lane_op, latency = launches
     start, last, local = ops.starts[op], begin.last, ops.graph.ops[op]
-    edges = []
-    for source, time in sorted(begin.allowed.items()):
-        if source == _LAUNCH:
-            launched = ops.launched[op] or 0.0
-            delay = max(0.0, start - launched)
-            lag = min(latency, delay)
-            if source == last and begin.reason == "unexplained":
-                lag = max(0.0, time - launched)
-                edges.append(_unexplained(ops, op, lane_op[op], lag))
-            elif source == last:
-                lag = delay
-            edges.append((lane_op[op], lag))
-        elif source != _BESIDE:
-            lag = max(0.0, start - ops.end(source)) if source == last else 0.0
-            edges.append((source, lag))
-            if ops.ends[source] > max(start, local.begun or start):
-                local.begun = min(ops.ends[source], ops.ends[op])
+    if last is not None and local.ready is not None and local.ready > begin.allowed[last]:
+        local.ready, last = start, _NOTHING
+    edges = _launch_edges(ops, op, begin, launches, is_last=last == _LAUNCH)
+    for source in sorted(source for source in begin.allowed if source >= 0):
+        lag = max(0.0, start - ops.end(source)) if source == last else 0.0
+        edges.append((source, lag))
+        if ops.ends[source] > max(start, local.begun or start):
+            local.begun = min(ops.ends[source], ops.ends[op])
     if last is None:
         local.ready = start
     return edges
+
+
+def _launch_edges(
+    ops: DeviceOps,
+    op: int,
+    begin: _Start,
+    launches: tuple[dict[int, int], float],
+    *,
+    is_last: bool,
+) -> _Edges:
+    """Let an op wait for its launch, if it has one, and for what no launch explains."""
+    launched = ops.launched[op]
+    if launched is None:
+        return []
+    lane_op, latency = launches
+    delay = max(0.0, ops.starts[op] - launched)
+    if not is_last:
+        return [(lane_op[op], min(latency, delay))]
+    if begin.reason != "unexplained":
+        return [(lane_op[op], delay)]
+    lag = max(0.0, begin.allowed[_LAUNCH] - launched)
+    return [_unexplained(ops, op, lane_op[op], lag), (lane_op[op], lag)]
 
 
 def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int, float]:

@@ -122,11 +122,20 @@ def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
     if rank.steps:
         chosen = rank.steps if step == ALL else (_of(rank, int(step)),)
         return min(profiled.start for profiled in chosen), max(profiled.end for profiled in chosen)
-    starts = [column.start.min() for column in (rank.host, rank.device) if len(column)]
+    starts = [column[0] for column in (rank.host.start, _of_any_step(rank)) if len(column)]
     ends = [column.end.max() for column in (rank.host, rank.device) if len(column)]
     if not starts:
         raise TraceError(f"{rank.file}: no host or device event; record CPU and CUDA activities")
     return float(min(starts)), float(np.nextafter(max(ends), np.inf))
+
+
+def _of_any_step(rank: RankTrace) -> NDArray[np.float64]:
+    """Return when device events not left over from before the recording start (s), ascending."""
+    device, launched = rank.device, np.unique(rank.host.correlation[rank.host.correlation >= 0])
+    paired = np.isin(device.correlation, launched)
+    if not len(rank.host) or not len(device):
+        return device.start
+    return device.start[device.start >= _first_start(device, paired)[device.stream]]
 
 
 _WORDS = {

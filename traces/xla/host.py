@@ -11,10 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 
-from simulator.workload import What
+import numpy as np
+
+from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.device import DeviceOps
+from traces.profiler.host_silence import shortest_silence
 from traces.xla.events import Span, XlaOp
 from traces.xla.steps import StepOps
 
@@ -26,15 +29,27 @@ _LANE = "host"
 
 @dataclass(slots=True, eq=False)
 class _HostLane:
-    """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end."""
+    """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end.
+
+    What lasts longer than ``silent`` (s) is more than the interpreter takes from one launch to the
+    next (:mod:`traces.profiler.host_silence`), and nothing in the profile says what it was.
+    """
 
     graph: RankGraph
     at: float
+    silent: float
     last: int | None = None
     ended: list[tuple[float, int]] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
 
     def add(self, name: str, start: float, end: float, sources: list[int]) -> int:
+        """Add an op; what is silent of it is one by itself, in front."""
+        if end - start > self.silent:
+            self._chain(UNEXPLAINED_HOST, start, end, sources)
+            start, sources = end, []
+        return self._chain(name, start, end, sources)
+
+    def _chain(self, name: str, start: float, end: float, sources: list[int]) -> int:
         local = LocalOp(What.HOST, _LANE, name, min(start, end), end)
         local.ready = self.graph.start if self.last is None and not sources else None
         op = self.graph.add(local)
@@ -64,7 +79,10 @@ def add_host(
     for row, source in enumerate(part.ops):
         if source.launch is None:
             follow[source.run] += made.get(row, [])
-    host = _HostLane(ops.graph, part.start)
+    launched = np.array([span for span, _, _ in rows]).reshape(-1, 2)
+    pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
+    silent = shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
+    host = _HostLane(ops.graph, part.start, silent)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
@@ -81,7 +99,7 @@ def add_host(
         for made_op in [*made[row], *follow.pop(source.run, [])]:
             insort(host.ended, (ops.end(made_op), made_op))
         insort(host.begun, ops.start(op))
-    guessed = _gaps(ops, part, made)
+    guessed = _gaps(ops, part, made, silent)
     known = [delay for delay in delays if delay >= 0]
     return lane_op | guessed, median(known) if known else EXPLAINED, len(guessed)
 
@@ -99,10 +117,13 @@ def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bo
     return host.add(source.program or "host", begun, max(start, begun), sources)
 
 
-def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int, int]:
+def _gaps(
+    ops: DeviceOps, part: StepOps, made: dict[int, list[int]], silent: float
+) -> dict[int, int]:
     """Give a program whose launch is not in the profile a host op as long as the gap before it.
 
-    It counts as not explained: that the gap was the host's is all that is known.
+    It counts as not explained: that the gap was the host's is all that is known. One longer than
+    ``silent`` (s) is taken for no host's work either.
     """
     guessed: dict[int, int] = {}
     graph, last, run, ended = ops.graph, None, None, -math.inf
@@ -113,7 +134,8 @@ def _gaps(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> dict[int
         gap = ops.start(first) - ended
         if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
             begun = graph.ops[last].end
-            idle = LocalOp(What.HOST, _LANE, f"gap before {op.program}", begun, ops.start(first))
+            name = UNEXPLAINED_HOST if gap > silent else f"gap before {op.program}"
+            idle = LocalOp(What.HOST, _LANE, name, begun, ops.start(first))
             guessed[first] = graph.add(idle)
             graph.wait_for(guessed[first], [last])
             ops.launched[first] = ops.start(first)

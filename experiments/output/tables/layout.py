@@ -157,9 +157,7 @@ class _Band:
         bars = self.table.bars
         if self.columns[-1] != len(self.table.columns) - 1:
             return [Text()] * len(bars), []
-        notes = [1 + cell_len(bar.note) for bar in bars if bar and bar.note]
-        reserved = max((note for note in notes if note <= room - _LEAST_BAR), default=0)
-        most = min(_MOST_BAR, room - reserved) if room >= _LEAST_BAR else 0
+        most = min(_MOST_BAR, room) if room >= _LEAST_BAR else 0
         values = [abs(bar.value) for bar in bars if bar]
         full = self.table.full or max(_LEAST_FULL, *values, 0.0)
         drawn, below = [], []

@@ -1,6 +1,7 @@
 """Tables of networks: clusters, collectives, topologies, and how far off they are."""
 
 from itertools import groupby
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -146,7 +147,9 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
         console,
         "error: simulated against measured, with the cluster's figures; with its transfers: at "
         "what the step's own collectives took; calibrated on others: on the trace's other steps; "
-        "calls off by: median distance of their starts or ends, whichever is more",
+        "calls off by: median distance of their starts or ends, whichever is more; transfers off "
+        "by: what calls take from the last arrival on, in the median; pinned: of the critical path "
+        "reacts to no resource",
     )
 
 
@@ -162,6 +165,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
             ">with its\ntransfers",
             ">calibrated\non others",
             ">calls\noff by",
+            ">transfers\noff by",
+            ">pinned",
             ">matched",
             ">starts\nexplained",
         )
@@ -174,6 +179,8 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
                 _time(step.simulated_s),
                 *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
                 _time(_worse(step)),
+                _error(step.communication_error_pct),
+                "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
                 f"{step.collectives_matched:,}/{step.collectives:,}",
                 percent(100 * step.starts_explained),
             )
@@ -186,6 +193,13 @@ def _print_steps(console: Console, steps: "Sequence[StepError]") -> None:
 
 def _print_points(console: Console, report: "ValidationReport") -> None:
     """Print predictions against what was measured, recording by recording, and the medians."""
+    if not report.brief:
+        _print_single_points(console, report)
+    _print_recordings(console, report)
+    _print_point_medians(console, report)
+
+
+def _print_single_points(console: Console, report: "ValidationReport") -> None:
     with_calibration = any(point.calibrated_s is not None for point in report.points)
     with_network = any(point.network_only_s is not None for point in report.points)
     nodes = say_nodes(report.settings.nodes)
@@ -206,7 +220,6 @@ def _print_points(console: Console, report: "ValidationReport") -> None:
             print_rows(console, rows)
         _print_point_notes(console, points)
         console.print()
-    _print_point_medians(console, report)
 
 
 def _point_cells(point: "PointError") -> dict[str, str]:
@@ -239,6 +252,45 @@ def _print_point_notes(console: Console, points: "Sequence[PointError]") -> None
             print_text(console, f"{where}{note}")
 
 
+def _print_recordings(console: Console, report: "ValidationReport") -> None:
+    """Print a row per recording: its median and worst error, and the utility of doubling."""
+    rows = TableRows(
+        (
+            "recording",
+            ">points",
+            ">median\nerror",
+            ">worst",
+            ">median\ncalibrated",
+            ">worst",
+            ">doubling\nmeasured",
+            ">\npredicted",
+        )
+    )
+    for trace, same in groupby(report.points, lambda one: one.trace):
+        points = list(same)
+        plain = _median_and_worst([point.error_pct for point in points])
+        calibrated = _median_and_worst([point.calibrated_error_pct for point in points])
+        doubled = next((point for point in points if point.factor == 2), None)
+        utilities = ("", "")
+        if doubled is not None:
+            both = doubled.utility_measured_pct, doubled.utility_predicted_pct
+            utilities = _share(both[0]), _share(both[1])
+        answered = sum(point.error_pct is not None for point in points)
+        count = f"{answered}" if answered == len(points) else f"{answered} of {len(points)}"
+        rows.add(trace.rpartition("/")[2], count, *plain, *calibrated, *utilities)
+    if len(rows.cells) > 1 or report.brief:
+        print_rows(console, rows)
+        console.print()
+
+
+def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
+    """Say the median without sign and the worst with it, "" where there is none."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "", ""
+    return percent(median(map(abs, known))), percent(max(known, key=abs), signed=True)
+
+
 def _print_point_medians(console: Console, report: "ValidationReport") -> None:
     medians = {
         "error": report.median("error_pct"),
@@ -251,10 +303,11 @@ def _print_point_medians(console: Console, report: "ValidationReport") -> None:
     if told:
         count = len([one for one in report.points if one.error_pct is not None])
         print_text(console, f"medians without sign, {count} points: {', '.join(told)}")
+    scatter = "" if report.brief else "±: median absolute deviation of measured steps; "
     foot = (
-        "nothing is fitted to what is predicted; ±: median absolute deviation of measured steps; "
-        "utility: step time saved against the recording's network, measured against measured and "
-        "predicted against predicted; calibrated: the network as the recording's calls show it"
+        f"nothing is fitted to what is predicted; {scatter}utility: step time saved against the "
+        "recording's network, measured against measured and predicted against predicted; "
+        "calibrated: the network as the recording's calls show it"
     )
     if medians["network only"] is not None:
         foot += "; network only: the second recording's own step, its calls as the first shows them"

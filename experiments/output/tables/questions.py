@@ -22,7 +22,8 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     word = "doubling" if report.factor == 2 else f"{report.factor:g} times"
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
-    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most"))
+    doubts = ("",) if any(row.warning for row in report.utilities) else ()
+    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most", *doubts))
     unused = TableRows(("not used", ">now", f">{better}", "|why"))
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
@@ -30,17 +31,17 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
             unused.add(*cells, row.note)
         else:
             most = "" if row.bound_pct is None else percent(row.bound_pct)
-            bar = Bar(row.utility_pct, "; ".join(filter(None, (row.note, *marks(row.warning)))))
-            rows.add(*cells, say_time(row.step_s), _sure(row), most, bar=bar)
+            bar, doubt = Bar(row.utility_pct, row.note), [marks(row.warning)] if doubts else []
+            rows.add(*cells, say_time(row.step_s), _sure(row), most, *doubt, bar=bar)
     print_rows(console, rows, unused)
     for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
         print_text(console, warning)
     print_foot(console, _utility_foot(report))
 
 
-def marks(warning: str) -> list[str]:
+def marks(warning: str) -> str:
     """Return the words that a warning puts into a row: what it says stands below, once."""
-    return [one.partition(":")[0] for one in warning.split("; ") if one]
+    return ", ".join(one.partition(":")[0] for one in warning.split("; ") if one)
 
 
 def _utility_foot(report: "UtilityReport") -> str:

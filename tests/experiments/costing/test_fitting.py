@@ -114,3 +114,31 @@ def test_bounds_hold_the_truth_nearly_always():
         held += bool((low <= [1.3, 0.8]).all() and (high >= [1.3, 0.8]).all())
     # Both of two 95 % bounds: 90 % of the time; 3.2 standard deviations below is 29 of 40.
     assert held >= 29
+
+
+APART = [(9e-5, 1e-6, 1e-6), (1e-6, 9e-5, 1e-6), (1e-6, 1e-6, 9e-5)]
+"""Each call nearly all of another part."""
+
+
+def test_as_many_parameters_as_calls_are_refused():
+    """They always agree: "error 0.00 %, bounds 21.04 us to 21.04 us" says nothing."""
+    found = fit(rows(APART, (1.3, 0.8, 1.1)))
+    assert not found.fitted
+    assert (found.multiple == 1).all()
+    assert set(found.why_not.values()) == {"3 calls for 3 parameters: a fit needs more calls"}
+    assert fit(rows([*APART, APART[0]], (1.3, 0.8, 1.1))).fitted == NAMES
+
+
+def test_one_call_more_than_parameters_is_fitted():
+    found = fit(rows(by_size(1e3, 1e8, calls=2)[:3], (1.3, 0.8)))
+    assert found.fitted
+
+
+def test_a_fit_that_is_worse_than_none_is_refused():
+    """Most calls are what the cluster says; a few are off the other way, and far."""
+    parts = np.array(by_size(1e8, calls=21))
+    took = parts.sum(axis=1) * np.where(np.arange(21) < 11, 1.0, 4.0)
+    took[:10] *= np.linspace(0.995, 1.005, 10)
+    found = fit(FitRows(NAMES[-2:], took, parts))
+    assert found.met == (not found.fitted)
+    assert np.median(np.abs(found.residual)) <= np.median(np.abs(found.before)) + 2e-3

@@ -14,6 +14,7 @@ from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
 from experiments.scenario.resources import RESOURCES, improve, utility_pct
 from helpers.experiments_jobs import SAMPLE, write_job
+from helpers.link_tapes import Tape
 from helpers.places import SAMPLES
 from simulator.engine.simulate import ENGINES
 from simulator.errors import ClusterError, ScheduleError, WhatIfError
@@ -304,3 +305,14 @@ def test_a_tier_that_begins_to_hold_back_is_named():
         "scale_up.bandwidth": "",
         "pcie.bandwidth": "",
     }
+
+
+def test_calls_of_unknown_size_are_said_beside_what_the_network_would_buy(tmp_path):
+    """A kernel of DeepEP beside NCCL's: no network makes it faster, as nobody knows what moves."""
+    tape = Tape(world=2, groups=[("0", "world", range(2))])
+    tape.collective(0, 24, 15, 100)
+    tape.launch(200, 7, 205, 50, "void deep_ep::intranode::dispatch<2, 768>(int4*)")
+    report = utility(tape.write(tmp_path), "dgx-a100", resources=["scale_up.bandwidth", "compute"])
+    notes = {row.resource: row.note for row in report.utilities}
+    said = "1 of 2 calls of unknown size: as measured on any network"
+    assert notes == {"scale_up.bandwidth": said, "compute": "no kernels: the host computes"}

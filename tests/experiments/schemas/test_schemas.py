@@ -29,7 +29,16 @@ ANSWERS = {
     "compare": [("{job}", *C, "-c", "hgx-h100", "--topology", "ring")],
     "what-if": [("{job}", "compute x0.5", "calls drop", *C)],
     "replay": [("{job}", *C), ("{gpu}", *C, "--nodes", "2", "--collective-cost", "trace")],
-    "explain": [("{job}", *C), ("{gpu}", *C, "--nodes", "2")],
+    "explain": [
+        ("{job}", *C),
+        ("{gpu}", *C, "--nodes", "2"),
+        ("{gpu}", *C, "--nodes", "2", "--utility", "compute", "--factor", "3"),
+    ],
+    "diff": [
+        ("{job}", "{gpu}"),
+        ("{gpu}", "{job}", *C, "--cluster-b", "hgx-h100"),
+        ("{job}", *C, "--step-b", "all"),
+    ],
     "inspect": [("{gpu}",), ("{job}",)],
     "metrics": [("{job}", *C), ("{job}",)],
     "calibrate": [("{gpu}", *C, "--nodes", "2")],

@@ -10,6 +10,7 @@ import yaml
 from experiments.baseline import Settings, baseline
 from experiments.questions.sweep import sweep
 from experiments.questions.validate import validate
+from experiments.questions.what_if import what_ifs
 from experiments.scenario.resources import improve
 from experiments.validation.measured_points import COLUMNS_OF_CHANGE, read_points
 from helpers.experiments_jobs import SAMPLE, write_job
@@ -212,11 +213,12 @@ def test_a_calibration_on_one_recording_mends_another_s_network(tmp_path):
     assert point.points_apart == pytest.approx(0, abs=1e-6)
 
 
-def test_other_ranks_are_no_step_to_predict_but_a_network(job, tmp_path):
-    fewer = write_job(tmp_path / "fewer", 4)
-    (point,) = validate([f"{job}@{CLUSTER}"], predict=[f"{fewer}@{CLUSTER}"]).points
-    assert point.predicted_s is None
-    assert "8 ranks against 4" in point.note
+def test_other_ranks_are_other_replicas(job, tmp_path):
+    more = write_job(tmp_path / "more", 16)
+    (point,) = validate([f"{job}@{CLUSTER}"], predict=[f"{more}@{CLUSTER}"]).points
+    (asked,) = what_ifs(job, CLUSTER, ["replicas x2"]).points
+    assert point.predicted_s == pytest.approx(asked.step_s)
+    assert "8 ranks against 16: predicted with other replicas" in point.note
 
 
 def test_what_cannot_be_predicted_is_a_row_that_says_why(job, tmp_path):

@@ -71,7 +71,7 @@ class _Of:
     """All of a workload that a topology needs."""
 
     def __init__(self, job_ranks):
-        self.job_ranks = job_ranks
+        self.job_ranks, self.library = job_ranks, ""
 
 
 FABRICS = {

@@ -165,3 +165,24 @@ def test_only_messages_are_eager():
     builder.op(What.COLLECTIVE, rank=0, lane="s", name="c", duration=0.0, call=call)
     with pytest.raises(WorkloadError, match="neither sends nor receives"):
         builder.build()
+
+
+@every_engine
+def test_the_path_to_a_late_receiver_is_what_made_it_late(engine):
+    builder = WorkloadBuilder(job_ranks=2)
+    row = CallRow("send_receive", builder.group((0, 1)), 0, 1e6, eager=True)
+    call, made = builder.call(row), {"lane": "s", "call": -1}
+    gemm = builder.op(What.COMPUTE, rank=1, name="gemm", duration=5e-3, **made)
+    builder.op(What.SEND, rank=0, name="send", duration=0.0, **made | {"call": call})
+    late = builder.op(What.RECEIVE, rank=1, name="r", duration=1e-4, **made | {"call": call})
+    builder.edge(gemm, late)
+    path = critical_path(simulate(builder.build(), switch_network(2), plan, engine=engine))
+    assert [(one.what, one.op) for one in path] == [("compute", gemm), ("drain", late)]
+    assert [one.duration for one in path] == pytest.approx([5e-3, 1e-4])
+
+
+def test_a_sender_that_leaves_its_message_in_a_buffer_does_not_end_it():
+    workload = message(0.0, 0.0)
+    spans = {"measured_start": np.array([0.0, 1e-6]), "measured_end": np.array([1e-5, 2e-3])}
+    run = measured(replace(workload, **spans))
+    assert (run.call_start.tolist(), run.call_end.tolist()) == ([0.0], [2e-3])

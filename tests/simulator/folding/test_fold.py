@@ -248,3 +248,19 @@ def test_nodes_that_send_to_each_other_eagerly_are_kept_in_pairs():
         builder.edge(gemm, builder.op(What.RECEIVE, rank=pair[1], duration=0.0, call=call, **made))
     folded, _ = check(builder.build(), like_nodes(8, 2))
     assert len(folded.workload.ranks) == 4
+
+
+def test_pairs_of_nodes_are_told_apart_by_what_their_messages_wait_for():
+    """One pair's message is eager, and its receiver comes late: the others' senders wait."""
+    builder = WorkloadBuilder(job_ranks=16)
+    for sender in (rank for rank in range(16) if rank // 2 % 2 == 0):
+        row = CallRow("send_receive", builder.group((sender, sender + 2)), 0, 1e7, eager=sender < 2)
+        call, made = builder.call(row), {"lane": "s", "name": "m"}
+        builder.op(What.SEND, rank=sender, duration=0.0, call=call, **made)
+        gemm = builder.op(What.COMPUTE, rank=sender + 2, duration=5e-3, **made)
+        builder.edge(
+            gemm, builder.op(What.RECEIVE, rank=sender + 2, duration=0.0, call=call, **made)
+        )
+    folded, found = check(builder.build(), like_nodes(8, 2))
+    assert len(folded.workload.ranks) == 8
+    assert len(np.unique(np.round(found.call_end, 9))) == 2

@@ -379,3 +379,21 @@ def test_it_has_no_steps(tmp_path):
     with pytest.raises(TraceError, match="no step 3: a Chakra trace has no steps"):
         load_chakra(tmp_path, "3")
     assert load_chakra(tmp_path, "median").coverage.step == "all"
+
+
+@pytest.mark.parametrize(
+    ("begun", "lasted", "transfer", "own"), [(900, 10, 50, 10), (80, 100, 80, 0)]
+)
+def test_a_message_moves_from_when_it_was_sent_until_it_was_there(
+    tmp_path, begun, lasted, transfer, own
+):
+    """Chakra's sends do not wait: a receiver that comes later took its own time."""
+    ranks = (
+        [send(1, 0, 1, start=100, us=50), host(2, start=2000, us=1)],
+        [receive(1, 0, 1, start=begun, us=lasted), host(2, start=2000, us=1)],
+    )
+    workload = load_chakra(write(tmp_path, *ranks)).workload
+    assert workload.calls.eager.all()
+    assert workload.calls.transfer == pytest.approx(transfer * 1e-6)
+    (late,) = np.flatnonzero(workload.what == What.RECEIVE)
+    assert workload.duration[late] == pytest.approx(own * 1e-6, abs=1e-12)

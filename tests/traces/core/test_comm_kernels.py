@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape
 from simulator.errors import TraceError
-from traces.core.calls import UNKNOWN_GROUP
+from traces.core.calls import UNKNOWN_GROUP, LocalCall
 from traces.core.comm_kernels import KERNELS, KernelRule, load_kernel_rules
 from traces.kineto.directory import read_job
 from traces.profiler.link import rank_graph
@@ -35,6 +35,16 @@ NAMES = {
     "deep_ep::internode_ll::dispatch": "all_to_all",
     "_ZN7deep_ep12internode_ll7combineILb1EEEvPv": "all_to_all",
     "EpDispatchIntraNodeKernel_fp8_fnuz": "all_to_all",
+    "void dpsk::ep::internode::notify_dispatch<false, 4>(int const*, int*)": "all_to_all",
+    "void dpsk::ep::internode::dispatch<false, 4, false, 28672, 7>(int4*)": "all_to_all",
+    "void primus_turbo::deep_ep::intranode::dispatch<8, 768, 8192>(int4*)": "all_to_all",
+    "_ZN4dpsk2ep9intranode7combineI13__nv_bfloat16EEvPT_": "all_to_all",
+    "void deep_ep::internode::cached_notify<false, 8192>(int)": "barrier",
+    "void deep_ep::intranode::barrier<8>(int**, int)": "barrier",
+    "void deep_ep::internode_ll::clean_low_latency_buffer<256>(int*, int)": "barrier",
+    "void hybrid_ep::dispatch_kernel<unsigned short, 8>()": "all_to_all",
+    "void hybrid_ep::device_sync_kernel<8>(unsigned int*)": "barrier",
+    "void tensorrt_llm::kernels::moe_comm::moeA2ACombineKernel<8>()": "all_to_all",
     "void mscclpp::collective::allreduceAllPairs<(mscclpp::ReduceOp)0, __half>()": "all_reduce",
     "mscclpp::executionKernel<__half, mscclpp::LL16Packet>": "unknown",
     "rdxn_on_stream_kernel<float, (rdxn_ops)3>": "all_reduce",
@@ -56,6 +66,7 @@ COMPUTE = (
     "deep_gemm::fp8_gemm_kernel",
     "fused_moe_kernel",
     "_fwd_kernel_ep_scatter_2",
+    "void deep_ep::layout::get_dispatch_layout<256, 4, 8>(long const*, int*)",
     "void cudnn::ops::scalePackedTensor_kernel",
 )
 
@@ -124,6 +135,50 @@ def test_the_operator_of_symmetric_memory_names_the_group(tmp_path: Path) -> Non
     (call,) = rank_graph(rank, step_window(rank, "all")).collectives.values()
     assert (call.kind, call.size, call.label) == ("all_reduce", 4 * 512 * 2, "tp")
     assert call.ranks == (0, 1, 2, 3)
+
+
+SYMMETRIC = {
+    "Input Dims": [[4, 512], [], []],
+    "Input type": ["c10::BFloat16", "", ""],
+    "Concrete Inputs": ["", "", ""],
+}
+"""PyTorch's profiler records no strings: neither the sum nor the group."""
+
+
+def symmetric(folder: Path, groups: list[tuple[str, str, range]]) -> LocalCall:
+    """An all-reduce over symmetric memory by rank 2 of 8, of a group that is not named."""
+    tape = Tape(rank=2, world=8, groups=groups)
+    tape.host("symm_mem::multimem_all_reduce_", 0, 20, **SYMMETRIC)
+    kernel = "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()"
+    tape.kernel(tape.call("cudaLaunchKernel", 5, 2), 7, 12, 10, kernel)
+    (rank,) = read_job(tape.write(folder)).ranks
+    (call,) = rank_graph(rank, step_window(rank, "all")).collectives.values()
+    return call
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [],
+        [("0", "world", range(8))],
+        [("0", "world", range(8)), ("3", "tp", range(8)), ("7", "ep", range(8))],
+        [("0", "world", range(8)), ("3", "tp", range(8)), ("5", "pp", range(2, 3))],
+    ],
+)
+def test_groups_of_the_same_ranks_are_one_where_no_name_tells(
+    tmp_path: Path, groups: list[tuple[str, str, range]]
+) -> None:
+    """Frameworks list the same ranks several times, and groups of one rank, where nothing moves."""
+    call = symmetric(tmp_path, groups)
+    assert (call.size, call.group_size) == (4 * 512 * 2, 8 if groups else None)
+    assert call.ranks == (tuple(range(8)) if groups else None)  # the whole job, when matched
+    assert call.label != UNKNOWN_GROUP
+
+
+def test_groups_of_other_ranks_stay_in_doubt(tmp_path: Path) -> None:
+    call = symmetric(tmp_path, [("0", "world", range(8)), ("3", "tp", range(4))])
+    assert call.label == UNKNOWN_GROUP
+    assert call.size != call.size  # NaN
 
 
 def test_a_rule_of_the_users_is_tried_first(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from helpers.kineto_jobs import RANKS, US, Step, build_job, jobs, starts
+from helpers.places import SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
 from simulator.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
@@ -24,7 +25,7 @@ from simulator.workload import KINDS, CallRow, What, Workload
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.kineto.reader import read_rank
-from traces.kineto.write import write_kineto
+from traces.kineto.write import what_is_not_told, write_kineto
 from traces.load import load
 
 CLUSTER = load_cluster("dgx-a100")
@@ -273,11 +274,11 @@ def test_a_host_op_too_short_for_its_calls_squeezes_them(tmp_path: Path) -> None
     check_law(timeline, load(tmp_path))
 
 
-def test_a_host_op_without_time_for_its_calls_is_refused(tmp_path: Path) -> None:
+def test_a_host_op_without_time_for_its_calls_leaves_them_none(tmp_path: Path) -> None:
     instant = Step("kernel", "stream 7", 0.0, 5.0, 40.0, 0.0)
     timeline = run(build_job([KERNEL, instant], [0.0] * RANKS))
-    with pytest.raises(WorkloadError, match="leaves 0 ns for 1 calls"):
-        write_kineto([timeline], tmp_path)
+    write_kineto([timeline], tmp_path)
+    check_law(timeline, load(tmp_path))
 
 
 def test_the_last_launch_does_not_outlast_its_kernel() -> None:
@@ -400,24 +401,85 @@ def waits_for_two_of_three(builder: WorkloadBuilder, ops: dict[str, int]) -> Non
 
 
 def refusals() -> Iterator[Any]:
-    yield pytest.param(
-        other_op(What.COMPUTE, "stream 1", after="kernel 1"), "no launch", id="unlaunched"
-    )
+    yield pytest.param(other_op(What.COMPUTE, "stream 1"), "no launch", id="before all launches")
     yield pytest.param(edge("host 2", "kernel 1"), "launched twice", id="two launches")
-    yield pytest.param(
-        other_op(What.COMPUTE, "stream 3", after="host 2"), "launches rank 0", id="two launched"
-    )
-    yield pytest.param(other_op(What.HOST, "thread 2"), "2 host threads", id="threads")
-    yield pytest.param(other_op(What.HOST, "main"), "'thread 7' or so", id="lane")
     yield pytest.param(other_op(What.HOST, "thread 1"), "same lane", id="overlap")
     yield pytest.param(edge("kernel 2", "kernel 1"), "launched after it", id="later")
-    yield pytest.param(waits_for_first_of_two, "not the last of its stream", id="not last")
-    yield pytest.param(runs_in_another_order, "same lane", id="order")
+    yield pytest.param(runs_in_another_order, "was launched before", id="order")
     yield pytest.param(waits_for_two_of_three, "some of its streams", id="some")
-    yield pytest.param(drains, "drains", id="drains")
     yield pytest.param(
         other_op(What.HOST, "thread 1", "ProfilerStep#1", after="host 2"), "has a name", id="name"
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(other_op(What.COMPUTE, "stream 1", after="kernel 1"), id="unlaunched"),
+        pytest.param(other_op(What.COMPUTE, "stream 3", after="host 2"), id="two launched"),
+        pytest.param(other_op(What.COMPUTE, "stream 2", after="host 2"), id="beside another"),
+        pytest.param(other_op(What.COMPUTE, "XLA Ops", after="kernel 1"), id="lane"),
+        pytest.param(waits_for_first_of_two, id="not last"),
+        pytest.param(drains, id="drains"),
+    ],
+)
+def test_what_recorded_steps_have_besides_reads_back(change: Build) -> None:
+    timeline = run(chain(change))
+    read = read_back([timeline], "1")
+    check_law(timeline, read)
+    kinds = [
+        np.bincount(of.what, minlength=6).tolist() for of in (timeline.workload, read.workload)
+    ]
+    assert kinds[0][1:] == kinds[1][1:]
+
+
+def test_a_rank_that_was_recorded_alone_reads_back_alone() -> None:
+    timeline = run(chain(lambda *_: None, ranks=2))
+    read = read_back([timeline], "1")
+    check_law(timeline, read)
+    assert (read.coverage.ranks, read.coverage.ranks_in_job) == ((0,), 2)
+
+
+SHARED_TRACES = (
+    *("kineto/a100_2gpu_resnet_ddp_rank0.json.gz", "kineto/mi250_1gpu_minitoy.json.gz"),
+    *("graphs/qwen3_30b_decode_mi300_tp.json.gz", "other/mtia_inference.json.gz"),
+    *("live/tp_l2.0", "live/zero3_s2.0", "live/pp_s2.0"),
+)
+
+
+@pytest.mark.parametrize("source", ["gpu-dp2-tp4", "gloo-ddp-4", "jax-cpu-4", *SHARED_TRACES])
+def test_a_recorded_step_reads_back(source: str) -> None:
+    """The same kernels, copies and calls; the step within 1 %."""
+    path = SAMPLES / source if "/" not in source else SHARED / "traces" / source
+    if not path.exists():
+        pytest.skip(f"{path} is not at hand")
+    loaded = load(path, "median")
+    timeline = Scenario(loaded.workload, CLUSTER).run()
+    read = read_back([timeline], "median")
+    assert read.measured_step == pytest.approx(timeline.makespan, rel=1e-6)
+    assert Scenario(read.workload, CLUSTER).run().makespan == pytest.approx(
+        timeline.makespan, rel=1e-2
+    )
+
+    def told(of: Workload) -> tuple[object, ...]:
+        calls = [of.call_view(index) for index in range(len(of.calls))]
+        device = of.what[of.what != What.HOST]
+        return (
+            sorted((call.kind, call.group.ranks, call.size) for call in calls),
+            [int((device == what).sum()) for what in (What.COMPUTE, What.COPY)],
+            int((device >= What.COLLECTIVE).sum()),
+        )
+
+    assert told(read.workload) == told(loaded.workload)
+
+
+def test_what_a_trace_does_not_tell_is_said() -> None:
+    loaded = load(SAMPLES / "gloo-ddp-4", "median")
+    notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
+    assert notes == ("4 calls that the host carried out stand as NCCL's kernels on streams",)
+    loaded = load(SAMPLES / "jax-cpu-4", "median")
+    notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
+    assert any("waits between streams that no event tells" in note for note in notes)
 
 
 @pytest.mark.parametrize(("change", "message"), list(refusals()))
@@ -442,7 +504,6 @@ def test_what_ranks_tell_each_other_otherwise_is_refused(tmp_path: Path) -> None
     [
         ((What.RECEIVE, What.SEND), "send_receive", "is a receive, not a send"),
         ((What.SEND, What.SEND), "send_receive", "is a send, not a receive"),
-        ((What.COLLECTIVE, What.RECEIVE), "send_receive", "is a collective, not a send"),
         ((What.SEND, What.RECEIVE), "all_reduce", "is a send, not a collective"),
         ((What.SEND, What.RECEIVE, What.RECEIVE), "send_receive", "a message among 3 ranks"),
     ],
@@ -462,22 +523,20 @@ def test_messages_that_are_none_are_refused(
         write_kineto([replace(timeline, workload=builder.build())], tmp_path)
 
 
-def test_changed_calls_and_missing_ranks_are_refused(tmp_path: Path) -> None:
+def test_changed_calls_are_refused(tmp_path: Path) -> None:
     workload = build_job([REDUCE], [0.0] * RANKS)
     calls = len(workload.calls)
     late = workload.with_calls(late=np.full(calls, 1e-3))
     for changed in (late, workload.with_calls(factor=np.full(calls, 2.0))):
         with pytest.raises(WorkloadError, match="factor"):
             write_kineto([run(changed)], tmp_path)
-    with pytest.raises(WorkloadError, match="1 of the job's 2 ranks"):
-        write_kineto([run(chain(lambda *_: None, ranks=2))], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
         ("size", np.full(2, 7.0), "multiple of 2 B"),
-        ("size", np.full(2, np.nan), "multiple"),
+        ("size", np.full(2, np.nan), "only a kernel's name could tell"),
         ("dtype", ("s4", "s4"), "dtype 's4'"),
         ("kind", np.full(2, KINDS.index("barrier"), dtype=np.uint8), "kind 'barrier'"),
     ],
@@ -526,6 +585,6 @@ def test_nothing_is_left_of_a_job_that_could_not_be_written_whole(tmp_path: Path
 def test_a_rank_of_another_job_in_the_directory_is_refused(tmp_path: Path) -> None:
     timeline = run(chain(lambda *_: None))
     write_kineto([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
-    with pytest.raises(OutputError, match=r"rank1\.json\.gz: of a rank outside this job of 1"):
+    with pytest.raises(OutputError, match=r"rank1\.json\.gz: none of the 1 ranks written"):
         write_kineto([timeline], tmp_path)
     assert read_rank(tmp_path / "rank0.json.gz").world_size == RANKS

@@ -138,3 +138,23 @@ def test_calls_come_loose_in_some_of_these_jobs_and_not_in_others():
         Execution(any_job(seed), np.ones(len(any_job(seed)), bool)).loose for seed in range(20)
     ]
     assert {*loose} == {True, False}
+
+
+def test_who_waits_for_an_eager_message_waits_for_its_sender():
+    """The receiver is there first, which does not begin the message: another op takes the lane."""
+    builder = WorkloadBuilder(job_ranks=2)
+    row = CallRow("send_receive", builder.group((0, 1)), 0, 8.0, transfer=1e-6, eager=True)
+    call, lane = builder.call(row), {"duration": 0.0}
+    gemm = compute(builder, "gemm", 300, rank=0, lane="a")
+    sent = builder.op(What.SEND, rank=0, lane="a", name="send", call=call, **lane)
+    received = builder.op(What.RECEIVE, rank=1, lane="x", name="receive", call=call, **lane)
+    after = compute(builder, "after", 1, rank=1, lane="y")
+    soon = builder.op(What.COMPUTE, rank=1, lane="y", name="soon", duration=1e-3, ready=1e-4)
+    builder.edge(gemm, sent)
+    builder.edge(received, after)
+    workload = builder.build()
+    ordered = one_at_a_time(workload, np.ones(len(workload), dtype=bool))
+    pairs = set(zip(ordered.edges.source.tolist(), ordered.edges.target.tolist(), strict=True))
+    assert (soon, after) in pairs
+    assert (after, soon) not in pairs
+    assert not ordered.notes

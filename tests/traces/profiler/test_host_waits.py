@@ -225,3 +225,72 @@ def test_a_few_queries_of_an_allocator_are_host_time(tmp_path: Path) -> None:
         tape.call("cudaEventQuery", 200 + number, 1)
     tape.launch(240, 7, 245, 50, "next")
     assert ("work", "cudaEventQuery") not in replay(tape.write(tmp_path)).edges()
+
+
+def spinning(
+    lengths: list[float], *, kernel: str = "count_tokens", react: float = 4, idle: float = 0.0
+) -> Tape:
+    """A thread that goes on ``react`` us after each kernel, or as much later as ``idle``."""
+    tape = Tape()
+    now = 0.0
+    for length in lengths:
+        tape.launch(now, 7, now + 5, length, kernel)
+        now += 5 + length + react + idle
+        tape.host("aten::empty", now, 5)
+        now += 10
+        tape.launch(now, 7, now + 5, 50, "dispatch")
+        now += 100
+    return tape
+
+
+SPINS = [400.0, 250.0, 700.0, 320.0, 510.0]
+
+
+def test_a_host_that_goes_on_as_a_kernel_ends_again_and_again_spins_for_it(tmp_path: Path) -> None:
+    """DeepEP reads mapped memory until the kernel has written how many tokens arrive."""
+    path = spinning(SPINS).write(tmp_path)
+    found = replay(path)
+    assert ("count_tokens", "spin") in found.edges()
+    assert found.step == EXACT(found.measured)
+    rest = found.step - sum(SPINS)
+    assert replay(path, compute=2).step == EXACT(sum(SPINS) / 2 + rest, abs=26)
+    assert replay(path, host=2).step == EXACT(sum(SPINS) + rest / 2, abs=51)
+
+
+def test_a_spin_for_notify_dispatch_needs_no_second_one(tmp_path: Path) -> None:
+    kernel = "void dpsk::ep::internode::notify_dispatch<false, 4>(int const*, int*)"
+    edges = replay(spinning([400.0], kernel=kernel).write(tmp_path)).edges()
+    assert (kernel, "spin") in edges
+    cached = kernel.replace("notify", "cached_notify")
+    assert not {
+        target for _, target in replay(spinning([400.0], kernel=cached).write(tmp_path)).edges()
+    } & {"spin"}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "idle"),
+    [(SPINS[:2], 0.0), (SPINS, 60.0), ([40.0, 30.0, 50.0, 60.0], 0.0)],
+    ids=["twice only", "long after", "short"],
+)
+def test_silence_that_may_be_anything_is_no_spin(
+    tmp_path: Path, lengths: list[float], idle: float
+) -> None:
+    edges = replay(spinning(lengths, idle=idle).write(tmp_path)).edges()
+    assert "spin" not in {target for _, target in edges}
+
+
+def test_a_thread_that_is_as_regular_as_its_kernels_waits_for_none(tmp_path: Path) -> None:
+    """They end together by chance: the thread goes on as always, the kernels differ a little."""
+    tape = Tape()
+    for turn, length in enumerate((398.0, 404.0, 401.0, 395.0, 403.0)):
+        tape.launch(520 * turn, 7, 520 * turn + 5, length, "gemm")
+        tape.host("aten::empty", 520 * turn + 412, 5)
+    assert "spin" not in {target for _, target in replay(tape.write(tmp_path)).edges()}
+
+
+def test_a_thread_that_once_launched_before_the_end_does_not_wait(tmp_path: Path) -> None:
+    tape = spinning(SPINS)
+    end = 3000.0
+    tape.launch(end, 7, end + 5, 400, "count_tokens")
+    tape.launch(end + 20, 7, end + 406, 10, "next")
+    assert "spin" not in {target for _, target in replay(tape.write(tmp_path)).edges()}

@@ -274,3 +274,135 @@ def test_branches_are_tied_to_what_is_around_their_graph_where_no_time_tells(
     assert ("before", "branch") in edges
     assert ("branch", "after") in edges
     assert ("branch", "last node") not in edges
+
+
+def test_only_the_first_node_of_a_graph_tells_the_latency_of_its_launch(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "before")
+    graph = tape.call("hipGraphLaunch", 50, 20)
+    for number in range(40):
+        tape.kernel(graph, 7, 55 + 100 * number, 99, f"node {number}")
+    path = tape.write(tmp_path)
+    found = replay(path)
+    assert found.edges()["hipGraphLaunch", "node 0"] == EXACT(LATENCY)
+    assert found.edges()["hipGraphLaunch", "node 39"] == EXACT(LATENCY)
+    assert found.loaded.coverage.starts == {"launch": 2, "stream": 39}
+    assert replay(path, compute=2).step == EXACT(55 + 40 * 49.5 + 39)
+    assert replay(path, host=2).step == EXACT(27.5 + 40 * 99 + 39)
+
+
+def test_nodes_do_not_wait_for_the_call_to_return_that_launches_them(tmp_path: Path) -> None:
+    """HIP hands the nodes over one by one, while the first are running."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "before")
+    graph = tape.call("hipGraphLaunch", 50, 300)
+    for number in range(9):
+        tape.kernel(graph, 7, 55 + 100 * number, 99, f"node {number}")
+    path = tape.write(tmp_path)
+    assert replay(path, compute=2).step == EXACT(55 + 9 * 49.5 + 8)
+
+
+def test_a_graph_that_is_uploaded_first_is_launched_as_its_call_returns(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "before")
+    graph = tape.call("cudaGraphLaunch", 50, 900)
+    tape.kernel(graph, 7, 951, 40, "node 0")
+    tape.kernel(graph, 7, 992, 40, "node 1")
+    path = tape.write(tmp_path)
+    assert replay(path).edges()["cudaGraphLaunch", "node 0"] == EXACT(1)
+    assert replay(path, host=2).step == EXACT(475.5 + 81)
+    assert replay(path, compute=2).step == EXACT(951 + 41)
+
+
+def test_what_was_launched_before_the_recording_tells_no_latency(tmp_path: Path) -> None:
+    """The first launch of a trace may wait for anything: nobody knows what the device had to do."""
+    tape = Tape()
+    for number in range(5):
+        tape.launch(20 * number, 7, 149000 + 50 * number, 49, f"k{number}")
+    path = tape.write(tmp_path)
+    found = replay(path)
+    assert found.edges()["cudaLaunchKernel", "k0"] == EXACT(10)
+    assert found.loaded.coverage.starts == {"unexplained": 1, "stream": 4}
+    (gap,) = found.loaded.coverage.gaps
+    assert (gap.behind, gap.length) == ("its launch", EXACT(148990e-6))
+    assert found.step == EXACT(149249)
+    assert replay(path, host=2).step == EXACT(149249 - 5)
+
+
+def programmatic(overlap: float, length: float = 60.0) -> Tape:
+    """Kernels that are put on the device before the one before has ended."""
+    tape = Tape()
+    at = 5.0
+    for number in range(6):
+        early = overlap if number else 0.0
+        tape.launch(number, 7, at - early, length + early, f"k{number}")
+        at += length
+    return tape
+
+
+@pytest.mark.parametrize("overlap", [1.0, 4.6, 8.0, 25.0])
+def test_kernels_that_start_early_are_replayed_as_measured_and_scale(
+    tmp_path: Path, overlap: float
+) -> None:
+    """Programmatic dependent launch: 6 kernels of 60 us of work behind one another."""
+    path = programmatic(overlap).write(tmp_path)
+    found = replay(path)
+    assert found.step == EXACT(found.measured) == EXACT(365)
+    assert found.loaded.coverage.starts == {"launch": 1, "stream": 5}
+    assert replay(path, compute=2).step == EXACT(185)
+    assert replay(path, compute=0.5).step == EXACT(725)
+
+
+def test_a_kernel_beside_another_waits_for_what_that_one_waited_for(tmp_path: Path) -> None:
+    """Branches of a graph on one stream: the second began beside the first, behind "before"."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 1000, "before")
+    graph = tape.call("cudaGraphLaunch", 10, 5)
+    tape.kernel(graph, 7, 1006, 300, "left")
+    tape.kernel(graph, 7, 1007, 100, "right")
+    tape.kernel(graph, 7, 1308, 10, "join")
+    path = tape.write(tmp_path)
+    edges = replay(path).edges()
+    assert {("before", "left"), ("before", "right"), ("left", "join"), ("right", "join")} <= set(
+        edges
+    )
+    assert ("left", "right") not in edges
+    assert replay(path, compute=2).step == EXACT(5 + 500 + 1 + 150 + 2 + 5)
+
+
+def test_a_kernel_beside_another_keeps_waiting_for_other_streams(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 20, 5, 1000, "elsewhere")
+    tape.wait_stream(10)
+    tape.launch(20, 7, 1006, 300, "left")
+    tape.launch(30, 7, 1007, 100, "right")
+    assert ("elsewhere", "right") in replay(tape.write(tmp_path)).edges()
+
+
+@pytest.mark.parametrize("overlap", [3.0, 9.0])
+def test_a_call_among_kernels_that_start_early_replays_as_measured(
+    tmp_path: Path, overlap: float
+) -> None:
+    """An all-reduce fused with the norm behind it takes part in programmatic dependent launch."""
+    call = "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>()"
+    tape = Tape(world=2)
+    at = 5.0
+    for number in range(9):
+        early = overlap if number else 0.0
+        name = call if number % 3 == 1 else f"k{number}"
+        tape.launch(number, 7, at - early, 60 + early, name)
+        at += 60
+    found = replay(tape.write(tmp_path))
+    assert found.step == EXACT(found.measured) == EXACT(545)
+    assert len(found.loaded.workload.calls) == 3
+
+
+def test_short_nodes_of_a_graph_do_not_lengthen_the_latency_of_a_launch(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.launch(0, 7, 5, 2, "before")
+    graph = tape.call("cudaGraphLaunch", 50, 10)
+    for number in range(14):
+        tape.kernel(graph, 7, 55 + 3 * number, 2, f"node {number}")
+    tape.launch(200, 7, 205, 10, "after")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert edges["cudaGraphLaunch", "node 13"] == EXACT(LATENCY)

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape, replay
+from simulator.analysis.critical_path import critical_path, path_by_what
 from simulator.errors import TraceError
+from simulator.workload import STEP_BEFORE, UNEXPLAINED
 from traces.core.calls import UNKNOWN_GROUP
 from traces.core.loaded import WORST, Gap, worst
 from traces.kineto.directory import read_job
@@ -188,3 +190,54 @@ def test_there_is_no_gap_where_all_is_explained(tmp_path: Path) -> None:
     tape.launch(0, 7, 5, 100, "one")
     tape.launch(10, 7, 106, 100, "two")
     assert gaps_of(tape.write(tmp_path)) == ()
+
+
+def test_a_delay_that_no_launch_explains_is_no_work_of_the_hosts(tmp_path: Path) -> None:
+    """463 ms between a launch and its kernel on an idle device: nobody knows what they were."""
+    tape = Tape()
+    tape.launch(0, 7, 5, 10, "first")
+    tape.launch(100, 7, 463_105, 10, "late")
+    tape.launch(200, 7, 463_116, 10, "next")
+    path = tape.write(tmp_path)
+    found = replay(path)
+    edges = found.edges()
+    assert edges["cudaLaunchKernel", "late"] == EXACT(5)
+    assert edges[UNEXPLAINED, "late"] == EXACT(463_000)
+    assert found.loaded.coverage.starts["unexplained"] == 1
+    assert found.step == EXACT(463_126)
+    assert replay(path, host=2).step == EXACT(463_126 - 52.5)
+    parts = path_by_what(found.timeline, critical_path(found.timeline))
+    assert parts["gap"] == EXACT(463_001e-6)
+    assert parts["launch"] == EXACT(5e-6)
+
+
+def test_a_pause_of_the_step_before_is_no_work(tmp_path: Path) -> None:
+    """Two kernels of 5 us, 1.3 ms apart, were left on the stream: not 1.3 ms of compute."""
+    tape = Tape()
+    tape.step(1, 0, 100)
+    tape.launch(20, 7, 101, 5, "a")
+    tape.launch(30, 7, 1395, 5, "b")
+    tape.step(2, 100, 1000)
+    tape.launch(120, 7, 1401, 50, "ours")
+    path = tape.write(tmp_path)
+    found = replay(path, step="2")
+    assert found.starts("ours") == EXACT([1301])
+    load = found.loaded.workload
+    before = [op for op in range(len(load)) if load.names[load.name[op]] == STEP_BEFORE]
+    assert load.duration[before].sum() == EXACT(10e-6)
+    assert replay(path, step="2", compute=2).starts("ours") == EXACT([1301 - 5])
+
+
+def test_calls_of_the_step_before_are_no_compute(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.step(1, 0, 100)
+    tape.launch(10, 7, 15, 200, "backward")
+    tape.launch(20, 20, 216, 400, "ncclDevKernel_AllReduce")
+    tape.launch(30, 7, 617, 100, "optimizer")
+    tape.step(2, 100, 1000)
+    tape.launch(120, 7, 718, 50, "ours")
+    tape.launch(130, 20, 769, 50, "also ours")
+    path = tape.write(tmp_path)
+    assert replay(path, step="2").starts("ours") == EXACT([618])
+    quick = replay(path, step="2", compute=2)
+    assert quick.starts("ours") == EXACT([115 / 2 + 1 + 400 + 1 + 50 + 1])

@@ -1,0 +1,1 @@
+"""Real what-ifs: trainings run on a network that is set, predicted, and run again on others."""

@@ -1,0 +1,464 @@
+"""Which what-ifs on one run would give another: read off their ops and calls, as text.
+
+Ops are compared by class (:mod:`simulator.analysis.op_classes`): what all classes have in common is
+one change (``compute x1.2``), what one rank has alone is that rank's, the rest is by class. Calls
+are compared by kind and group: bytes first, then what a network would explain, then what is left of
+their time. A value of the network is only named if it explains nearly all that calls differ by; of
+several that explain it equally well the one that changes least, and which the others are.
+What occurs in the other run alone cannot be written as a change of this one.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.evaluate.design_points import Study
+from experiments.scenario.change import CLUSTER_RESOURCES, LINKS
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import matches
+from simulator.analysis.difference import call_names
+from simulator.analysis.op_classes import CALLS, OPS, classes
+from simulator.errors import TwofoldError
+from simulator.timeline import RunTimes
+from simulator.workload import KINDS, Floats, What, Workload
+from topologies import Cluster, resource_values
+
+_ALIKE = 0.02
+"""Ratios this close are one: two runs of one program differ by as much by themselves."""
+_COUNTS = 1e-3
+"""What changes less than this share of the step is left out."""
+_LARGE = 0.01
+"""Share of the time from which a class has a say in whether all have one ratio."""
+_MOST = 24
+"""Changes of ops at most, those that change most."""
+_EXPLAINS = 0.1
+"""A network explains calls if it leaves at most this share of the squares of what they differ by
+(in logarithms)."""
+_EQUAL = 0.01
+"""Values of a network explain calls equally well if what they leave differs by this share."""
+_REACH, _POINTS, _ZOOMS = 64.0, 65, 4
+"""How many times better or worse a network is tried, at how many points, and how often closer."""
+
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """A change as it is written, and by how much it changes what ranks do (s, mean over ranks).
+
+    ``instead`` are changes that would explain as much.
+    """
+
+    text: str
+    seconds: float = 0.0
+    instead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A run, and how long each of its calls took by itself (s), shape ``(calls,)``."""
+
+    run: RunTimes
+    calls: Floats
+
+
+def likely_changes(
+    base: Scenario, a: Recorded, b: Recorded, others: Cluster | None = None
+) -> list[Likely]:
+    """Return changes of ``base`` that make of run ``a`` what run ``b`` is, each as it is written.
+
+    Parameters
+    ----------
+    base
+        The step of ``a``, as it is simulated.
+    a, b
+        Both measured, or both simulated; how long calls took without waiting or sharing links.
+    others
+        The cluster of ``b``, if it is known: what network it has is not to be guessed.
+
+    Returns
+    -------
+    list of Likely
+        What-ifs (:mod:`experiments.scenario.language`); calls before ops, all that count.
+    """
+    step = float(a.run.end.max(initial=0.0))
+    host = list(_of_ops(a.run, b.run, What.HOST, "host"))
+    of_ops = [
+        *_of_ops(a.run, b.run, What.COMPUTE, "compute"),
+        *_of_ops(a.run, b.run, What.COPY, "copy"),
+        *host,
+        *_of_lags(a.run.workload, b.run.workload, host),
+    ]
+    counted = [one for one in of_ops if one.seconds >= _COUNTS * step]
+    counted.sort(key=lambda one: -one.seconds)
+    return [*_of_calls(base, a, b, others), *counted[:_MOST]]
+
+
+def factor(value: float) -> str:
+    """Write a factor as what-ifs have it."""
+    return f"x{value:.4g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Times:
+    """Time of ops (s) by class and rank, shape ``(classes, ranks)``; one rank if runs differ."""
+
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    a: Floats
+    b: Floats
+
+
+def _of_ops(a: RunTimes, b: RunTimes, what: What, word: str) -> Iterator[Likely]:
+    """Say by what ops of a kind take longer: all alike, by class, and by rank."""
+    times = _table(a, b, what)
+    gone = (times.b.sum(axis=1) == 0) & (times.a.sum(axis=1) > 0)
+    for row in np.flatnonzero(gone).tolist():
+        for clause in _clauses(a.workload, times.names[row], what):
+            yield Likely(f"{clause} drop", float(times.a[row].mean()))
+    both = (times.a > 0).any(axis=1) & (times.b > 0).any(axis=1)
+    common = np.array([_common(*rows) for rows in zip(times.a, times.b, strict=True)])
+    common[~both] = np.nan
+    yield from _by_class(a.workload, times, common, what, word)
+    if len(times.ranks) > 1:
+        yield from _by_rank(a.workload, times, common, what, word)
+
+
+def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
+    """Add up ops by class and rank."""
+    found = classes(_names(a.workload, what), _names(b.workload, what), OPS)
+    rows = {name: row for row, name in enumerate(dict.fromkeys(found.values()))}
+    ranks = a.workload.ranks if a.workload.ranks == b.workload.ranks else ()
+
+    def summed(run: RunTimes) -> Floats:
+        ops = _ops(run, what)
+        of_name = np.array([rows.get(found.get(name, ""), 0) for name in run.workload.names])
+        row = of_name[run.workload.name[ops]] if len(ops) else np.empty(0, dtype=np.int64)
+        rank = np.searchsorted(run.workload.ranks, run.workload.rank[ops])
+        width = len(run.workload.ranks)
+        table = np.bincount(
+            row * width + rank, weights=run.end[ops] - run.start[ops], minlength=len(rows) * width
+        ).reshape(len(rows), width)
+        return np.asarray(table if ranks else table.mean(axis=1, keepdims=True))
+
+    return _Times(tuple(rows), ranks, summed(a), summed(b))
+
+
+def _names(workload: Workload, what: What) -> list[str]:
+    used = np.unique(workload.name[workload.part == what]).tolist()
+    return [workload.names[at] for at in used]
+
+
+def _ops(run: RunTimes, what: What) -> NDArray[np.intp]:
+    return np.flatnonzero(run.workload.part == what)
+
+
+def _common(a: Floats, b: Floats) -> float:
+    """Return the ratio that most ranks have, the one nearest to 1 of several; NaN of none."""
+    known = (a > 0) & (b > 0)
+    ratios = np.sort(b[known] / a[known])
+    if not len(ratios):
+        return np.nan
+    near = np.searchsorted(ratios, ratios * (1 + _ALIKE), side="right")
+    near = near - np.searchsorted(ratios, ratios / (1 + _ALIKE))
+    most = ratios[near == near.max()]
+    middle = most[np.argmin(np.abs(np.log(most)))]
+    alike = (ratios <= middle * (1 + _ALIKE)) & (ratios >= middle / (1 + _ALIKE))
+    return float(np.median(ratios[alike]))
+
+
+def _by_class(
+    workload: Workload, times: _Times, common: Floats, what: What, word: str
+) -> Iterator[Likely]:
+    """One change of all classes if they have one ratio, else one of each."""
+    spent = times.a.mean(axis=1)
+    known = np.flatnonzero(~np.isnan(common))
+    if not len(known):
+        return
+    whole = float((common[known] * spent[known]).sum() / spent[known].sum())
+    large = known[spent[known] >= _LARGE * spent[known].sum()]
+    if len(large) and (np.abs(common[large] / whole - 1) <= _ALIKE).all():
+        yield Likely(f"{word} {factor(whole)}", abs(whole - 1) * float(spent[known].sum()))
+        return
+    for row in known.tolist():
+        seconds = abs(common[row] - 1) * float(spent[row])
+        for clause in _clauses(workload, times.names[row], what):
+            yield Likely(f"{clause} {factor(common[row])}", seconds)
+
+
+def _by_rank(
+    workload: Workload, times: _Times, common: Floats, what: What, word: str
+) -> Iterator[Likely]:
+    """Find ranks that are slower than the others: as a whole, or in some classes."""
+    expected = times.a * common[:, None]
+    known = (expected > 0) & (times.b > 0)
+    for column, rank in enumerate(times.ranks):
+        rows = np.flatnonzero(known[:, column])
+        if not len(rows):
+            continue
+        ratios = times.b[rows, column] / expected[rows, column]
+        spent = expected[rows, column]
+        whole = float((ratios * spent).sum() / spent.sum())
+        large = spent >= _LARGE * spent.sum()
+        if (np.abs(ratios[large] / whole - 1) <= _ALIKE).all():
+            if abs(whole - 1) > _ALIKE:
+                seconds = abs(whole - 1) * float(spent.sum())
+                yield Likely(f"rank {rank} {word} {factor(whole)}", seconds)
+            continue
+        for row, ratio in zip(rows.tolist(), ratios.tolist(), strict=True):
+            if abs(ratio - 1) > _ALIKE:
+                seconds = abs(ratio - 1) * float(expected[row, column])
+                for clause in _clauses(workload, times.names[row], what):
+                    yield Likely(f"rank {rank} {clause} {factor(ratio)}", seconds)
+
+
+def _clauses(workload: Workload, name: str, what: What) -> list[str]:
+    """Write a class of ops as names of what-ifs; none if these would mean others as well."""
+    mine = [one for one in _names(workload, what) if _fits(one, name)]
+    pattern = name if name in mine else name.replace("?", "*")
+    chosen = np.array([matches(one, pattern) for one in workload.names], dtype=bool)
+    of_device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
+    meant = of_device if what != What.HOST else (workload.what < What.COLLECTIVE)
+    touched = {workload.names[at] for at in np.unique(workload.name[chosen[workload.name] & meant])}
+    if touched <= set(mine) and not ('"' in pattern and "'" in pattern):
+        quote = "'" if '"' in pattern else '"'
+        return [f"{quote}{pattern}{quote}"]
+    return []
+
+
+def _fits(name: str, of_class: str) -> bool:
+    return name == of_class or of_class in {make(name) for make in OPS}
+
+
+def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likely]:
+    """Compare launch latencies and gaps between the device's ops, by their sums.
+
+    A change of all of the ``host`` has changed its launches already.
+    """
+    whole = [one.text.split()[1] for one in host if one.text.startswith("host x")]
+    changed = float(whole[0].removeprefix("x")) if whole else 1.0
+    for word, by_host in (("launch", True), ("gaps", False)):
+        mine, theirs = (_lags(one, by_host=by_host) for one in (a, b))
+        mine *= changed if by_host else 1.0
+        if mine > 0 and abs(theirs / mine - 1) > _ALIKE:
+            yield Likely(f"{word} {factor(theirs / mine)}", abs(theirs - mine))
+
+
+def _lags(workload: Workload, *, by_host: bool) -> float:
+    """Sum of the lags behind ops of the host, or the device's, as a mean over ranks (s)."""
+    edges = workload.edges
+    mine = (workload.what[edges.source] == What.HOST) == by_host
+    return float(edges.lag[mine].sum()) / max(1, len(workload.ranks))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alike:
+    """Calls of one class in both runs: which of ``a``, and how much longer all of ``b`` take.
+
+    ``sizes`` has, for calls of one size each, which of ``a`` they are and how many times as long
+    those of ``b`` take; it is empty where the groups are not as large.
+    """
+
+    name: str
+    calls: Column
+    bytes: float
+    time: float
+    sizes: tuple[tuple[Column, float], ...]
+
+
+def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
+    """Say by what calls differ: dropped, bytes, a value of the network, and the rest of it."""
+    alike, gone = _pairs(a, b)
+    resized = [f"{one.name} bytes {factor(one.bytes)}" for one in alike if _grows(one)]
+    now = call_costs(base)
+    changed = _applied(base, resized)
+    network = _given(base, others) if others else _fitted(changed, alike, now)
+    then = call_costs(_applied(changed, [one.text for one in network]))
+    found = [*(Likely(text) for text in (*gone, *resized)), *network]
+    for one in alike:
+        before, after = now[one.calls].sum(), then[one.calls].sum()
+        left = one.time * before / after if after > 0 else 1.0
+        if abs(left - 1) > _ALIKE and one.time > 0:
+            found.append(Likely(f"{one.name} time {factor(left)}"))
+    return found
+
+
+def _grows(one: _Alike) -> bool:
+    return abs(one.bytes - 1) > _COUNTS
+
+
+def _applied(scenario: Scenario, texts: Sequence[str]) -> Scenario:
+    """Apply changes that leave the calls their numbers."""
+    for text in texts:
+        scenario = parse_change(text).apply(scenario).scenario
+    return scenario
+
+
+def call_costs(scenario: Scenario) -> Floats:
+    """Cost every call on an idle network (s)."""
+    return scenario.costs().idle_times(scenario.workload) * scenario.workload.calls.factor
+
+
+def _pairs(a: Recorded, b: Recorded) -> tuple[list[_Alike], list[str]]:
+    """Find the calls of either run that are alike, and those that only the first has."""
+    mine, theirs = (_names_of_calls(one.run.workload) for one in (a, b))
+    used = [name for name in dict.fromkeys(mine) if name]
+    found = {"": "", **classes(used, filter(None, theirs), CALLS)}
+    of_mine, of_theirs = (
+        np.array([found[name] for name in names], dtype=np.str_) for names in (mine, theirs)
+    )
+    alike, gone = [], []
+    for of_class in dict.fromkeys(found[name] for name in used):
+        calls, twins = (np.flatnonzero(names == of_class) for names in (of_mine, of_theirs))
+        name = _selector(a.run.workload, calls)
+        if not name:
+            continue
+        if not len(twins):
+            gone.append(f"{name} drop")
+        else:
+            alike.append(_compared(name, (a, calls), (b, twins)))
+    return alike, gone
+
+
+def _names_of_calls(workload: Workload) -> list[str]:
+    """Name every call; "" of one in which nobody takes part."""
+    number, names = call_names(workload)
+    pairs = zip(number.tolist(), workload.members.tolist(), strict=True)
+    return [names[at] if joined else "" for at, joined in pairs]
+
+
+_Chosen = tuple[Recorded, Column]
+
+
+def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
+    """Compare like calls, counted per rank: bytes of one, and time of all."""
+    often = [_joined(one.run.workload, calls) for one, calls in (a, b)]
+    took = [float(one.calls[calls].mean()) for one, calls in (a, b)]
+    size = [float(np.mean(one.run.workload.calls.size[calls])) for one, calls in (a, b)]
+    times = took[1] / took[0] if took[0] > 0 else 0.0
+    more = size[1] / size[0] if size[0] > 0 and not np.isnan(size[1]) else 1.0
+    like = _members(a) == _members(b)  # in larger groups calls take longer on any network
+    sizes = tuple(_by_size(a, b)) if like else ()
+    return _Alike(name, a[1], more, times * often[1] / often[0], sizes)
+
+
+def _members(of: _Chosen) -> set[int]:
+    """Return how many ranks the groups of some calls have."""
+    one, calls = of
+    workload = one.run.workload
+    groups = np.unique(workload.calls.group[calls]).tolist()
+    return {len(workload.groups[group].ranks) for group in groups}
+
+
+def _by_size(a: _Chosen, b: _Chosen) -> Iterator[tuple[Column, float]]:
+    """Pair calls of each size, the n-th of one run with the n-th of the other."""
+    (one, calls), (other, twins) = a, b
+    sizes, mine = np.unique(one.run.workload.calls.size[calls], return_inverse=True)
+    others, theirs = np.unique(other.run.workload.calls.size[twins], return_inverse=True)
+    if len(sizes) != len(others):
+        mine, theirs = np.zeros_like(mine), np.zeros_like(theirs)
+    for at in range(int(mine.max()) + 1):
+        first, second = calls[mine == at], twins[theirs == at]
+        took, takes = one.calls[first].mean(), other.calls[second].mean()
+        if took > 0 and takes > 0:
+            yield first, float(takes / took)
+
+
+def _joined(workload: Workload, calls: Column) -> float:
+    """How many of some calls a rank joins, in the mean."""
+    return float(workload.members[calls].sum()) / max(1, len(workload.ranks))
+
+
+_PLAIN = re.compile(r"[\w.\-*]+")
+
+
+def _selector(workload: Workload, calls: Column) -> str:
+    """Write some calls as what-ifs name them: ``all_reduce@tp``; "" if there is no way."""
+    table = workload.calls
+    kind = workload.call_view(int(calls[0])).kind
+    if kind not in KINDS or (table.kind[calls] != table.kind[calls[0]]).any():
+        return ""
+    groups = np.unique(table.group[calls]).tolist()
+    labels = {workload.groups[group].label for group in groups}
+    alike = (table.kind == table.kind[calls[0]]) & (workload.members > 0)
+    (label, *more) = labels
+    plain = not more and _PLAIN.fullmatch(label) is not None
+    if alike.sum() == len(calls):
+        return f"{kind}@{label}" if plain else kind
+    named = [matches(group.label, label) for group in workload.groups]
+    meant = alike & np.array(named, dtype=bool)[table.group]
+    return f"{kind}@{label}" if plain and meant.sum() == len(calls) else ""
+
+
+def _given(base: Scenario, others: Cluster) -> list[Likely]:
+    """Say by what values of the network two clusters differ."""
+    mine, theirs = resource_values(base.cluster), resource_values(others)
+    return [
+        Likely(f"{name} {factor(theirs[name] / mine[name])}")
+        for name in CLUSTER_RESOURCES
+        if name in mine and name in theirs and mine[name] != theirs[name] and mine[name] > 0
+    ]
+
+
+def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[Likely]:
+    """Find the one value of the network that explains what calls differ by; none if none does."""
+    pairs = [pair for one in alike for pair in one.sizes if now[pair[0]].sum() > 0]
+    if not pairs or scenario.slow_down:
+        return []
+    wanted = np.log([times for _, times in pairs])
+    weight = np.array([now[calls].sum() for calls, _ in pairs])
+    whole = float((weight * _off(call_costs(scenario), pairs, wanted, now) ** 2).sum())
+    if np.sqrt(whole / weight.sum()) <= _ALIKE:
+        return []
+    study = Study(scenario)
+    tried = {
+        name: _best(study, name, pairs, (wanted, weight, now))
+        for name in LINKS
+        if name in resource_values(scenario.cluster)
+    }
+    least = min((off for _, off in tried.values()), default=np.inf)
+    if least > _EXPLAINS * whole:
+        return []
+    equal = {name: by for name, (by, off) in tried.items() if off - least <= _EQUAL * whole}
+    first, *rest = sorted(equal, key=lambda name: abs(np.log(equal[name])))
+    others = tuple(f"{name} {factor(equal[name])}" for name in rest)
+    return [Likely(f"{first} {factor(equal[first])}", instead=others)]
+
+
+_Wanted = tuple[Floats, Floats, Floats]
+
+
+def _best(
+    study: Study, name: str, pairs: Sequence[tuple[Column, float]], wanted: _Wanted
+) -> tuple[float, float]:
+    """Try one value many times as large, ever closer; return the best factor, and how far off."""
+    logs, weight, now = wanted
+    low, high = 1 / _REACH, _REACH
+    found, least = 1.0, np.inf
+    for _ in range(_ZOOMS):
+        tried = np.geomspace(low, high, _POINTS)
+        changes = [parse_change(f"{name} x{one:.12g}") for one in tried]
+        try:
+            (costed,) = study.costed(changes)
+        except TwofoldError:
+            break
+        points = costed.of_step()
+        times = points.factor[:, None] * points.cost[points.row]
+        off = [float((weight * _off(column, pairs, logs, now) ** 2).sum()) for column in times.T]
+        at = int(np.argmin(off))
+        if off[at] < least:
+            found, least = float(tried[at]), off[at]
+        low, high = tried[max(0, at - 1)], tried[min(_POINTS - 1, at + 1)]
+    return found, least
+
+
+def _off(
+    then: Floats, pairs: Sequence[tuple[Column, float]], wanted: Floats, now: Floats
+) -> Floats:
+    """How far the costs of calls are off how much longer they should take, in logarithms."""
+    times = [then[calls].sum() / now[calls].sum() for calls, _ in pairs]
+    return np.asarray(np.log(np.maximum(times, 1e-300)) - wanted)

@@ -1,0 +1,455 @@
+"""Two steps side by side: what makes one slower than the other, and which what-if would.
+
+As measured and as simulated, each class of ops adds something to the step of either
+(:mod:`simulator.analysis.difference`); the differences add up to that of the steps. The measured
+part needs no cluster. With one, the changes that would make of the first step the second
+(:mod:`experiments.evaluate.likely_changes`) are simulated, one by one and all together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Unpack
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.costing.collective_costs import alone, by_trace
+from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
+from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.provenance import Head
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import Scenario
+from experiments.settings import SettingsOptions
+from simulator.analysis.account import Account, account
+from simulator.analysis.difference import Compared, compared
+from simulator.errors import SettingsError, TraceError, TwofoldError
+from simulator.quantities import format_quantity
+from simulator.timeline import RunTimes, measured
+from simulator.workload import Floats
+from traces.card.package import find_package, open_package
+from traces.core.loaded import Coverage, CoverageRecord, Loaded
+
+MEASURED, SIMULATED = "measured", "simulated"
+_COUNTS = 0.02
+"""A change that moves A by less than this share of the difference is not listed on its own."""
+_OFF = 0.05
+"""A replay of B that is further off speaks against B's cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPart:
+    """What a class of ops adds to the steps of A and B (s), as measured or as simulated.
+
+    ``what`` is a use of a rank's time, ``name`` the class: a name, or a pattern where names differ
+    in arguments or numbers only. ``a_count`` and ``b_count`` are over all ranks, ``a_lasts_s`` and
+    ``b_lasts_s`` the mean time of an op, None where there is none. ``a_adds_s`` and ``b_adds_s``
+    are means over ranks; each adds up to the step, ``difference_s`` to the difference.
+    ``difference_pct`` is in percent of A's step.
+    """
+
+    run: str
+    what: str
+    name: str
+    a_count: int
+    b_count: int
+    a_lasts_s: float | None
+    b_lasts_s: float | None
+    a_adds_s: float
+    b_adds_s: float
+    difference_s: float
+    difference_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOfA:
+    """A what-if on A on its own: the step with it (s), and how much longer than A's that is.
+
+    ``explains_pct`` is how much of the difference between A and B that is, None where they do not
+    differ.
+    """
+
+    change: str
+    step_s: float
+    difference_s: float
+    explains_pct: float | None
+    note: str
+
+
+class SideAnswer(TypedDict):
+    """One of the two: times are in seconds, null where nothing was measured or simulated."""
+
+    trace: str
+    step: str
+    ranks: int
+    job_ranks: int
+    cluster: str | None
+    measured_step_s: float | None
+    simulated_step_s: float | None
+    baseline_error_pct: float | None
+    coverage: CoverageRecord
+
+
+class UseDifference(TypedDict):
+    """All that a use of time adds to either step (s)."""
+
+    run: str
+    what: str
+    a_adds_s: float
+    b_adds_s: float
+    difference_s: float
+
+
+class DiffAnswer(Head):
+    """Two steps compared: ``uses`` and ``parts`` of a run add up to the difference of its steps.
+
+    ``what_ifs`` change A, each on its own; ``together`` is A with all that were found, null
+    without a cluster, or if there are none.
+    """
+
+    a: SideAnswer
+    b: SideAnswer
+    notes: list[str]
+    uses: list[UseDifference]
+    parts: list[DiffPart]
+    what_ifs: list[ChangeOfA]
+    together: ChangeOfA | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Side:
+    """A step that is compared: ``base`` is None without a cluster, ``measured`` if it was not."""
+
+    loaded: Loaded
+    base: Baseline | None
+    measured: Account | None
+    simulated: Account | None
+
+    @property
+    def step(self) -> float:
+        """The step as measured, or else as simulated (s)."""
+        found = self.measured or self.simulated
+        return found.step if found is not None else 0.0
+
+    @property
+    def coverage(self) -> Coverage:
+        """What of the trace could be used."""
+        return self.loaded.coverage
+
+    def answer(self) -> SideAnswer:
+        """Return what JSON says of it."""
+        base = self.base
+        error = base.error if base is not None else None
+        return {
+            "trace": self.loaded.trace,
+            "step": self.coverage.step,
+            "ranks": len(self.loaded.workload.ranks),
+            "job_ranks": self.loaded.workload.job_ranks,
+            "cluster": base.scenario.cluster.name if base is not None else None,
+            "measured_step_s": None if self.measured is None else self.measured.step,
+            "simulated_step_s": None if self.simulated is None else self.simulated.step,
+            "baseline_error_pct": None if error is None else 100 * error,
+            "coverage": self.coverage.record(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DiffReport(Report):
+    """Two steps compared; parts are the greatest differences first."""
+
+    schema: ClassVar[str] = "twofold/diff/1"
+    printed_by: ClassVar[str] = "experiments.output.tables.saved:print_diff"
+    drawn_by: ClassVar[str] = "experiments.output.figures:difference"
+
+    a: Side
+    b: Side
+    parts: tuple[DiffPart, ...]
+    changes: tuple[ChangeOfA, ...] = ()
+    together: ChangeOfA | None = None
+    notes: tuple[str, ...] = ()
+
+    def of_run(self, run: str) -> tuple[DiffPart, ...]:
+        """Return the parts of a run: ``measured`` or ``simulated``."""
+        return tuple(part for part in self.parts if part.run == run)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Runs that both steps have."""
+        return tuple(dict.fromkeys(part.run for part in self.parts))
+
+    def uses(self, run: str) -> list[UseDifference]:
+        """Add the parts of a run up by use of time, the greatest differences first."""
+        found: dict[str, UseDifference] = {}
+        for part in self.of_run(run):
+            row = found.setdefault(
+                part.what,
+                {
+                    "run": run,
+                    "what": part.what,
+                    "a_adds_s": 0.0,
+                    "b_adds_s": 0.0,
+                    "difference_s": 0.0,
+                },
+            )
+            row["a_adds_s"] += part.a_adds_s
+            row["b_adds_s"] += part.b_adds_s
+            row["difference_s"] += part.difference_s
+        return sorted(found.values(), key=lambda row: -abs(row["difference_s"]))
+
+    def answer(self) -> "DiffAnswer":
+        """Return the JSON answer."""
+        base = self.a.base
+        head = self.head() if base is None else self.head(base.recorded.cluster, base.settings)
+        return {
+            **head,
+            "a": self.a.answer(),
+            "b": self.b.answer(),
+            "notes": list(self.notes),
+            "uses": [row for run in self.runs for row in self.uses(run)],
+            "parts": list(self.parts),
+            "what_ifs": list(self.changes),
+            "together": self.together,
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        steps = " → ".join(format_quantity(side.step, "s") for side in (self.a, self.b))
+        names = " against ".join(Path(side.loaded.trace).name for side in (self.a, self.b))
+        said = [
+            f"{' '.join(filter(None, (part.what, part.name)))} {part.difference_pct:+.2f} %"
+            for part in self.parts[:2]
+            if part.difference_s
+        ]
+        return f"{names}: {', '.join([f'step {steps}', *said])}"
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return DiffPart, self.parts
+
+
+@question("diff")
+def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
+    trace: Path | str,
+    trace_b: Path | str | None = None,
+    cluster: Where = None,
+    *,
+    cluster_b: Where = None,
+    step_b: str | int = "",
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> DiffReport:
+    """Compare two steps: what makes B slower or faster than A, and which what-if on A would.
+
+    Parameters
+    ----------
+    trace, trace_b
+        A and B; None compares two steps of A.
+    cluster, cluster_b
+        Where A and B were recorded; B's is by default that of its package's card, or A's. Without
+        a cluster only what was measured is compared.
+    step_b
+        The step of B; "" is that of the settings, as for A.
+    settings, watch
+        As for every question; what-ifs of the settings are refused.
+
+    Returns
+    -------
+    DiffReport
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; TraceError if nothing was measured and no
+        cluster is named, SettingsError if A and B are the same step of one trace.
+    """
+    settings = settings or Settings()
+    if settings.what_ifs:
+        raise SettingsError("diff compares steps as they are: give what-ifs to what-if")
+    other = trace if trace_b is None else trace_b
+    settings_b = _settings_of_b(settings, step_b, named=trace_b is not None)
+    where = cluster or _card(trace)
+    a = _side(trace, where, settings, watch)
+    b = _side(other, cluster_b or _card(other) or where, settings_b, watch)
+    runs = [
+        (MEASURED, a.measured, b.measured),
+        (SIMULATED, a.simulated, b.simulated),
+    ]
+    parts = [
+        part
+        for run, mine, theirs in runs
+        if mine is not None and theirs is not None
+        for part in _parts(run, mine, theirs)
+    ]
+    if not parts:
+        raise TraceError(_nothing(a, b))
+    changes, together = _changes(a, b, watch)
+    return DiffReport(
+        a=a,
+        b=b,
+        parts=tuple(parts),
+        changes=changes,
+        together=together,
+        notes=tuple(_notes(a, b)),
+    )
+
+
+def _settings_of_b(settings: Settings, step_b: str | int, *, named: bool) -> Settings:
+    if not named and f"{step_b}" in ("", settings.step):
+        raise SettingsError("name a second trace, or another step of the first (--step-b, step_b=)")
+    return replace(settings, step=f"{step_b}") if f"{step_b}" else settings
+
+
+def _card(trace: Path | str) -> Where:
+    """Return the cluster of a package's card, if there is one."""
+    package = find_package(trace)
+    if package is None:
+        return None
+    from experiments.cards.cluster import card_cluster
+
+    return card_cluster(package.card, source=str(package.file))
+
+
+def _side(trace: Path | str, where: Where, settings: Settings, watch: Watch) -> Side:
+    """Read a step, and simulate it if it is known where."""
+    if where is None:
+        loaded = open_package(trace, settings.reading)(settings.step)
+        return Side(loaded, None, _measured(loaded), None)
+    base = baseline(trace, where, settings, watch)
+    return Side(base.loaded, base, _measured(base.loaded), account(base.timeline))
+
+
+def _measured(loaded: Loaded) -> Account | None:
+    run = measured(loaded.workload)
+    return None if run is None or not len(loaded.workload) else account(run)
+
+
+def _nothing(a: Side, b: Side) -> str:
+    without = [side.loaded.trace for side in (a, b) if side.measured is None]
+    return (
+        f"{' and '.join(dict.fromkeys(without))}: not every op has a measured time: name the "
+        "cluster with --cluster, so that steps can be simulated"
+    )
+
+
+def _parts(run: str, a: Account, b: Account) -> list[DiffPart]:
+    return [_part(run, row, a.step) for row in compared(a, b)]
+
+
+def _part(run: str, row: Compared, step: float) -> DiffPart:
+    return DiffPart(
+        run=run,
+        what=row.what,
+        name=row.name,
+        a_count=row.a.count,
+        b_count=row.b.count,
+        a_lasts_s=row.a.lasts_s,
+        b_lasts_s=row.b.lasts_s,
+        a_adds_s=row.a.adds_s,
+        b_adds_s=row.b.adds_s,
+        difference_s=row.difference,
+        difference_pct=100 * row.difference / step if step else 0.0,
+    )
+
+
+def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], ChangeOfA | None]:
+    """Simulate A with the changes that would make it B, each on its own and all together."""
+    if a.base is None or b.base is None:
+        return (), None
+    base, scenario = a.base, a.base.scenario
+    runs = _same_runs(base, b.base)
+    cluster = b.base.scenario.cluster
+    guess = cluster == scenario.cluster and runs[1].run is not b.base.timeline
+    likely = likely_changes(scenario, *runs, None if guess else cluster)
+    done = [(one.text, *_applied(scenario, one)) for one in likely]
+    known = [(text, changed, note) for text, changed, note in done if changed is not None]
+    if not known:
+        return (), None
+    every = scenario
+    for one in likely:
+        every = _applied(every, one)[0] or every
+    scenarios = [*((text, changed) for text, changed, _ in known), ("together", every)]
+    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    steps = [one.makespan for one in found]
+    rows = [
+        _change(text, step, note, a, b) for (text, _, note), step in zip(known, steps, strict=False)
+    ]
+    shown = [row for row in rows if abs(row.difference_s) >= _COUNTS * abs(b.step - a.step)]
+    shown.sort(key=lambda row: -abs(row.difference_s))
+    small = len(rows) - len(shown)
+    note = f"{len(rows)} change{'s' * (len(rows) != 1)}"
+    note += f", {small} of them too small to list" if small else ""
+    whole = _change(" and ".join(text for text, _, _ in known), steps[-1], note, a, b)
+    return tuple(shown), whole
+
+
+def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
+    """Return both as measured, or else both as simulated."""
+    mine, theirs = (measured(base.loaded.workload) for base in (a, b))
+    if mine is not None and theirs is not None:
+        return Recorded(mine, _alone(a, mine)), Recorded(theirs, _alone(b, theirs))
+    return (
+        Recorded(a.timeline, call_costs(a.scenario)),
+        Recorded(b.timeline, call_costs(b.scenario)),
+    )
+
+
+def _alone(base: Baseline, run: RunTimes) -> Floats:
+    """How long calls took by themselves (s); where that cannot be told, until their first end."""
+    scenario = replace(base.recorded, workload=base.loaded.workload, slow_down=0.0)
+    took = alone(by_trace(scenario))
+    return np.where(np.isnan(took), run.call_end - run.call_start, took)
+
+
+def _applied(scenario: Scenario, one: Likely) -> tuple[Scenario | None, str]:
+    """Change a scenario; None if it has nothing of the kind any more."""
+    try:
+        changed = parse_change(one.text).apply(scenario)
+    except TwofoldError as error:
+        return None, str(error)
+    instead = "".join(f"; as well {text}" for text in one.instead)
+    return changed.scenario, changed.note + instead
+
+
+def _change(text: str, step: float, note: str, a: Side, b: Side) -> ChangeOfA:
+    before = a.simulated.step if a.simulated is not None else 0.0
+    apart = b.step - a.step
+    share = 100 * (step - before) / apart if apart else None
+    return ChangeOfA(text, step, step - before, share, note)
+
+
+def _notes(a: Side, b: Side) -> Sequence[str]:
+    """Say what one should know to read the comparison."""
+    notes = []
+    ranks = [len(side.loaded.workload.ranks) for side in (a, b)]
+    if ranks[0] != ranks[1]:
+        notes.append(
+            f"A has {ranks[0]:,} recorded ranks, B {ranks[1]:,}: what ops add to the step is a "
+            "mean over the ranks of each"
+        )
+    for name, side in (("A", a), ("B", b)):
+        recorded, job = len(side.loaded.workload.ranks), side.loaded.workload.job_ranks
+        if recorded < job and len(side.loaded.workload.calls):
+            notes.append(
+                f"{name} has {recorded:,} of {job:,} ranks: as measured, waiting for the others "
+                "counts as communication"
+            )
+    without = [name for name, side in (("A", a), ("B", b)) if side.measured is None]
+    if without:
+        have = "have" if len(without) > 1 else "has"
+        notes.append(
+            f"{' and '.join(without)} {have} no measured times: only simulated steps are compared"
+        )
+    if a.base is None:
+        notes.append("no cluster is named: nothing is simulated, and no what-ifs are tried")
+    elif b.base is not None and b.base.scenario.cluster == a.base.scenario.cluster:
+        errors = [side.base.error or 0.0 for side in (a, b) if side.base is not None]
+        if abs(errors[1]) > max(_OFF, 2 * abs(errors[0])):
+            notes.append(
+                f"replayed on A's cluster, B is off by {100 * errors[1]:+.1f} %: if it ran "
+                "elsewhere, say where with --cluster-b"
+            )
+    return notes

@@ -9,7 +9,7 @@ Within a part the ops keep their proportions. Were each given the median of its 
 scatter from op to op and from rank to rank would be gone, and with it the waiting that it makes:
 the greatest of many ranks is longer than the greatest of their medians. Of a real training
 (``traces/live/ddp-cpu-2``) the step at eight times the bandwidth was then predicted 21 % too short,
-and 5 % so. Lags stay as recorded: a single one of them may be most of their sum.
+and 9 % so. Lags stay as recorded: a single one of them may be most of their sum.
 """
 
 from collections import Counter

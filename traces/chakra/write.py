@@ -5,8 +5,7 @@ all_reduce, all_gather, reduce_scatter, all_to_all, send and receive; a broadcas
 duration, and reduce, gather, scatter and barrier it refuses. Its sends are eager. A copy, and a
 call of unknown size, which costs its measured time on any network, are COMP_NODEs here. Lags,
 earliest starts and dependencies between ranks have no place in Chakra: ASTRA-sim does without them,
-and runs one
-compute op at a time.
+and runs one compute op at a time.
 
 What Chakra has no word for stands in attributes named ``twofold_...``: exact times (s), lane,
 lags, S of nccl-tests, the table of calls. Reading the files again gives the workload back.

@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from experiments.baseline import Baseline, Settings, replayed
+from experiments.questions.utility import utility
 from experiments.questions.utility_interval import _pooled, _Told, half_widths, spread
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
-from helpers.programs import Program, build, with_noise
+from helpers.programs import Program, build, programs, with_noise
 from simulator.builder import WorkloadBuilder
 from simulator.workload import CallRow, What
 from topologies import load_cluster
@@ -172,3 +176,37 @@ def test_a_sort_with_few_calls_borrows_of_the_sizes_next_to_it_only():
     pooled = _pooled(told)
     assert pooled[sort].mean() == pytest.approx(2.0)
     assert pooled[*sort[:3], 10].tolist() == [99.0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nearly_all_truths_lie_within_their_intervals():
+    """Five recorded steps, jittery, with calls that scatter; the truth is the median of eleven."""
+    cluster, within = load_cluster("dgx-a100"), []
+
+    def steps(program, seeds, noise):
+        made = [(build(replace(program, seed=seed)), seed) for seed in seeds]
+        return [
+            (workload, Scenario(with_noise(workload, seed, noise), cluster, nodes=2))
+            for workload, seed in made
+        ]
+
+    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
+    @given(programs, st.floats(0.005, 0.05))
+    def collect(program, noise):
+        program = replace(program, jitter=max(program.jitter, 0.01), layers=3)
+        recorded_steps = steps(program, range(100, 105), noise)
+        with TemporaryDirectory() as folder:
+            write_kineto([replace(one.run(), workload=w) for w, one in recorded_steps], folder)
+            report = utility(folder, cluster, resources=tuple(CHANGES), nodes=2)
+        many = [one for _, one in steps(program, range(200, 211), noise)]
+        usual = np.median([one.run().makespan for one in many])
+        for row in report.utilities:
+            if row.interval_pct is not None and row.utility_pct is not None:
+                changed = [improve(one, row.resource, 2.0).run().makespan for one in many]
+                truth = 100 * (1 - np.median(changed) / usual)
+                within.append(abs(row.utility_pct - truth) <= row.interval_pct + 0.02)
+
+    collect()
+    assert len(within) > 30
+    assert np.mean(within) >= 0.9

@@ -9,7 +9,7 @@ add what they know before it is linked to a workload.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from simulator.errors import TraceError
@@ -26,7 +26,7 @@ from traces.core.sniff import (
     is_xplane,
     is_zip,
 )
-from traces.core.typical import TYPICAL, typical_step
+from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
 
 OpenTrace = Callable[[str], Loaded]
 """A trace that was read: from a step (a number, or a word as for :func:`load`) to a workload."""
@@ -107,11 +107,13 @@ def open_trace(
 
 def _with_typical(read: OpenTrace, form: "_Format") -> OpenTrace:
     """Answer for the typical step, too: where one reading serves for all steps."""
+    # Intervals and calibration look at the steps of which one is made typical, too.
+    known = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
 
     def read_or_settle(step: str) -> Loaded:
         if step != TYPICAL:
-            return read(step)
-        return typical_step(read) if form.profiler else read(MEDIAN)
+            return known(step)
+        return typical_step(known) if form.profiler else known(MEDIAN)
 
     return read_or_settle
 

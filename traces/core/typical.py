@@ -25,7 +25,7 @@ from traces.core.loaded import MEDIAN, Loaded
 
 TYPICAL = "typical"
 """The step with as much work as steps have in the median."""
-_MOST_STEPS = 8
+MOST_STEPS = 8
 """Steps looked at most: the median of eight is known to half of what they scatter by."""
 _WITH_FIRST = 4
 """Of three steps the first is taken for a warm-up; the median of more stands one that is."""
@@ -65,7 +65,7 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     if 2 < len(numbers) < _WITH_FIRST:
         numbers = numbers[1:]
     others = [number for number in numbers if number != middle.coverage.step]
-    steps = [middle, *_readable(read, others[: _MOST_STEPS - 1])]
+    steps = [middle, *_readable(read, others[: MOST_STEPS - 1])]
     own = _calls(middle.workload)
     usual = float(np.median([step.measured_step for step in steps]))
     alike, notes = [], list(middle.coverage.notes)

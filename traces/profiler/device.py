@@ -213,9 +213,11 @@ def _stretches(
     """Join events of a stream that followed each other without a pause."""
     device = trace.device
     columns = (device.name[rows], device.copy[rows], device.start[rows], device.end[rows])
+    names = np.unique(device.name[rows]).tolist()
+    calls = {number for number in names if kernels.rule(trace.names[number])}
     busy: list[_Busy] = []
     for number, copy, started, end in zip(*(column.tolist() for column in columns), strict=True):
-        work = copy or kernels.rule(trace.names[number]) is None
+        work = copy or number not in calls
         what = What.COPY if copy else What.COMPUTE
         start = max(started, window.start)
         last = busy[-1] if busy else None

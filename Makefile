@@ -54,7 +54,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bounds check bench validate validate-live newest docs lock clean
+.PHONY: help setup demo test test-all exhaustive bounds check bench validate validate-live newest docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -96,10 +96,13 @@ check: $(READY)  ## format, lint, types, layers
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
 test: check  ## check, then all tests but the slow ones
-	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow")
+	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive")
 
 test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
+
+exhaustive: $(READY)  ## laws over thousands of random cases: half an hour
+	$(call stage,thousands of random cases,$(BIN)/python $(PYTEST) -m exhaustive)
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold warm)
@@ -140,7 +143,7 @@ newest:  ## the tests with the newest versions on the newest Python that is here
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
 	@$(NEWEST)/bin/twofold warm
 	@$(NEWEST)/bin/twofold $(DEMO)
-	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow" $(TESTS))
+	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive" $(TESTS))
 
 lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \

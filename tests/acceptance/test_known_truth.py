@@ -140,7 +140,7 @@ def test_a_program_that_no_stream_tells_is_read_as_it_is(name: str) -> None:
     assert what_ifs >= MOST
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CLASSES)
 def test_of_many_programs_that_no_stream_tells_nearly_all_are_read_as_they_are(name: str) -> None:

@@ -81,7 +81,7 @@ def test_no_utility_is_above_its_bound(engine, scenario, resource, factor):
     holds(replace(scenario, engine=engine), resource, factor)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", [*ENGINES, "auto"])
 @settings(max_examples=2000)

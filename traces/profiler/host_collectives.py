@@ -12,13 +12,14 @@ by then (``SendWork`` and ``RecvWork`` of PyTorch's ProcessGroupGloo.cpp).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
+from traces.core.calls import kind_of
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import local_call
@@ -142,9 +143,10 @@ def _queued_as(
     if sum(group.size > 1 for group in trace.groups.values()) <= 1:
         return list(queued.tolist())
     left = dict.fromkeys(rows.tolist())
+    carried = {_kind(trace, row) for row in left}
     found: dict[int, int | None] = {}
     for call in queued.tolist():
-        row = next((row for row in left if _may_carry_out(trace, row, call)), None)
+        row = next((row for row in left if _may_carry_out(trace, row, call, carried)), None)
         if row is None:
             return list(queued.tolist())
         del left[row]
@@ -152,10 +154,20 @@ def _queued_as(
     return [found[row] for row in rows.tolist()]
 
 
-def _may_carry_out(trace: RankTrace, row: int, call: int) -> bool:
-    """Whether a work may be of a call: by when they begin, and by what they say they move."""
-    host = trace.host
+def _kind(trace: RankTrace, row: int) -> str | None:
+    return kind_of(trace.names[trace.host.name[row]])
+
+
+def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | None]) -> bool:
+    """Whether a work may be of a call: by when they begin, their kind, and what they move.
+
+    A kind that none of the works is called (``carried`` are all that are) is made of another:
+    reduce-scatter of all-reduce.
+    """
+    host, kind = trace.host, _kind(trace, call)
     if host.start[row] < host.start[call]:
+        return False
+    if kind in carried and kind != _kind(trace, row):
         return False
     work, asked = trace.comms[host.comm[row]], trace.comms[host.comm[call]]
     moved = {work.in_elements, work.out_elements} - {None}

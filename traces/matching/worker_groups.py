@@ -8,10 +8,12 @@ when it is made, so
 * members of a group have the same calls in the same order;
 * a call ends at about the same time on all of its members.
 
-The first three leave few assignments, mostly of groups that are not used in the step; of these the
-one is taken in which calls end most together, by whatever each rank's clock is ahead.
+The first three leave few assignments: mostly, a group that is not used could be one that is. Of
+these the ones with the fewest groups are taken, since both workers of a group find work sooner or
+later; and of these the one in which calls end most together, by whatever each clock is ahead.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +40,12 @@ Name = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Groups of a rank's calls: by group, what they are in order, and their ops."""
+    """Groups of a rank's calls: by group, what they are in order, and their ops.
 
+    ``groups`` is how many have a worker.
+    """
+
+    groups: int
     calls: Mapping[Name, tuple[object, ...]]
     ops: Mapping[Name, tuple[int, ...]]
     chosen: Mapping[int, LocalCall]
@@ -51,22 +57,22 @@ class _Search:
 
     graphs: Sequence[RankGraph]
     options: Sequence[Sequence[_Option]]
-    best: float = float("inf")
+    best: tuple[int, float] = (sys.maxsize, 0.0)
     found: list[_Option] = field(default_factory=list)
     tried: int = 0
 
-    def run(self, taken: list[_Option], apart: float) -> None:
+    def run(self, taken: list[_Option], groups: int, apart: float) -> None:
         """Go on from the ranks that are assigned, whose calls end so far apart in sum (s)."""
-        if apart >= self.best or self.tried > _MOST_TRIED:
+        if (groups, apart) >= self.best or self.tried > _MOST_TRIED:
             return
         if len(taken) == len(self.options):
-            self.best, self.found = apart, list(taken)
+            self.best, self.found = (groups, apart), list(taken)
             return
         for option in self.options[len(taken)]:
             self.tried += 1
             if self._fits(taken, option):
                 taken.append(option)
-                self.run(taken, apart + self._apart(taken))
+                self.run(taken, groups + option.groups, apart + self._apart(taken))
                 taken.pop()
 
     def _fits(self, taken: Sequence[_Option], option: _Option) -> bool:
@@ -104,7 +110,7 @@ def tell_groups(graphs: Sequence[RankGraph]) -> list[str]:
     search = _Search(mine, [list(_options(graph)) for graph in mine])
     if not mine or not all(search.options):
         return []
-    search.run([], 0.0)
+    search.run([], 0, 0.0)
     if not search.found or search.tried > _MOST_TRIED:
         return []
     for graph, option in zip(mine, search.found, strict=True):
@@ -126,7 +132,7 @@ def _unknown(graph: RankGraph) -> list[int]:
 def _options(graph: RankGraph) -> Iterator[_Option]:
     """Assign workers to groups in all ways that keep the order in which they were made."""
     ops = _unknown(graph)
-    workers = sorted({graph.workers[op][0] for op in ops})
+    workers = range(1 + max(graph.workers[op][0] for op in ops))
     groups = len(graph.collectives[ops[0]].may_be)
     if comb(groups + len(workers) - 1, len(workers)) > _MOST_OPTIONS:
         return
@@ -139,6 +145,7 @@ def _options(graph: RankGraph) -> Iterator[_Option]:
         for op, call in chosen.items():
             by_name.setdefault((call.ranks or (), call.key), []).append(op)
         yield _Option(
+            len(set(numbers)),
             {name: tuple(_what(chosen[op]) for op in own) for name, own in by_name.items()},
             {name: tuple(own) for name, own in by_name.items()},
             chosen,

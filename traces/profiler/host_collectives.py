@@ -176,9 +176,10 @@ def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | Non
 
 
 def _note_workers(trace: RankTrace, graph: RankGraph, works: Sequence[HostCollective]) -> None:
-    """Note which worker carried out which call, workers in the order in which they were made."""
+    """Note which worker carried out which call, by its place among all workers of the trace."""
     host = trace.host
-    threads = {int(host.thread[work.row]) for work in works}
+    threads = {*host.thread[_worker_rows(trace)].tolist()}
+    threads |= {int(host.thread[work.row]) for work in works}
     made = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
     place = {thread: number for number, thread in enumerate(made)}
     for work in works:

@@ -43,7 +43,8 @@ class LocalCall:
     ``size`` is S of nccl-tests (B), NaN where the trace does not tell. ``ranks`` is None where the
     trace does not tell the group; ``key`` tells groups of one rank apart. ``peer`` and
     ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell;
-    one that is ``eager`` does not wait for its receiver.
+    one that is ``eager`` does not wait for its receiver. A call whose group is not told ``may_be``
+    one of those, on each group that the trace lists, in the order in which they were made.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class LocalCall:
     where: str
     direction: str = ""
     eager: bool = False
+    may_be: tuple["LocalCall", ...] = ()
 
     @property
     def what(self) -> What:

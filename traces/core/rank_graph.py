@@ -36,7 +36,9 @@ class RankGraph:
     did. ``left_out`` names host threads that have no part in the step; ``start`` is when the step
     began on this rank. ``by_host`` are the ops of calls that the host carried out itself (gloo),
     ``posted`` those of messages whose event closes where their rank has waited for them, with
-    whether it was kept waiting: else the message was over before.
+    whether it was kept waiting: else the message was over before. ``workers`` are, of the calls
+    that a worker thread carried out, the thread's place in the order in which threads were made,
+    and when the call was queued (s).
     """
 
     rank: int
@@ -51,6 +53,7 @@ class RankGraph:
     left_out: list[str] = field(default_factory=list)
     by_host: set[int] = field(default_factory=set)
     posted: dict[int, bool] = field(default_factory=dict)
+    workers: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, op: LocalOp) -> int:
         """Add an op; returns its number."""

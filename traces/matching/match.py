@@ -55,7 +55,7 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
     result = Matching([])
     groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]] = defaultdict(dict)
     for rank_index, graph in enumerate(graphs):
-        in_order = sorted(graph.collectives, key=lambda op: (graph.ops[op].start, op))
+        in_order = sorted(graph.collectives, key=lambda op: (_queued(graph, op), op))
         for op in in_order:
             call = graph.collectives[op]
             group = group_of(call, graph.rank, job_ranks, result)
@@ -67,6 +67,12 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
         result.calls.extend(_match_group(graphs, members, ranks, label))
     result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
     return result
+
+
+def _queued(graph: RankGraph, op: int) -> float:
+    """When a call was queued; two workers may begin what they took in either order (s)."""
+    _, queued = graph.workers.get(op, (0, graph.ops[op].start))
+    return queued
 
 
 def _communicators(

@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -53,7 +53,7 @@ def local_call(
         ranks = tuple(range(size))
     may_be_any = len(trace.groups) > 1 or not _of_pytorch(rule, records)
     lost = ranks is None and size is None and may_be_any
-    return LocalCall(
+    call = LocalCall(
         kind=kind,
         size=math.nan if lost else _bytes(record, kind, size, where),
         dtype=record.dtype,
@@ -65,6 +65,23 @@ def local_call(
         peer=_peer(record, kind, ranks),
         where=where,
         direction=_direction(words) if kind == "send_receive" else "",
+    )
+    return replace(call, may_be=_on_listed(trace, record, call)) if lost else call
+
+
+def _on_listed(trace: RankTrace, record: CommRecord, call: LocalCall) -> tuple[LocalCall, ...]:
+    """Return a call of unknown group as it would be on each group that is listed for this rank."""
+    return tuple(
+        replace(
+            call,
+            size=_bytes(record, call.kind, group.size, call.where),
+            key=group.key,
+            label=group.label,
+            ranks=group.ranks,
+            group_size=group.size,
+        )
+        for group in trace.groups.values()
+        if group.ranks is not None and group.size > 1 and trace.rank in group.ranks
     )
 
 

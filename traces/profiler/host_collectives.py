@@ -12,13 +12,14 @@ by then (``SendWork`` and ``RecvWork`` of PyTorch's ProcessGroupGloo.cpp).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
+from traces.core.calls import kind_of
 from traces.core.events import HostKind, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.profiler.comms import local_call
@@ -113,7 +114,7 @@ def _joined_to_calls(
     """Add works in the order of their calls, which they have."""
     calls: Sequence[int | None] = [None] * len(rows)
     if len(rows) == len(queued):
-        calls = queued.tolist()
+        calls = queued.tolist() if posted else _queued_as(trace, rows, queued)
     elif len(rows):
         graph.notes.append(
             f"rank {trace.rank}: {len(queued)} calls and {len(rows)} works of host collectives; "
@@ -127,7 +128,69 @@ def _joined_to_calls(
         graph.posted.update((work.op, False) for work in works)
     else:
         graph.by_host.update(work.op for work in works)
+        _note_workers(trace, graph, works)
     return works
+
+
+def _queued_as(
+    trace: RankTrace, rows: NDArray[np.int64], queued: NDArray[np.int64]
+) -> Sequence[int | None]:
+    """Return the call of each work; a group has its own queue and workers, but not its own name.
+
+    A call's work is the first that begins after it and moves what the call is about: another
+    group's, queued later, may have begun before. In order where that leaves any over.
+    """
+    if sum(group.size > 1 for group in trace.groups.values()) <= 1:
+        return list(queued.tolist())
+    left = dict.fromkeys(rows.tolist())
+    carried = {_kind(trace, row) for row in left}
+    found: dict[int, int | None] = {}
+    for call in queued.tolist():
+        row = next((row for row in left if _may_carry_out(trace, row, call, carried)), None)
+        if row is None:
+            return list(queued.tolist())
+        del left[row]
+        found[row] = call
+    return [found[row] for row in rows.tolist()]
+
+
+def _kind(trace: RankTrace, row: int) -> str | None:
+    return kind_of(trace.names[trace.host.name[row]])
+
+
+def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | None]) -> bool:
+    """Whether a work may be of a call: by when they begin, their kind, and what they move.
+
+    A kind that none of the works is called (``carried`` are all that are) is made of another:
+    reduce-scatter of all-reduce.
+    """
+    host, kind = trace.host, _kind(trace, call)
+    if host.start[row] < host.start[call]:
+        return False
+    if kind in carried and kind != _kind(trace, row):
+        return False
+    work, asked = trace.comms[host.comm[row]], trace.comms[host.comm[call]]
+    moved = {work.in_elements, work.out_elements} - {None}
+    wanted = {asked.in_elements, asked.out_elements} - {None}
+    return not moved or not wanted or bool(moved & wanted)
+
+
+def _note_workers(trace: RankTrace, graph: RankGraph, works: Sequence[HostCollective]) -> None:
+    """Note which worker carried out which call, by its place among all workers of the trace."""
+    host = trace.host
+    threads = {*host.thread[_worker_rows(trace)].tolist()}
+    threads |= {int(host.thread[work.row]) for work in works}
+    made = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
+    place = {thread: number for number, thread in enumerate(made)}
+    for work in works:
+        begun = host.start[work.row if work.call is None else work.call]
+        graph.workers[work.op] = place[int(host.thread[work.row])], float(begun)
+
+
+def _thread_number(trace: RankTrace, thread: int) -> int:
+    """Return the number that the system gave to a thread; they rise, as threads are made."""
+    numbers = re.findall(r"\d+", trace.threads[thread]) if trace.threads else []
+    return int(numbers[0]) if numbers else 0
 
 
 def work_rows(trace: RankTrace, window: Window) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import RankGraph
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, match
+from traces.matching.worker_groups import tell_groups
 from traces.missing_ranks.group_patterns import listed_groups
 from traces.missing_ranks.replicate import replicate
 from traces.profiler.comms import Enclosing
@@ -114,7 +115,9 @@ def link_job(
     graphs = [
         rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
     ]
+    told = tell_groups(graphs)
     matching = match(graphs, job.job_ranks)
+    matching.notes += told
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
     if options.replicate:

@@ -149,7 +149,16 @@ def _goal(
 
 
 def _replayed(target: Path, scenario: Scenario) -> str:
-    """Say what the difference comes to: the step as it was read, and as GOAL has it."""
+    """Say what the difference comes to: the step as it was read, and as GOAL has it.
+
+    Of a job of which ranks are missing GOAL has receives that nobody sends to.
+    """
+    ranks, job_ranks = len(scenario.workload.ranks), scenario.ranks
+    if ranks < job_ranks:
+        return (
+            f"{ranks:,} of {job_ranks:,} ranks are in the file: it cannot be replayed by itself, "
+            "for what the others send is missing; copies may stand in for them (--replicate)"
+        )
     read = load_goal(target).workload
     step = scenario.run().makespan
     again = replace(scenario, workload=read).run().makespan

@@ -452,6 +452,12 @@ class Workload:
         return kinds
 
     @cached_property
+    def own(self) -> NDArray[np.bool_]:
+        """Which ops stand for events of the step itself, shape ``(ops,)``: :data:`NOT_RECORDED`."""
+        others = [number for number, name in enumerate(self.names) if name in NOT_RECORDED]
+        return np.asarray(~np.isin(self.name, others))
+
+    @cached_property
     def predecessors(self) -> Ints:
         """How many ops each op waits for, shape ``(ops,)``."""
         return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)

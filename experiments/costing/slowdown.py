@@ -173,7 +173,7 @@ def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
     alike: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
     for workload in steps:
         times = recorded(workload)
-        known = kernels(workload) & (times.end > times.start)
+        known = kernels(workload) & workload.own & (times.end > times.start)
         name_order = np.argsort(np.argsort(np.array(workload.names)))
         for rank in workload.ranks:
             own = np.flatnonzero(known & (workload.rank == rank))

@@ -12,7 +12,7 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, as_recorded
-from simulator.errors import OutputError
+from simulator.errors import DeadlockError, OutputError
 from simulator.quantities import format_quantity
 from simulator.schedule import Schedule
 from simulator.workload import Call
@@ -149,10 +149,25 @@ def _goal(
 
 
 def _replayed(target: Path, scenario: Scenario) -> str:
-    """Say what the difference comes to: the step as it was read, and as GOAL has it."""
+    """Say what the difference comes to: the step as it was read, and as GOAL has it.
+
+    Of a job of which ranks are missing GOAL has receives that nobody sends to.
+    """
+    ranks, job_ranks = len(scenario.workload.ranks), scenario.ranks
+    if ranks < job_ranks:
+        return (
+            f"{ranks:,} of {job_ranks:,} ranks are in the file: it cannot be replayed by itself, "
+            "for what the others send is missing; copies may stand in for them (--replicate)"
+        )
     read = load_goal(target).workload
     step = scenario.run().makespan
-    again = replace(scenario, workload=read).run().makespan
+    try:
+        again = replace(scenario, workload=read).run().makespan
+    except DeadlockError:
+        return (
+            "replayed, the file stands still: GOAL does not tell which sends do not wait for their "
+            "receivers, and those of this step must not"
+        )
     before, after = (format_quantity(time, "s") for time in (step, again))
     change = 100 * (again / step - 1) if step else 0.0
     return (

@@ -30,6 +30,7 @@ from simulator.analysis.critical_path import Segment, critical_path
 from simulator.analysis.path_integral import path_integral
 from simulator.errors import CalibrationError, WhatIfError, WorkloadError
 from simulator.quantities import format_quantity
+from simulator.timeline import Timeline
 
 
 class PathPartAnswer(TypedDict):
@@ -237,8 +238,8 @@ def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> 
     """Simulate with the better resource, and put what that saves down to causes."""
     if reason := without_effect(base, resource, factor):
         raise WhatIfError(f"{resource}: there is no utility to take apart: {reason}")
-    workload, before = base.scenario.workload, base.timeline
-    after = improve(base.scenario, resource, factor).run(watch(resource))
+    before, after = _with_and_without(base, resource, factor, watch)
+    workload = before.workload  # of copies the scenario's holds fewer than were simulated
     try:
         parts = path_integral(before, after)
     except WorkloadError as error:
@@ -271,6 +272,17 @@ def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> 
             for rank, seconds in parts_by_rank(workload, parts).items()
         ],
     }
+
+
+def _with_and_without(
+    base: Baseline, resource: str, factor: float, watch: Watch
+) -> tuple[Timeline, Timeline]:
+    """Simulate the same ranks on both networks: all of a job whose copies differ in need."""
+    before, after = base.timeline, improve(base.scenario, resource, factor).run(watch(resource))
+    if np.array_equal(before.workload.rank, after.workload.rank):
+        return before, after
+    whole = base.scenario.whole()
+    return whole.run(), improve(whole, resource, factor).run(watch(resource))
 
 
 def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:

@@ -11,7 +11,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from simulator.errors import TraceError
-from simulator.workload import NOT_RECORDED, What
+from simulator.workload import What
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
 from traces.load import format_of, recognised
@@ -116,8 +116,7 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     """
     loaded = open_package(trace, _thorough(trace))(str(step))
     workload = loaded.workload
-    others = [number for number, name in enumerate(workload.names) if name in NOT_RECORDED]
-    own = ~np.isin(workload.name, others)
+    own = workload.own
     present = [what for what in What if (own & (workload.what == what)).any()]
     return InspectReport(
         loaded=loaded,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.analysis.attribution import AFTER, BEFORE, COMPUTE, COPY, HOST, IDLE, LAUNCH, WAITING
 from simulator.analysis.metrics import moves, step_time
 from simulator.timeline import RunTimes, Timeline
-from simulator.workload import UNEXPLAINED_HOST, Floats, Ints, What, Workload
+from simulator.workload import IN_PART, UNEXPLAINED_HOST, Floats, Ints, What, Workload
 
 COMMUNICATION = "communication"
 """A call that moves while its rank computes nothing: exposed communication."""
@@ -102,6 +102,9 @@ def _spans(run: RunTimes) -> _Spans:
     workload = run.workload
     what, part = workload.what, workload.part
     start, end = run.start, run.end
+    # What a kernel had done when another started lies beside the whole: it counts there.
+    beside = np.array([name == IN_PART for name in workload.names], dtype=bool)
+    kernels = (what == What.COMPUTE) & ~beside[workload.name]
     calls = np.flatnonzero(workload.call >= 0)
     begun, over = np.full((2, len(workload)), np.nan)
     begun[calls], over[calls] = moves(run, calls)
@@ -114,7 +117,7 @@ def _spans(run: RunTimes) -> _Spans:
         return first, np.where(mask, np.maximum(first, last), np.nan)
 
     return {
-        COMPUTE: where(what == What.COMPUTE, start, end),
+        COMPUTE: where(kernels, start, end),
         COPY: where(what == What.COPY, start, end),
         COMMUNICATION: where(workload.call >= 0, begun, over),
         WAITING: where(workload.call >= 0, start, begun),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timeline import RunTimes
-from simulator.workload import IN_PART, STEP_BEFORE, What
+from simulator.workload import What
 
 Intervals = NDArray[np.float64]
 """Disjoint intervals, sorted, shape ``(n, 2)``: start and end (s)."""
@@ -352,11 +352,7 @@ def dominant_kernel(run: RunTimes) -> DominantKernel | None:
 
 def _kernels(run: RunTimes) -> NDArray[np.int64]:
     """Kernels that the step launched, each once: not what a stream had left of the step before."""
-    workload = run.workload
-    mine = workload.what == What.COMPUTE
-    for name in {STEP_BEFORE, IN_PART}.intersection(workload.names):
-        mine &= workload.name != workload.names.index(name)
-    return np.flatnonzero(mine)
+    return np.flatnonzero((run.workload.what == What.COMPUTE) & run.workload.own)
 
 
 def _ops_by_rank(run: RunTimes) -> list[NDArray[np.int64]]:

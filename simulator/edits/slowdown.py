@@ -42,7 +42,7 @@ def recorded(workload: Workload) -> RunTimes:
 
 
 def kernels(workload: Workload) -> NDArray[np.bool_]:
-    """Which ops can slow down: kernels of the step."""
+    """Which ops can slow down: kernels of the step, parts of kernels like their whole."""
     before = np.array([name == STEP_BEFORE for name in workload.names], dtype=bool)
     own = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
     return np.asarray((workload.what == What.COMPUTE) & ~own)

@@ -89,12 +89,12 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
     )
 
 
-_DIFFERENT = "step {} makes other calls than step {}: it is none of those whose lengths are typical"
-_OUTLIER = "step {} took {}, the median step {}: it is none of those whose lengths are typical"
+_DIFFERENT = "step {} makes other calls than step {}: it does not count for what is typical"
+_OUTLIER = "step {} took {}, the median step {}: it does not count for what is typical"
 
 
 def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loaded]:
-    """Read steps; one that cannot be is none of those that tell what is typical."""
+    """Read steps; one that cannot be read does not count for what is typical."""
     steps = []
     for number in numbers:
         try:

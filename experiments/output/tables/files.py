@@ -132,7 +132,9 @@ def print_program(console: Console, report: "ProgramReport") -> None:
 def print_convert(console: Console, report: "ConvertReport") -> None:
     """Print what was read and what was written."""
     workload = report.loaded.workload
-    counts = {what.name.lower(): int((workload.what == what).sum()) for what in What}
+    counts = {
+        what.name.lower(): int((workload.own & (workload.what == what)).sum()) for what in What
+    }
     print_title(console, f"{report.loaded.trace} as {report.form}")
     facts = {
         "step": report.loaded.coverage.step,

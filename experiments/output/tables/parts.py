@@ -54,7 +54,7 @@ def say_step(loaded: Loaded) -> str:
     """Say which step it is, and which steps it stands for."""
     steps = loaded.coverage.typical_of
     told = f"step {loaded.coverage.step}"
-    return f"{told}, as long as {len(steps)} steps are" if steps else told
+    return f"{told}, with the typical lengths of {len(steps)} steps" if steps else told
 
 
 def _measured(loaded: Loaded) -> str:

@@ -29,6 +29,18 @@ def test_the_parts_add_up_to_what_utility_says(resource, engine):
         assert total == pytest.approx(whole.utility_pct, abs=1e-9), by
 
 
+@pytest.mark.parametrize("engine", ["flow", "analytic", "auto"])
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_the_parts_add_up_on_a_job_of_copies(resource, engine):
+    asked = {"nodes": 2, "engine": engine, "what_ifs": ("replicas x4",)}
+    saved = tf.explain(GPU, "dgx-a100", utility=resource, **asked).record()["utility"]
+    whole = tf.utility(GPU, "dgx-a100", resources=resource, **asked).utilities[0]
+    assert saved["utility_pct"] == pytest.approx(whole.utility_pct, rel=1e-12)
+    for by in ("by_cause", "by_module", "by_rank"):
+        total = sum(part["utility_pct"] for part in saved[by])
+        assert total == pytest.approx(saved["utility_pct"], abs=1e-9), by
+
+
 def test_compute_saves_in_kernels_and_what_comes_to_light_behind_them():
     rows = tf.explain(GPU, "dgx-a100", utility="compute", nodes=2).saved["by_cause"]
     assert rows[0].what == "compute"

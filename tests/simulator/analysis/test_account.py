@@ -16,7 +16,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.timeline import measured
 from simulator.topology import topology
-from simulator.workload import CallRow, What
+from simulator.workload import IN_PART, CallRow, What
 
 
 @given(cases(), st.sampled_from(ENGINES))
@@ -71,6 +71,20 @@ def test_what_runs_at_once_shares_an_instant():
     assert found.of_op["compute"].tolist() == [2.5, 0.5, 0.0, 0.0]
     assert found.of_op["copy"].tolist() == [0.0, 0.0, 2.0, 0.0]
     assert found.of_op["host"].tolist() == [0.0, 0.0, 0.0, 3.0]
+
+
+def test_what_a_kernel_had_done_counts_for_the_whole():
+    run = stepped(
+        (What.COMPUTE, 0, "gemm", 0.0, 4.0),
+        (What.COMPUTE, 0, IN_PART, 0.0, 3.0),
+        (What.COMPUTE, 0, "add", 3.0, 5.0),
+    )
+    found = account(run)
+    assert found.of_op["compute"].tolist() == [3.5, 0.0, 1.5]
+    assert [(row.name, row.a.count) for row in compared(found, found) if row.name] == [
+        ("add", 1),
+        ("gemm", 1),
+    ]
 
 
 def test_where_nothing_else_computes_the_host_does():

@@ -103,7 +103,7 @@ def test_steps_with_other_calls_are_left_out_and_named():
     loaded = typical_step(trace(steps, 2))
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 makes other calls than step 2: it is none of those whose lengths are typical",
+        "step 1 makes other calls than step 2: it does not count for what is typical",
     )
     alone = typical_step(trace(steps[:2], 0))
     assert alone.coverage.typical_of == ()
@@ -121,7 +121,7 @@ def test_a_step_that_is_much_longer_is_left_out_and_named():
     loaded = typical_step(with_evaluation)
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 took 20 s, the median step 12.5 s: it is none of those whose lengths are typical",
+        "step 1 took 20 s, the median step 12.5 s: it does not count for what is typical",
     )
 
 

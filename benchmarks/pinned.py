@@ -10,7 +10,6 @@ The traces (``../shared/traces``) are not part of the project; where they are ab
 
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from experiments.baseline import Baseline, baseline
 from experiments.evaluate.design_points import Study
 from experiments.scenario.change import LINKS
 from experiments.scenario.resources import MOST, RANKS
-from simulator.analysis.critical_path import Segment, critical_path
+from simulator.analysis.critical_path import critical_path, pinned_parts
 from simulator.errors import TwofoldError
 from topologies import resource_values
 
@@ -64,8 +63,6 @@ CLUSTERS = {
 
 USUAL_LAUNCH = 20e-6
 """A launch takes at most this long (s) if nothing holds it up: twice CUDA's 5 to 10 us."""
-REACTING = ("host", "compute", "launch", "communication")
-"""Uses of the critical path that some resource shortens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ def measure(trace: str, cluster: str) -> Row:
     except TwofoldError as error:
         return Row(trace, cluster, refused=str(error).split(": ", 1)[-1])
     path = critical_path(base.timeline)
-    causes = pinned(base, path)
+    causes = pinned_parts(base.timeline, path)
     long = (one.duration - USUAL_LAUNCH for one in path if one.what == "launch")
     return Row(
         trace=trace,
@@ -110,27 +107,6 @@ def measure(trace: str, cluster: str) -> Row:
         floor_s=floor(base),
         by_cause_s=causes,
     )
-
-
-def pinned(base: Baseline, path: list[Segment]) -> dict[str, float]:
-    """Time on the critical path that reacts to no resource (s), by cause.
-
-    Told by what is printed of any version of the project, so that versions can be compared: uses
-    of the path that nothing scales, calls of unknown size, and software of calls.
-    """
-    timeline, causes = base.timeline, defaultdict[str, float](float)
-    calls = timeline.workload.calls
-    for segment in path:
-        if segment.what not in REACTING:
-            causes[segment.what] += segment.duration
-        elif segment.what == "communication":
-            call = int(timeline.workload.call[segment.op])
-            if np.isnan(calls.size[call]):
-                causes["unknown calls"] += segment.duration
-                continue
-            spent = timeline.call_spent[call]
-            causes["software"] += segment.duration * float(spent[-1] / (spent.sum() or 1.0))
-    return {cause: seconds for cause, seconds in causes.items() if seconds}
 
 
 def floor(base: Baseline) -> float:

@@ -19,13 +19,12 @@ from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import (
-    LAUNCH_DELAY,
     UNKNOWN_CALLS,
     critical_path,
     pinned_parts,
 )
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, UNEXPLAINED_HOST, Floats, What, Workload
+from simulator.workload import KINDS, LAUNCH_DELAY, UNEXPLAINED_HOST, Floats, What, Workload
 from topologies import resource_values
 from topologies.cluster.schema import Accelerator
 

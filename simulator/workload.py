@@ -48,11 +48,12 @@ STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""
 IN_PART = "part of a kernel"
 """Name of the op for what a kernel had done when one that overlaps it started: counted there."""
-UNEXPLAINED = "unexplained delay"
-"""Name of an op of no length, behind which a delay lies that nothing recorded explains."""
+LAUNCH_DELAY = "launch delay"
+"""Name of an op of no length, and of the time behind it on the critical path: what a launch took
+beyond the usual latency, which nothing recorded explains."""
 UNEXPLAINED_HOST = "unexplained host"
 """Name of a host op in which the trace shows nothing at work: it lasts as long on any host."""
-NOT_RECORDED = (STEP_BEFORE, IN_PART, UNEXPLAINED)
+NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
 """Names of ops that stand for something else than an event of the step's own."""
 
 

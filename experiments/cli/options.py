@@ -330,7 +330,7 @@ StepB = Annotated[
         callback=_step_or_none,
         autocompletion=completed(lambda: ("median", "all")),
         rich_help_panel=_SIMULATION,
-        help="The step of the second: a ProfilerStep number, 'median' or 'all'.",
+        help="The step of TRACE_B, named as by --step.",
         show_default="as --step",
     ),
 ]

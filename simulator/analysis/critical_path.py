@@ -13,7 +13,7 @@ from simulator.hot import hot_loop
 from simulator.timeline import Timeline
 from simulator.workload import (
     KINDS,
-    UNEXPLAINED,
+    LAUNCH_DELAY,
     UNEXPLAINED_HOST,
     Floats,
     Ints,
@@ -23,8 +23,6 @@ from simulator.workload import (
 )
 
 _MOVING = "communication"
-LAUNCH_DELAY = "launch delay"
-"""What a launch took beyond the usual latency, which nothing explains."""
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
 
 
@@ -88,7 +86,7 @@ def _told_apart(timeline: Timeline, segment: Segment) -> Segment:
         return segment._replace(what=UNEXPLAINED_HOST)
     if segment.what == "gap":
         before = int(timeline.released_by[segment.op])
-        if workload.names[workload.name[before]] == UNEXPLAINED:
+        if workload.names[workload.name[before]] == LAUNCH_DELAY:
             return segment._replace(what=LAUNCH_DELAY)
     return segment
 

@@ -39,6 +39,7 @@ class DeviceOps:
     one, ``returned`` its end. ``on_stream`` lists each stream's ops in the order they ran.
     ``before`` are those that stand for what a stream still had to do for the step before.
     ``held`` are the launches that were held up, ``nodes`` what a launch launched behind its first.
+    ``kernel_of`` says of ops that stand for a part of a kernel, or a delay before one, which it is.
     """
 
     graph: RankGraph
@@ -53,6 +54,7 @@ class DeviceOps:
     before: set[int] = field(default_factory=set)
     held: frozenset[int] = frozenset()
     nodes: set[int] = field(default_factory=set)
+    kernel_of: dict[int, int] = field(default_factory=dict)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
@@ -64,6 +66,13 @@ class DeviceOps:
         self.launch.append(None)
         self.launched.append(None)
         self.returned.append(-math.inf)
+
+    def stand_in(self, stands: LocalOp, kernel: int) -> int:
+        """Add an op that stands for a part of a kernel or a delay before it; return its number."""
+        stands.module = self.graph.ops[kernel].module
+        op = self.graph.add(stands)
+        self.kernel_of[op] = kernel
+        return op
 
     def start(self, op: int) -> float:
         """Measured start (s)."""

@@ -84,6 +84,13 @@ def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
         if launch is not None:
             thread = threads.get(int(trace.host.thread[launch]), nowhere)
             graph.ops[number].module = thread.at(float(trace.host.start[launch]))
+    for stands, kernel in ops.kernel_of.items():
+        graph.ops[stands].module = graph.ops[kernel].module
+    _name_called(graph)
+
+
+def _name_called(graph: RankGraph) -> None:
+    """Put calls without a launch of their own where the host ops are that queue them."""
     for source, target, _ in graph.edges:
         called = graph.ops[target].what >= What.COLLECTIVE and not graph.ops[target].module
         if called and graph.ops[source].what == What.HOST:

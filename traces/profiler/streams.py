@@ -20,7 +20,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from simulator.workload import IN_PART, UNEXPLAINED, What
+from simulator.workload import IN_PART, LAUNCH_DELAY, What
 from traces.core.loaded import CONTRADICTED, EXPLAINED, Gap
 from traces.core.rank_graph import LocalOp
 from traces.profiler.device import DeviceOps
@@ -130,7 +130,8 @@ def _progress(ops: DeviceOps, op: int, running: int, released: "_Edges") -> tupl
     whole = ops.graph.ops[running]
     start = ops.starts[op]
     begun = min(start, whole.start if whole.begun is None else whole.begun)
-    part = ops.graph.add(LocalOp(What.COMPUTE, whole.lane, IN_PART, begun, start, whole.ready))
+    done = LocalOp(What.COMPUTE, whole.lane, IN_PART, begun, start, whole.ready)
+    part = ops.stand_in(done, running)
     for source, lag in released:
         ops.graph.wait_for(part, [source], lag=lag)
     return part, 0.0
@@ -302,6 +303,6 @@ def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int,
     """
     due = (ops.launched[op] or 0.0) + lag
     lane = ops.graph.ops[op].lane
-    stands = ops.graph.add(LocalOp(What.COPY, lane, UNEXPLAINED, due, due))
+    stands = ops.stand_in(LocalOp(What.COPY, lane, LAUNCH_DELAY, due, due), op)
     ops.graph.wait_for(stands, [launch], lag=lag)
     return stands, max(0.0, ops.starts[op] - due)

@@ -22,6 +22,7 @@ from experiments.output.tables.parts import (
     shortened,
     unit_of,
 )
+from simulator.analysis.change_parts import CONTENTION
 
 if TYPE_CHECKING:
     from experiments.questions.diff import DiffPart, DiffReport, Side
@@ -51,12 +52,14 @@ def print_saved(console: Console, saved: "UtilityParts") -> None:
         _print_parts(console, ("|by module",), saved["by_module"], saved)
     console.print()
     _print_parts(console, (">by rank",), saved["by_rank"], saved)
-    print_foot(
-        console,
+    foot = (
         "each table adds up to the utility: what a thing gets shorter by, times the share of the "
-        "way to the better resource on which it is on the critical path; contention: what calls "
-        "take beyond an idle network; a call counts for its ranks in equal parts",
+        "way to the better resource on which it is on the critical path; a call counts for its "
+        "ranks in equal parts"
     )
+    if any(part.cause == CONTENTION for part in saved["by_cause"]):
+        foot += "; contention: what calls take beyond an idle network"
+    print_foot(console, foot)
 
 
 def _print_parts(
@@ -175,9 +178,10 @@ def _print_classes(console: Console, report: "DiffReport", run: str) -> None:
             percent(part.difference_pct, signed=True),
         )
     _add_rest(rows, differing[len(shown) :])
-    print_rows(console, rows)
     if not differing:
         print_text(console, "no class of ops differs")
+        return
+    print_rows(console, rows)
     print_foot(
         console,
         "A, B: how many; lasts: mean of one; longer: what they add to the step, mean over ranks, "

@@ -20,7 +20,7 @@ from simulator.analytic.contraction import PARTS, contract
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.topology import scaled
-from simulator.workload import UNEXPLAINED, UNEXPLAINED_HOST, CallRow, What
+from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, CallRow, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
@@ -70,7 +70,7 @@ def test_a_gap_between_device_ops_and_a_late_begin_are_pinned():
 def test_a_delay_that_its_launch_does_not_explain_is_told_from_gaps():
     builder = WorkloadBuilder(job_ranks=2)
     launch = op(builder, What.HOST, 1e-3)
-    due = op(builder, What.COPY, 0.0, name=UNEXPLAINED)
+    due = op(builder, What.COPY, 0.0, name=LAUNCH_DELAY)
     kernel = op(builder, What.COMPUTE, 1e-3)
     builder.edge(launch, due, lag=5e-6)
     builder.edge(due, kernel, lag=4e-3)

@@ -8,7 +8,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import write_job
 from helpers.places import SHARED
 from simulator.folding.fold import fold
-from simulator.workload import What
+from simulator.workload import LAUNCH_DELAY, What
 from topologies import load_cluster
 from traces.core.loaded import Options
 from traces.load import load
@@ -53,8 +53,12 @@ def test_kernels_belong_to_what_encloses_their_launch(tmp_path):
     workload = load(write_job(tmp_path / "job", 2, marked)).workload
     for rank in workload.ranks:
         device = workload.ops_of(rank)[workload.what[workload.ops_of(rank)] != What.HOST]
-        order = device[np.argsort(workload.measured_start[device])]
+        own = device[workload.own[device]]
+        order = own[np.argsort(workload.measured_start[own])]
         assert names(workload, order) == EXPECTED
+        (delay,) = np.setdiff1d(device, own)
+        assert workload.names[workload.name[delay]] == LAUNCH_DELAY
+        assert names(workload, [delay]) == EXPECTED[:1]
 
 
 def test_names_change_nothing_else(tmp_path):

@@ -1,0 +1,32 @@
+"""GOAL is written of every step whose calls have sizes; the answer says what its replay takes."""
+
+import pytest
+
+import twofold as tf
+from helpers.places import ROOT, SAMPLES, SHARED
+from simulator.quantities import format_quantity
+
+RING = SHARED / "traces" / "other" / "astra_custom_ring8"
+
+
+def test_a_whole_job_is_replayed(tmp_path):
+    file, cluster = tmp_path / "job.goal", ROOT / "traces" / "live" / "net250.yaml"
+    *_, note = tf.convert(SAMPLES / "gloo-ddp-4", file, "goal", cluster=str(cluster)).notes
+    again = tf.replay(file, cluster).base.timeline.makespan
+    assert f"the file takes {format_quantity(again, 's')}, the step" in note
+
+
+def test_a_job_with_missing_ranks_is_written_though_it_cannot_be_replayed(tmp_path):
+    file = tmp_path / "job.goal"
+    trace = SAMPLES / "gpu-dp2-tp4" / "rank0.json.gz"
+    *_, note = tf.convert(trace, file, "goal", cluster="dgx-a100").notes
+    assert note.startswith("1 of 8 ranks are in the file")
+    assert file.stat().st_size > 1000
+
+
+@pytest.mark.skipif(not RING.exists(), reason="no shared traces beside the checkout")
+def test_a_ring_of_eager_messages_is_written_though_it_stands_still(tmp_path):
+    file = tmp_path / "ring.goal"
+    *_, note = tf.convert(RING, file, "goal", cluster="dgx-a100").notes
+    assert "stands still" in note
+    assert file.stat().st_size > 1000

@@ -17,7 +17,7 @@ from simulator.analysis.metrics import (
     united,
 )
 from simulator.timeline import measured
-from simulator.workload import STEP_BEFORE, What
+from simulator.workload import What
 from traces.load import load
 
 TRACES = SHARED / "traces"
@@ -41,9 +41,9 @@ def intervals(run, rank):
     workload = run.workload
     mine = workload.ops_of(rank)
     what = workload.what[mine]
-    before = np.array([name == STEP_BEFORE for name in workload.names])[workload.name[mine]]
-    masks = (what >= What.COLLECTIVE, (what == What.COMPUTE) & ~before, what == What.COPY)
-    return [union(run.start[mine[mask]], run.end[mine[mask]]) for mask in masks]
+    masks = (what >= What.COLLECTIVE, what == What.COMPUTE, what == What.COPY)
+    ops = [mine[mask & workload.own[mine]] for mask in masks]
+    return [union(run.start[own], run.end[own]) for own in ops]
 
 
 @pytest.mark.parametrize("name", HTA)

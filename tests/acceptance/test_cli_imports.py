@@ -71,7 +71,7 @@ def test_a_table_imports_what_prints_it_and_no_other_command(job):
     assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
     modules_of_tables = {f"{tables.__name__}.{one.name}" for one in iter_modules(tables.__path__)}
     printers = modules_of_tables - {
-        f"{tables.__name__}.{shared}" for shared in ("layout", "parts", "printing")
+        f"{tables.__name__}.{shared}" for shared in ("layout", "parts", "printing", "saved")
     }
     assert modules & printers == {"experiments.output.tables.steps"}
 

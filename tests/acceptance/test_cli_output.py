@@ -21,6 +21,7 @@ from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 
 ON = ("--cluster", "dgx-a100")
+LIVE = ROOT / "traces" / "live"
 COMMANDS = {
     "utility": ("utility", "{job}", *ON, "--what-if", "rank 3 compute x1.2"),
     "sweep": ("sweep", "{job}", *ON, "-r", "scale_up.latency"),
@@ -35,7 +36,7 @@ COMMANDS = {
     "cluster": ("clusters", "dgx-a100"),
     "collective": ("collective", "all_reduce", *ON, "-n", "8", "-s", "1KiB,1GiB"),
     "topology": ("topology", "torus:4x4"),
-    "calibrate": ("calibrate", str(SAMPLE), *ON, "--nodes", "2"),
+    "calibrate": ("calibrate", str(LIVE / "zero3-2"), "--cluster", str(LIVE / "net250.yaml")),
     "validate": ("validate", "{job}", *ON),
     "inspect": ("inspect", "{job}"),
     "convert": ("convert", "{job}", "{out}", "--to", "chakra"),

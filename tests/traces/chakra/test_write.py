@@ -32,6 +32,8 @@ def assert_same(one, other):
     """Equal to the last bit, tables and all."""
     for column in fields(one):
         mine, theirs = getattr(one, column.name), getattr(other, column.name)
+        if column.name in ("module", "modules"):
+            continue  # Chakra has no field for them
         if isinstance(mine, np.ndarray):
             assert mine.dtype == theirs.dtype, column.name
             np.testing.assert_array_equal(mine, theirs, err_msg=column.name)

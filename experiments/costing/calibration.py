@@ -20,6 +20,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Costs
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.names import one_of
+from simulator.quantities import format_quantity
 from simulator.workload import UNKNOWN, Workload
 from topologies import Cluster
 from topologies.cluster.schema import Calibrated
@@ -28,6 +29,8 @@ Floats = NDArray[np.float64]
 Row = tuple[float, Floats]
 """How long a call took alone (s), and what of it each part should have taken (s)."""
 
+_MOST_OFF = 10.0
+"""How far off a step may be when replayed on the cluster that was fitted to it (%)."""
 SOFTWARE = "software"
 """The part of a call's time that no link causes."""
 
@@ -132,6 +135,27 @@ def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -
     return Cluster.model_validate(
         cluster.model_copy(update={"calibration": calibration, "sources": sources})
     )
+
+
+def check_replay(recorded: Scenario, measured: float, cluster: Cluster) -> None:
+    """Refuse a cluster on which the step that it was fitted to takes another time.
+
+    ``measured`` is how long the step took (s).
+
+    Raises
+    ------
+    CalibrationError
+        If the step, its calls costed by the model there, is more than 10 % off.
+    """
+    step = by_model(replace(recorded, cluster=cluster)).run().makespan
+    error = 100 * (step - measured) / measured if measured > 0 else 0.0
+    if abs(error) > _MOST_OFF:
+        told = format_quantity(step, "s"), format_quantity(measured, "s")
+        raise CalibrationError(
+            f"nothing is calibrated: on the cluster that fits the calls best the step takes "
+            f"{told[0]}, not {told[1]} ({error:+.1f} %, at most {_MOST_OFF:.0f} %): is this the "
+            "cluster it ran on?"
+        )
 
 
 def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) -> Cluster:

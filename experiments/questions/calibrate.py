@@ -9,8 +9,12 @@ import numpy as np
 import yaml
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.costing.calibration import calibrated_cluster, fit_steps, nothing_fitted
-from experiments.costing.collective_costs import by_model
+from experiments.costing.calibration import (
+    calibrated_cluster,
+    check_replay,
+    fit_steps,
+    nothing_fitted,
+)
 from experiments.costing.fitting import Fit, interval
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
@@ -19,14 +23,11 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions, as_recorded
 from simulator.errors import CalibrationError
-from simulator.quantities import format_quantity
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
 from topologies.cluster.schema import Calibrated
 from traces.core.loaded import MEDIAN
 
-_MOST_OFF = 10.0
-"""How far off a step may be when replayed on the cluster that was fitted to it (%)."""
 _SEED = 0
 """Of the bootstrap: the same trace gives the same bounds."""
 
@@ -148,7 +149,7 @@ def calibrate(
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
     known = base.scenario.cluster
     made = calibrated_cluster(known, fits, source)
-    check_replay(base, made)
+    check_replay(base.recorded, base.loaded.measured_step, made)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
         base=base,
@@ -158,26 +159,6 @@ def calibrate(
         ),
         residuals=tuple(_residual(kind, found) for kind, found in fits.items()),
     )
-
-
-def check_replay(base: Baseline, cluster: Cluster) -> None:
-    """Refuse a cluster on which the step that it was fitted to takes another time.
-
-    Raises
-    ------
-    CalibrationError
-        If the step, its calls costed by the model there, is more than 10 % off.
-    """
-    measured = base.loaded.measured_step
-    step = by_model(replace(base.recorded, cluster=cluster)).run().makespan
-    error = 100 * (step - measured) / measured if measured > 0 else 0.0
-    if abs(error) > _MOST_OFF:
-        told = format_quantity(step, "s"), format_quantity(measured, "s")
-        raise CalibrationError(
-            f"nothing is calibrated: on the cluster that fits the calls best the step takes "
-            f"{told[0]}, not {told[1]} ({error:+.1f} %, at most {_MOST_OFF:.0f} %): is this the "
-            "cluster it ran on?"
-        )
 
 
 def write_cluster(cluster: Cluster, path: Path) -> None:

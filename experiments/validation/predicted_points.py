@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, replayed
-from experiments.costing.calibration import calibrated_cluster, fit_kinds, with_calibration
+from experiments.costing.calibration import (
+    calibrated_cluster,
+    check_replay,
+    fit_kinds,
+    with_calibration,
+)
 from experiments.evaluate.design_points import steps
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
@@ -86,6 +91,7 @@ class Recording:
         base = replayed(read, cluster, settings, watch)
         try:
             fitted = _calibrated(base, read, watch)
+            check_replay(base.recorded, base.loaded.measured_step, fitted)
             again = replayed(lambda _: base.loaded, fitted, settings, watch)
         except TwofoldError as error:
             return cls(base, None, f"not calibrated: {error}")

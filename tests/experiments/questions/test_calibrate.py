@@ -1,12 +1,12 @@
 """Calibration and validation on the samples that ship: what is written reads back."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 
 from experiments.baseline import Settings, baseline
-from experiments.questions.calibrate import calibrate, check_replay, write_cluster
+from experiments.costing.calibration import check_replay
+from experiments.questions.calibrate import calibrate, write_cluster
 from experiments.questions.compare import compare
 from experiments.questions.validate import validate
 from helpers.experiments_jobs import SAMPLE
@@ -151,6 +151,6 @@ def test_a_trace_without_a_cluster_is_wrong():
 def test_a_fit_that_does_not_explain_the_step_is_refused(job, longer, refused):
     """The step took longer, or less, than its calls and ops add up to."""
     base = baseline(job, "dgx-a100", Settings(nodes=2, collective_cost="trace"))
-    measured = replace(base.loaded, measured_step=longer * base.loaded.measured_step)
+    measured = longer * base.loaded.measured_step
     with pytest.raises(CalibrationError, match="is this the cluster") if refused else nullcontext():
-        check_replay(replace(base, loaded=measured), base.scenario.cluster)
+        check_replay(base.recorded, measured, base.scenario.cluster)

@@ -12,6 +12,7 @@ from experiments.questions.sweep import sweep
 from experiments.questions.validate import validate
 from experiments.questions.what_if import what_ifs
 from experiments.scenario.resources import improve
+from experiments.validation import predicted_points
 from experiments.validation.measured_points import COLUMNS_OF_CHANGE, read_points
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
@@ -211,6 +212,16 @@ def test_a_calibration_on_one_recording_mends_another_s_network(tmp_path):
     assert abs(point.calibrated_error_pct) < 0.5
     assert abs(point.network_only_error_pct) < 0.5
     assert point.points_apart == pytest.approx(0, abs=1e-6)
+
+
+def test_a_calibration_that_does_not_explain_its_own_step_predicts_nothing(job, monkeypatch):
+    """As if the fit had come out at an eighth of the bandwidth: the step would take far longer."""
+    slow = changed(load_cluster(CLUSTER), RESOURCE, 1 / 8)
+    monkeypatch.setattr(predicted_points, "_calibrated", lambda base, read, watch: slow)
+    (point,) = validate(against=[pairs(job, f"job,{CLUSTER},{RESOURCE},2,0.1,")]).points
+    assert point.note.startswith("not calibrated: nothing is calibrated: on the cluster that fits")
+    assert point.calibrated_s is None
+    assert point.predicted_s is not None
 
 
 def test_other_ranks_are_other_replicas(job, tmp_path):

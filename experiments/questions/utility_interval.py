@@ -240,11 +240,16 @@ class _Told:
 
 
 def _ratios_of(sort: Sort, ratios: Mapping[Sort, Floats]) -> Floats:
-    """Return the ratios of a sort; of one that a what-if made, those of its kind and label."""
+    """Return the ratios of a sort; of one that a what-if made, those nearest in size of its label.
+
+    A label's group may have another number of ranks then, and calls other sizes.
+    """
     if sort in ratios:
         return ratios[sort]
-    alike = [values for other, values in ratios.items() if other[:2] == sort[:2]]
-    return np.concatenate(alike) if alike else np.empty(0)
+    alike = [other for other in ratios if other[:2] == sort[:2]]
+    nearest = min((abs(other[3] - sort[3]) for other in alike), default=0)
+    found = [ratios[other] for other in alike if abs(other[3] - sort[3]) == nearest]
+    return np.concatenate(found) if found else np.empty(0)
 
 
 def _sort(call: Call) -> Sort:

@@ -1,9 +1,10 @@
 """The typical step: one recorded step, with as much work in it as the steps have in the median.
 
 What was recorded of one step has the luck of that step: the machine was busy, and all host ops took
-a tenth longer. How much of each part of work (host, compute, copies) a step has in the median is
-known from all of them; the ops of the step are made so much longer or shorter, part by part over
-the whole job. So are the transfers of its calls, kind by kind, and how far apart ranks begin.
+a tenth longer. How much of each part (host at work, silences of the host, compute, copies) a step
+has in the median is known from all of them; the ops of the step are made so much longer or shorter,
+part by part over the whole job. So are the transfers of its calls, kind by kind, and how far apart
+ranks begin.
 
 Within a part the ops keep their proportions. Were each given the median of its own lengths, the
 scatter from op to op and from rank to rank would be gone, and with it the waiting that it makes:
@@ -13,10 +14,11 @@ and 9 % so. Lags stay as recorded: a single one of them may be most of their sum
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import TraceError
 from simulator.quantities import format_quantity
@@ -33,7 +35,6 @@ _FEWEST = 3
 """Of fewer steps there is none in the middle: their median is what two of them have on average."""
 _OTHER = 1.5
 """A step so many times as long as the median, or as short, did something else besides."""
-_PARTS = (What.HOST, What.COMPUTE, What.COPY)
 
 
 def typical_step(read: Callable[[str], Loaded]) -> Loaded:
@@ -90,7 +91,7 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
 
 
 _DIFFERENT = "step {} makes other calls than step {}: it does not count for what is typical"
-_OUTLIER = "step {} took {}, the median step {}: it does not count for what is typical"
+_OUTLIER = "step {} took {}, all steps {} in the median: it does not count for what is typical"
 
 
 def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loaded]:
@@ -121,10 +122,10 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
         measured stays.
     """
     duration = workload.duration.copy()
-    for part in _PARTS:
-        of_part = workload.what == part
-        total = [float(step.duration[step.what == part].sum()) for step in steps]
-        duration[of_part] *= _ratio(total, float(duration[of_part].sum()))
+    of_steps = zip(*(_work(step) for step in steps), strict=True)
+    for part, of_part in zip(_work(workload), of_steps, strict=True):
+        total = [float(step.duration[own].sum()) for step, own in zip(steps, of_part, strict=True)]
+        duration[part] *= _ratio(total, float(duration[part].sum()))
     own, transfer = workload.calls, workload.calls.transfer.copy()
     for kind in np.unique(own.kind).tolist():
         of_kind = own.kind == kind
@@ -134,6 +135,12 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
         [float(step.ready.sum()) for step in steps], float(workload.ready.sum())
     )
     return replace(workload.with_calls(transfer=transfer), duration=duration, ready=ready)
+
+
+def _work(workload: Workload) -> Iterator[NDArray[np.bool_]]:
+    """Yield which ops are of each part: host at work, compute, copies, and silences of the host."""
+    yield from (workload.part == part for part in (What.HOST, What.COMPUTE, What.COPY))
+    yield (workload.what == What.HOST) & (workload.part != What.HOST)
 
 
 def _ratio(totals: Sequence[float], own: float) -> float:

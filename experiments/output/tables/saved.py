@@ -18,6 +18,7 @@ from experiments.output.tables.parts import (
     in_lines,
     percent,
     print_foot,
+    say_step,
     say_time,
     shortened,
     unit_of,
@@ -119,7 +120,7 @@ def print_diff(console: Console, report: "DiffReport") -> None:
 def _say_side(side: "Side") -> str:
     """Say which step it is, where, and how long as measured and simulated."""
     where = "" if side.base is None else f" on {side.base.scenario.cluster.name}"
-    said = [f"{side.loaded.trace}{where}, step {side.coverage.step}"]
+    said = [f"{side.loaded.trace}{where}, {say_step(side.loaded)}"]
     if side.measured is not None:
         said.append(f"measured {say_time(side.measured.step)}")
     if side.simulated is not None:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from experiments.baseline import Baseline, Settings, replayed
 from experiments.questions.utility import utility
-from experiments.questions.utility_interval import _pooled, _Told, half_widths, spread
+from experiments.questions.utility_interval import (
+    _pooled,
+    _ratios_of,
+    _Told,
+    half_widths,
+    spread,
+)
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
@@ -156,6 +162,14 @@ def test_what_small_calls_take_longer_says_nothing_of_large_ones():
     assert sorted(float(values.max()) for values in ratios.values()) == pytest.approx([1.01, 20])
     noise = told.noise(scenario, ratios, np.random.default_rng(0))
     assert noise[1::2, 1:].max() == pytest.approx(1.01)
+
+
+def test_calls_of_a_group_that_was_made_larger_are_like_those_of_their_size():
+    small, large = ("all_reduce", "dp", 2, 1), ("all_reduce", "dp", 2, 10)
+    ratios = {small: np.array([9.0]), large: np.array([1.0, 1.1])}
+    assert _ratios_of(("all_reduce", "dp", 4, 10), ratios).tolist() == [1.0, 1.1]
+    assert _ratios_of(("all_reduce", "dp", 4, 2), ratios).tolist() == [9.0]
+    assert _ratios_of(("all_gather", "dp", 4, 2), ratios).tolist() == []
 
 
 def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():

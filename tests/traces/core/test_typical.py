@@ -9,7 +9,7 @@ from experiments.baseline import baseline
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
 from simulator.errors import TraceError
-from simulator.workload import CallRow, What
+from simulator.workload import UNEXPLAINED_HOST, CallRow, What
 from traces.core.loaded import MEDIAN, Coverage, Loaded
 from traces.core.typical import typical_step, with_usual_work
 from traces.load import load
@@ -68,6 +68,26 @@ def test_each_part_is_as_long_in_all_as_in_the_median_and_keeps_its_proportions(
     assert usual.edges.lag.tolist() == steps[2].edges.lag.tolist()
 
 
+def test_a_silence_of_one_step_is_no_work_of_the_others():
+    """The step in the middle slept for 3 s besides 2 s of work: the others work for 2 s, too."""
+    steps = [step(2.0, 1.0), step(2.0, 1.0), slept(3.0, step(2.0, 1.0))]
+    usual = with_usual_work(steps[2], steps)
+    assert usual.duration.tolist() == [2.0, 1.0, 0.0, 4.0, 2.0, 0.0, 0.0]
+    steps = [slept(seconds, step(2.0, 1.0)) for seconds in (1.0, 2.0, 3.0)]
+    assert with_usual_work(steps[2], steps).duration.tolist()[-1] == 2.0
+
+
+def slept(seconds, workload):
+    """Let a step's first rank be silent for a while, beside its work."""
+    builder = WorkloadBuilder(job_ranks=2)
+    calls = [builder.call(CallRow("all_reduce", builder.group((0, 1)), 0, size=8.0, transfer=1.0))]
+    for op in workload.ops():
+        joined = {} if op.call is None else {"call": calls[op.call]}
+        builder.op(op.what, rank=op.rank, lane=op.lane, name="n", duration=op.duration, **joined)
+    builder.op(What.HOST, rank=0, lane="l", name=UNEXPLAINED_HOST, duration=seconds)
+    return builder.build()
+
+
 def test_transfers_and_starts_are_those_of_the_median():
     steps = [step(1, 1, transfer=one, ready=2 * one) for one in (1.0, 2.0, 4.0)]
     usual = with_usual_work(steps[0], steps)
@@ -121,7 +141,7 @@ def test_a_step_that_is_much_longer_is_left_out_and_named():
     loaded = typical_step(with_evaluation)
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 took 20 s, the median step 12.5 s: it does not count for what is typical",
+        "step 1 took 20 s, all steps 12.5 s in the median: it does not count for what is typical",
     )
 
 

@@ -4,7 +4,9 @@ What was recorded of one step has the luck of that step: the machine was busy, a
 a tenth longer. How much of each part (host at work, silences of the host, compute, copies) a step
 has in the median is known from all of them; the ops of the step are made so much longer or shorter,
 part by part over the whole job. So are the transfers of its calls, kind by kind, and how far apart
-ranks begin.
+ranks begin. What is more than half as long again, or as short, has another cause than luck and
+stays. Silences that are longer than usual are made shorter, but none longer: where they lay in the
+other steps, this one does not tell.
 
 Within a part the ops keep their proportions. Were each given the median of its own lengths, the
 scatter from op to op and from rank to rank would be gone, and with it the waiting that it makes:
@@ -126,6 +128,12 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     for part, of_part in zip(_work(workload), of_steps, strict=True):
         total = [float(step.duration[own].sum()) for step, own in zip(steps, of_part, strict=True)]
         duration[part] *= _ratio(total, float(duration[part].sum()))
+    silent = [_silences(step) for step in (workload, *steps)]
+    quiet, *others = (
+        float(one.duration[own].sum()) for one, own in zip((workload, *steps), silent, strict=True)
+    )
+    if quiet > 0:
+        duration[silent[0]] *= min(1.0, float(np.median(others)) / quiet)
     own, transfer = workload.calls, workload.calls.transfer.copy()
     for kind in np.unique(own.kind).tolist():
         of_kind = own.kind == kind
@@ -138,14 +146,18 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
 
 
 def _work(workload: Workload) -> Iterator[NDArray[np.bool_]]:
-    """Yield which ops are of each part: host at work, compute, copies, and silences of the host."""
+    """Yield which ops are of each part: host at work, compute, copies."""
     yield from (workload.part == part for part in (What.HOST, What.COMPUTE, What.COPY))
-    yield (workload.what == What.HOST) & (workload.part != What.HOST)
+
+
+def _silences(workload: Workload) -> NDArray[np.bool_]:
+    return (workload.what == What.HOST) & (workload.part != What.HOST)
 
 
 def _ratio(totals: Sequence[float], own: float) -> float:
-    """By what to multiply so that it becomes the median; 1 where there is nothing to multiply."""
-    return float(np.median(totals)) / own if own > 0 else 1.0
+    """By what to multiply so that it becomes the median; 1 where it would be too much."""
+    ratio = float(np.median(totals)) / own if own > 0 else 1.0
+    return ratio if 1 / _OTHER <= ratio <= _OTHER else 1.0
 
 
 def _calls(workload: Workload) -> tuple[object, ...]:

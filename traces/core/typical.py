@@ -128,12 +128,10 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     for part, of_part in zip(_work(workload), of_steps, strict=True):
         total = [float(step.duration[own].sum()) for step, own in zip(steps, of_part, strict=True)]
         duration[part] *= _ratio(total, float(duration[part].sum()))
-    silent = [_silences(step) for step in (workload, *steps)]
-    quiet, *others = (
-        float(one.duration[own].sum()) for one, own in zip((workload, *steps), silent, strict=True)
-    )
-    if quiet > 0:
-        duration[silent[0]] *= min(1.0, float(np.median(others)) / quiet)
+    silent = _silent(workload)
+    if silent > 0:
+        usual = float(np.median([_silent(step) for step in steps]))
+        duration[_silences(workload)] *= min(1.0, usual / silent)
     own, transfer = workload.calls, workload.calls.transfer.copy()
     for kind in np.unique(own.kind).tolist():
         of_kind = own.kind == kind
@@ -150,8 +148,12 @@ def _work(workload: Workload) -> Iterator[NDArray[np.bool_]]:
     yield from (workload.part == part for part in (What.HOST, What.COMPUTE, What.COPY))
 
 
+def _silent(workload: Workload) -> float:
+    return float(workload.duration[_silences(workload)].sum())
+
+
 def _silences(workload: Workload) -> NDArray[np.bool_]:
-    return (workload.what == What.HOST) & (workload.part != What.HOST)
+    return np.asarray((workload.what == What.HOST) & (workload.part != What.HOST))
 
 
 def _ratio(totals: Sequence[float], own: float) -> float:

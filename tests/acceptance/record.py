@@ -279,7 +279,10 @@ def pin(folder: Path) -> int:
         form = "json" if "json" in command.forms else "table"
         if command.shipped:
             runs = recorded[f"{command.name}.{form}"]["runs"]
-            answers = [json.loads(run["stdout"]) if form == "json" else None for run in runs]
+            answers = [
+                json.loads(run["stdout"]) if form == "json" and run["status"] == 0 else None
+                for run in runs
+            ]
             pinned[command.name] = [
                 {"status": run["status"], "answer": answer}
                 for run, answer in zip(runs, answers, strict=True)

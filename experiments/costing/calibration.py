@@ -153,7 +153,9 @@ def _merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
             latency[tier] = latency.get(tier, 1.0) * multiple
         else:
             bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
-    return Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+    return Calibrated(
+        overhead=overhead, latency=latency, bandwidth=bandwidth, by_size=known.by_size
+    )
 
 
 def _field(name: str) -> str:

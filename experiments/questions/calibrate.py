@@ -198,7 +198,7 @@ def _parameters(
     kind: str, found: Fit, cluster: Cluster, rng: "np.random.Generator"
 ) -> Iterable[Parameter]:
     bounds = interval(found, rng) if found.fitted else None
-    values = _payload(cluster, cluster.calibration.get(kind, Calibrated()))
+    values = payload(cluster, cluster.calibration.get(kind, Calibrated()))
     for place, name in enumerate(found.rows.names):
         now = values.get(name, float(found.rows.parts[:, place].mean()))
         if bounds is None or name in found.why_not:
@@ -214,8 +214,8 @@ def _parameters(
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
 
 
-def _payload(cluster: Cluster, known: Calibrated) -> dict[str, float]:
-    """Latencies (s) and payload bandwidths (B/s) of the tiers as the cluster has them now."""
+def payload(cluster: Cluster, known: Calibrated) -> dict[str, float]:
+    """Return latencies (s) and payload bandwidths (B/s) of the tiers as they are now."""
     values = {name: float(value) for name, value in resource_values(cluster).items()}
     values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
     if cluster.scale_out is not None:

@@ -60,11 +60,14 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
 
 def _check_one(what: str, told: Sequence[tuple[str, str]]) -> None:
     """Refuse several names where there may be one; ``told`` are names with their files."""
-    different = list({name: (path, name) for path, name in reversed(told)}.values())[::-1]
+    first: dict[str, str] = {}
+    for path, name in told:
+        first.setdefault(name, path)
+    different = [(path, name) for name, path in first.items()]
     if len(different) > 1:
         (one, name), (other, second) = different[:2]
         raise TraceError(
-            f"{other}: {second}, and {one}: {name}: two {what} are mixed; give the logs of one"
+            f"{one}: {name}, and {other}: {second}: two {what} are mixed; give the logs of one"
         )
 
 

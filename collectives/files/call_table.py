@@ -237,6 +237,6 @@ def _whole(row: Cells, name: str | None, place: str) -> int | None:
     if name is None or not row.get(name):
         return None
     value = number(row[name])
-    if value < 1 or value != int(value):
+    if not value >= 1 or value % 1:
         raise TraceError(f"{place}: {name}: {shown(row[name])} is not a whole number above 0")
     return int(value)

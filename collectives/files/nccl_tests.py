@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from collectives.bandwidth import busbw
@@ -62,7 +63,11 @@ _WIDTH = {
 """Bytes of an element by what nccl-tests calls its type; others are not checked."""
 _ROUNDED = 0.02
 """A printed bandwidth may be off by this: two decimals, and three digits of the time."""
+_MEAN_OFF = 0.005
+"""The mean of printed bandwidths, each of three digits at least where it is large."""
 _LAST_DIGIT = 0.0051 * GIGA
+_ROUND, _MORE = 4096, 1.5
+"""Smaller sizes are rounded to whole elements of all ranks; more than this is no rounding."""
 _CPU_TIME = "cputime"
 
 
@@ -343,6 +348,7 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
 
 def _check_whole(run: _Run) -> None:
     """Refuse a table of which rows are missing, by what the run says of itself."""
+    _check_steps(run)
     last = run.rows[-1]
     if run.average is None:
         if run.most is not None and run.step is not None and last.size:
@@ -352,19 +358,28 @@ def _check_whole(run: _Run) -> None:
                 said = f"it ends at {last.size:.0f} B, and maxBytes is {run.most:.0f}"
                 raise TraceError(f"{last.place}: the table is truncated: {said}")
         return
-    ways = [
-        [one.busbw for row in run.rows if (one := getattr(row, way)) is not None]
-        for way in ("out_of_place", "in_place")
+    speeds = [
+        one.busbw for row in run.rows for one in (row.out_of_place, row.in_place) if one is not None
     ]
-    both = [*ways[0], *ways[1]]
-    means = [GIGA * run.average] + [sum(one) / len(one) for one in (both, *ways) if one]
-    if any(math.isnan(mean) for mean in means):
-        return
-    if not any(abs(mean - means[0]) <= _ROUNDED * means[0] + _LAST_DIGIT for mean in means[1:]):
+    mean, stated = sum(speeds) / len(speeds), GIGA * run.average
+    if abs(mean - stated) > _MEAN_OFF * stated + _LAST_DIGIT:
         raise TraceError(
-            f"{run.place}: the mean busbw of {len(run.rows)} rows is {means[1] / GIGA:.4g} GB/s, "
+            f"{run.place}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
             f"and the run says {run.average:g}: rows are missing, or not of this run"
         )
+
+
+def _check_steps(run: _Run) -> None:
+    """Refuse a table that leaves out sizes its run says it went through."""
+    if run.step is None or run.step[1] != "factor":
+        return
+    for row, following in pairwise(run.rows):
+        steps = following.size / row.size if row.size >= _ROUND else 0.0
+        if steps > _MORE * run.step[0]:
+            raise TraceError(
+                f"{following.place}: rows are missing: {following.size:.0f} B after {row.size:.0f},"
+                f" and the sizes grow by a factor of {run.step[0]:g}"
+            )
 
 
 def _check_row(row: _Row, kind: str, ranks: int) -> None:

@@ -66,15 +66,18 @@ def _fields(made: Calibrated) -> Iterator[str]:
 
 
 def _curves(fit: LogFit, kind: str) -> Iterator[TimeMultiples]:
-    """Tabulate deviations for every number of ranks and domains that was timed."""
+    """Tabulate deviations for every number of ranks and domains that was timed.
+
+    At all sizes of the log: where these ranks were not timed, others that were tell something.
+    """
     calls = fit.calls
     there = ~calls.bare
     lying = zip(calls.ranks[there].tolist(), calls.domains[there].tolist(), strict=True)
     pairs = sorted(set(lying))
     for ranks, domains in pairs:
         timed = calls.size[there & (calls.ranks == ranks) & (calls.domains == domains)]
-        whole = np.concatenate([timed, _powers(timed)]) if kind != "barrier" else timed[:1]
-        sizes = np.unique(np.maximum(whole, 1.0))
+        whole = np.concatenate([timed, _powers(calls.size[there])])
+        sizes = np.unique(np.maximum(whole if kind != "barrier" else timed[:1], 1.0))
         logs = np.log(fit.longer(kind, ranks, domains, sizes))
         kept = _corners(np.log(sizes), logs)
         yield TimeMultiples.model_construct(

@@ -73,30 +73,39 @@ def modelled(
     found: list[ModelledCall] = []
     notes: list[str] = []
     for call in calls:
-        key = call.ranks, call.nodes, call.kind, call.size
-        if key not in known:
-            watch(f"{call.kind} of {call.ranks} ranks")
-            site = call.ranks, call.nodes
-            try:
-                if site not in sites:
-                    empty = WorkloadBuilder(job_ranks=call.ranks).build()
-                    sites[site] = Scenario(empty, cluster, nodes=call.nodes)
-                known[key] = _modelled(call, sites[site])
-            except TwofoldError as error:
-                raise type(error)(f"{call.place}: {error}") from error
-        one, note = _told(replace(known[key], call=call), cluster)
+        if call.kind == LINK:
+            one, note = _link(call, cluster)
+        else:
+            key = call.ranks, call.nodes, call.kind, call.size
+            if key not in known:
+                watch(f"{call.kind} of {call.ranks} ranks")
+                known[key] = _modelled(call, cluster, sites)
+            one, note = _told(replace(known[key], call=call))
         found += [one] if one is not None else []
         notes += [note] if note else []
     return found, list(dict.fromkeys(notes))
 
 
-def _modelled(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
+def _modelled(
+    call: MeasuredCall, cluster: Cluster, sites: dict[tuple[int, int | None], Scenario]
+) -> ModelledCall:
+    """Cost a call where it ran; what is wrong with that is said of its row."""
+    site = call.ranks, call.nodes
+    try:
+        if site not in sites:
+            empty = WorkloadBuilder(job_ranks=call.ranks).build()
+            sites[site] = Scenario(empty, cluster, nodes=call.nodes)
+        return _costed(call, sites[site])
+    except TwofoldError as error:
+        raise type(error)(f"{call.place}: {error}") from error
+
+
+def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
     members = tuple(range(call.ranks))
     domains = len(np.unique(scenario.machine().domains))
     costs = scenario.costs()
     names = part_names(costs.topology.resources)
-    kind = "send_receive" if call.kind == LINK else call.kind
-    asked = Call(kind, Group(members), call.size)
+    asked = Call(call.kind, Group(members), call.size)
     values = call_parts(costs, asked)
     plan = costs.carried(asked).plan
     parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
@@ -109,13 +118,11 @@ def _modelled(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
     )
 
 
-def _told(one: ModelledCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
+def _told(one: ModelledCall) -> tuple[ModelledCall | None, str]:
     """Keep of a call what it tells; None and why where that is nothing."""
     call = one.call
     if not one.parts:
         return None, f"{call.kind} of {call.ranks} ranks: the model says it takes no time"
-    if call.kind == LINK:
-        return _link(one, cluster)
     if not call.streamed:
         return one, ""
     bytes_of = {name: value for name, value in one.parts.items() if name.endswith("bandwidth")}
@@ -124,24 +131,20 @@ def _told(one: ModelledCall, cluster: Cluster) -> tuple[ModelledCall | None, str
     return replace(one, parts=bytes_of), ""
 
 
-def _link(one: ModelledCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
+def _link(call: MeasuredCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
     """Hold a message from NIC to NIC against one NIC's wire."""
     out = cluster.scale_out
     if out is None:
-        raise CalibrationError(f"{one.call.place}: the cluster has no NICs (no scale_out)")
-    if one.call.streamed:
-        bytes_only = {f"{SCALE_OUT}.bandwidth": one.call.size / (out.bandwidth * out.efficiency)}
-        return replace(one, parts=bytes_only), ""
+        raise CalibrationError(f"{call.place}: the cluster has no NICs (no scale_out)")
+    moving = {f"{SCALE_OUT}.bandwidth": call.size / (out.bandwidth * out.efficiency)}
+    if call.streamed:
+        return ModelledCall(call, call.ranks, moving), ""
     if cluster.library is not None and cluster.library.name != "none":
         return None, (
-            f"{one.call.place.rpartition(',')[0]}: a NIC's own latency is left out: a step of "
+            f"{call.place.rpartition(',')[0]}: a NIC's own latency is left out: a step of "
             f"{cluster.library.name} across nodes takes its proxy besides, and both are one figure"
         )
-    parts = {
-        f"{SCALE_OUT}.latency": out.latency,
-        f"{SCALE_OUT}.bandwidth": one.call.size / (out.bandwidth * out.efficiency),
-    }
-    return replace(one, parts=parts), ""
+    return ModelledCall(call, call.ranks, {f"{SCALE_OUT}.latency": out.latency, **moving}), ""
 
 
 def software_first(names: Iterable[str]) -> list[str]:

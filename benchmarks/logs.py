@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.validate import MOST_PEERS, NOT_NCCL, TABLE
-from experiments.questions.calibrate_logs import calibrate_logs
+from experiments.questions.calibrate import calibrate_logs
 from experiments.questions.validate import validate
 from topologies import Cluster, catalog, load_cluster
 

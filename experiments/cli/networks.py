@@ -31,8 +31,7 @@ from experiments.cli.options import (
 from experiments.cli.show import check_figure, say, show
 
 if TYPE_CHECKING:
-    from experiments.questions.calibrate import CalibrationReport
-    from experiments.questions.calibrate_logs import LogCalibrationReport
+    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
     from simulator.topology import Topology
 
 _SIZES = "1KiB..1GiB"
@@ -248,7 +247,7 @@ def calibrate(
     report: CalibrationReport | LogCalibrationReport
     with watching() as watch:
         if logs:
-            from experiments.questions.calibrate_logs import calibrate_logs
+            from experiments.questions.calibrate import calibrate_logs
 
             report = calibrate_logs(
                 logs,
@@ -401,7 +400,7 @@ def _check_validation(traces: list[str], others: list[str], tables: list[Path]) 
         raise typer.BadParameter("--against names the recordings itself: give no TRACE beside it.")
     if not traces and not tables:
         raise typer.BadParameter(
-            "name a TRACE, a table of measured points with --against, or one of calls with "
+            "name a TRACE, or a table: of measured points with --against, of calls with "
             "--collectives."
         )
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.baseline import Baseline
 from experiments.files import check_output, writing
-from experiments.questions.calibrate_logs import LogCalibrationReport
+from experiments.questions.calibrate import LogCalibrationReport
 from experiments.questions.collective import CollectiveReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport

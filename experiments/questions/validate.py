@@ -188,7 +188,9 @@ def validate(  # noqa: PLR0913 - the options of the command
     """
     settings = settings or _EVERY_STEP
     if (against or collectives) and (traces or predict or (against and collectives)):
-        raise WhatIfError("give one of traces, tables of points (against), and of calls")
+        raise WhatIfError(
+            "the tables of against name the traces, those of collectives do without: give one"
+        )
     if collectives:
         return _of_calls(collectives, cluster, settings, (layout, watch))
     if against:

@@ -27,8 +27,7 @@ from simulator.quantities import format_quantity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.questions.calibrate import CalibrationReport, Parameter
-    from experiments.questions.calibrate_logs import LogCalibrationReport
+    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
     from experiments.questions.clusters import ClustersReport
     from experiments.questions.collective import CollectiveReport
     from experiments.questions.topology import TopologyReport

@@ -117,7 +117,7 @@ def test_figures_are_drawn(slow, tmp_path):
 def test_what_cannot_be_asked_together(slow):
     with pytest.raises(WhatIfError, match="on which cluster"):
         tf.validate(collectives=[slow])
-    with pytest.raises(WhatIfError, match="one of"):
+    with pytest.raises(WhatIfError, match="give one"):
         tf.validate(["trace"], "dgx-a100", collectives=[slow])
     with pytest.raises(CalibrationError, match="too few"):
         tf.calibrate_logs(table(slow.parent / "few.csv", rows_of("dgx-a100")[:2]), "dgx-a100")

@@ -23,15 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.files.measured_calls import LINK
-from experiments.costing.modelled_calls import ModelledCall, software_first
+from experiments.costing.modelled_calls import ModelledCall, check_unit, software_first
 from simulator.errors import CalibrationError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SHARED, OWN = 0.7, 0.25
-"""Standard deviation of the logarithm of a multiple: a data sheet is off by a factor of two now and
-then, one kind beside the others by a quarter."""
+SHARED, OWN = 0.25, 0.15
+"""Standard deviation of the logarithm of a multiple: what a cluster's figures are off by, and one
+kind beside the others. Wider ones let a handful of sizes of one kind say more of other kinds than
+is true (HGX H100 and H200, where the catalogue is good, got worse); where there are many calls,
+these hardly matter: of a quarter of the rows the rest is met as well with 0.7."""
 FEWEST = 3
 """Different calls below which nothing is fitted: two cannot contradict each other."""
 MOST = 10.0
@@ -44,15 +46,13 @@ _WAY = {
 """Kinds whose data take the same way through the ranks."""
 _FREEDOM = 4.0
 """Degrees of freedom of the scatter's t: the usual choice where outliers are expected."""
-_TELLS = 0.7
-"""A multiple is told if the calls make it surer than before by this: half its variance."""
+_TELLS = 0.9
+"""A multiple is told if the calls make it surer than before by this: a fifth of its variance."""
 _ROUNDS, _STEPS, _SETTLED = 3, 12, 1e-6
 _SEARCHED = 300
 """Calls by which reach and scatter are sought, drawn from more: the search solves hundreds of
 systems of as many equations."""
 _SEED = 0
-_UNIT = 30.0
-"""Calls further from the model than this, all of them, are in another unit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +103,7 @@ def logged(calls: Sequence[ModelledCall]) -> LoggedCalls:
     names = software_first({name for one in calls for name in one.parts})
     took = np.array([np.median([one.call.time for one in group]) for group in same.values()])
     parts = np.array([[group[0].parts.get(name, 0.0) for name in names] for group in same.values()])
-    _check_unit(took, parts.sum(axis=1))
+    check_unit(calls)
     kind, ranks, domains, size, streamed = zip(*same, strict=True)
     return LoggedCalls(
         names=tuple(names),
@@ -116,18 +116,6 @@ def logged(calls: Sequence[ModelledCall]) -> LoggedCalls:
         count=np.array([len(group) for group in same.values()]),
         parts=parts,
     )
-
-
-def _check_unit(took: Floats, modelled: Floats) -> None:
-    """Refuse times that are all far from what the cluster could take."""
-    off = np.log(took / modelled)
-    least = float(np.exp(np.abs(off).min()))
-    if least > _UNIT and (np.all(off > 0) or np.all(off < 0)):
-        middle = float(np.exp(np.median(off)))
-        raise CalibrationError(
-            f"calls took {middle:.3g} times as long as on this cluster (none within {_UNIT:.0f} "
-            "times): is the unit of the times wrong, or the cluster another?"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +141,9 @@ class Reach:
 
 
 _FIRST = Reach()
-_SPREAD = 1.0
-"""Standard deviation of the logarithm of a reach about its first guess: a factor of e."""
+_SPREAD = 0.5
+"""Standard deviation of the logarithm of a reach about its first guess: a handful of calls does not
+tell it, a hundred do."""
 _LIMITS = {
     **dict.fromkeys(("every", "way", "own", "own_near"), (0.005, 0.8)),
     "far": (2.0, 20.0),

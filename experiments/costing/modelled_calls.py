@@ -23,6 +23,9 @@ _LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
 _BYTES_DECIDE = 0.9
 """Messages sent at once tell the bandwidth where bytes are this much of one message's time."""
 
+_UNIT = 30.0
+"""Calls further from the model than this, all of them, are in another unit."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelledCall:
@@ -150,3 +153,22 @@ def _link(call: MeasuredCall, cluster: Cluster) -> tuple[ModelledCall | None, st
 def software_first(names: Iterable[str]) -> list[str]:
     """Sort names of parts: software, latencies, bandwidths."""
     return sorted(names, key=lambda name: (name != SOFTWARE, not name.endswith("latency"), name))
+
+
+def check_unit(calls: Sequence[ModelledCall]) -> None:
+    """Refuse calls that are all far from what the cluster could do.
+
+    Raises
+    ------
+    CalibrationError
+        If none is within 30 times.
+    """
+    off = np.log([one.call.time / one.time for one in calls])
+    least = float(np.exp(np.abs(off).min(initial=np.inf)))
+    if len(off) and least > _UNIT and (np.all(off > 0) or np.all(off < 0)):
+        middle = float(np.exp(np.median(off)))
+        raise CalibrationError(
+            f"{calls[0].call.place}: calls took {middle:.3g} times as long as on this cluster "
+            f"(none within {_UNIT:.0f} times): is the unit of the times wrong, or the cluster "
+            "another?"
+        )

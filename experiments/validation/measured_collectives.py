@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import Layout
-from experiments.costing.modelled_calls import modelled
+from experiments.costing.modelled_calls import check_unit, modelled
 from topologies import Cluster
 
 KIB, MIB = 2**10, 2**20
@@ -64,11 +64,14 @@ def errors_of(
     ------
     TraceError
         As :func:`collectives.files.benchmark_logs.read_logs` says.
+    CalibrationError
+        If all times are so far off that their unit must be another.
     TwofoldError
         If a call does not fit on the cluster, or is not modelled.
     """
     logs = read_logs(tables, layout)
     answered, left_out = modelled([call for log in logs for call in log.calls], cluster, watch)
+    check_unit(answered)
     rows = [
         CallError(
             kind=one.call.kind,

@@ -114,6 +114,17 @@ def test_figures_are_drawn(slow, tmp_path):
         assert "all-gather" in (tmp_path / name).read_text()
 
 
+def test_a_wrong_unit_is_refused_by_both(slow):
+    text = slow.read_text().replace("time_us", "time_ms")
+    slow.write_text(text)
+    for ask in (
+        lambda: tf.calibrate_logs(slow, "dgx-a100"),
+        lambda: tf.validate(cluster="dgx-a100", collectives=[slow]),
+    ):
+        with pytest.raises(CalibrationError, match=r"slow\.csv, line 2: .* unit"):
+            ask()
+
+
 def test_what_cannot_be_asked_together(slow):
     with pytest.raises(WhatIfError, match="on which cluster"):
         tf.validate(collectives=[slow])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.design_points import grid as grid
     from experiments.evaluate.design_points import steps_at as steps
     from experiments.questions.calibrate import calibrate as calibrate
+    from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.collective import collective as collective
     from experiments.questions.compare import compare as compare
@@ -85,6 +86,7 @@ _PLACES = {
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
+    "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
@@ -145,6 +147,7 @@ __all__ = [
     "__version__",
     "baseline",
     "calibrate",
+    "calibrate_logs",
     "clusters",
     "collective",
     "compare",

@@ -5,7 +5,7 @@ A library chooses without what a trace showed: it is the call chosen that takes 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import exp, inf, log
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +33,41 @@ class Multiples(Protocol):
         """Of the bandwidths of links."""
 
 
+class TimeCurve(Protocol):
+    """Multiples of the whole time of calls of ``ranks`` ranks in ``domains`` domains, by size."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+
+    @property
+    def domains(self) -> int:
+        """Scale-up domains that they lie in."""
+
+    @property
+    def sizes(self) -> Sequence[float]:
+        """Sizes in ascending order (B)."""
+
+    @property
+    def multiples(self) -> Sequence[float]:
+        """A multiple of each size."""
+
+
+class CalibratedKind(Multiples, Protocol):
+    """Multiples of parts, and of the whole time by size."""
+
+    @property
+    def by_size(self) -> Sequence[TimeCurve]:
+        """What a benchmark's log showed besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Multiples:
+    overhead: float
+    latency: Mapping[str, float]
+    bandwidth: Mapping[str, float]
+
+
 def calibrated(plan: Plan, known: Multiples | None) -> Plan:
     """Return a plan with what is known of calls of its kind."""
     if known is None:
@@ -44,6 +79,44 @@ def calibrated(plan: Plan, known: Multiples | None) -> Plan:
         latency_factor=known.latency,
         bandwidth_factor=known.bandwidth,
     )
+
+
+def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: float) -> float:
+    """Return how much longer a call takes than modelled, by curves of calls like it.
+
+    Calls within a domain and across domains are unlike: another fabric carries them. Of the curves
+    of its sort those of the nearest numbers of ranks count, the next fewer and the next more,
+    interpolated over the logarithm; beyond the fewest and the most it is the last one's. 1 where
+    there is no curve of its sort.
+
+    Examples
+    --------
+    >>> from topologies.cluster.schema import TimeMultiples
+    >>> curve = TimeMultiples(ranks=8, domains=1, sizes=("1 KiB", "4 KiB"), multiples=(1.0, 4.0))
+    >>> [round(time_multiple([curve], 8, 1, size), 9) for size in (1.0, 2048.0, 4096.0)]
+    [1.0, 2.0, 4.0]
+    """
+    alike = [one for one in curves if (one.domains > 1) == (domains > 1)]
+    if not alike:
+        return 1.0
+    fewer = max((one.ranks for one in alike if one.ranks <= ranks), default=None)
+    more = min((one.ranks for one in alike if one.ranks >= ranks), default=None)
+    ends = [edge for edge in (fewer, more) if edge is not None]
+    logs = []
+    for edge in ends:
+        same = [one for one in alike if one.ranks == edge]
+        logs.append(_log_multiple(min(same, key=lambda one: abs(log(one.domains / domains))), size))
+    if len(ends) == 1 or ends[0] == ends[1]:
+        return exp(logs[0])
+    share = log(ranks / ends[0]) / log(ends[1] / ends[0])
+    return exp(logs[0] + share * (logs[1] - logs[0]))
+
+
+def _log_multiple(curve: TimeCurve, size: float) -> float:
+    """Interpolate a curve, both axes logarithmic."""
+    if not size:
+        return log(curve.multiples[0])
+    return float(np.interp(log(size), np.log(curve.sizes), np.log(curve.multiples)))
 
 
 def chosen(
@@ -128,7 +201,7 @@ class Machine:
     add. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
     choose its constants. ``overhead`` (s) is paid once per call by libraries that have no model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant. ``calibration`` is what a trace showed, by kind of
+    differ from the library's constant. ``calibration`` is what a trace or log showed, by kind of
     collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
     library's place. ``known`` is what planning has found out so far, by graph, so that the next
     size is planned sooner; it changes no result.
@@ -142,9 +215,22 @@ class Machine:
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
-    calibration: Mapping[str, Multiples] = field(default_factory=dict)
+    calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     known: dict[int, Known] = field(default_factory=dict, init=False, repr=False)
+
+    def calibrated(self, call: Call, graph: Topology) -> Multiples | None:
+        """Return what was measured of calls like one: multiples of its parts, None if nothing."""
+        known = self.calibration.get(call.kind)
+        if known is None or not known.by_size:
+            return known
+        domains = len(np.unique(self.domains[np.array(call.group.ranks, dtype=np.int32)]))
+        longer = time_multiple(known.by_size, len(call.group.ranks), domains, call.size)
+        return _Multiples(
+            overhead=known.overhead * longer,
+            latency={name: known.latency.get(name, 1.0) * longer for name in graph.resources},
+            bandwidth={name: known.bandwidth.get(name, 1.0) / longer for name in graph.resources},
+        )
 
     def on(self, graph: Topology) -> Known:
         """Return what is known of a graph, which is kept with it."""

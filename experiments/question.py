@@ -21,7 +21,10 @@ Answer = TypeVar("Answer", bound=Report)
 
 _TRACES = ("trace", "trace_b", "job", "source", "traces")
 """Parameters that name what is read as a trace."""
-_FILES = ("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name")
+_FILES = (
+    *("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name"),
+    *("logs", "collectives"),
+)
 """Parameters whose text may be the path of a file that is read."""
 _UNTOLD = ("watch", "settings", "options")
 """Parameters that are no part of how a call is written down; settings are, field by field."""

@@ -157,6 +157,7 @@ def _validator(base: str) -> BeforeValidator:
 SecondsText = Annotated[float, _validator("s")]
 BandwidthText = Annotated[float, _validator("B/s")]
 FlopsText = Annotated[float, _validator("FLOP/s")]
+BytesText = Annotated[float, _validator("B")]
 """Fields of pydantic models: text with a unit in, base units inside."""
 
 

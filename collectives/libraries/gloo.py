@@ -113,7 +113,7 @@ def times(call: Call, networks: Networks, machine: Machine) -> Floats:
     wire = networks.wire(schedule, positions, pipelined=False)
     latencies = _latencies(call, schedule, wire)
     software = machine.overhead + wire.steps * latencies * WAKE
-    known = machine.calibration.get(call.kind)
+    known = machine.calibrated(call, networks.graph)
     if known is not None:
         there = networks.multiplied(known.latency, known.bandwidth)
         laid = networks.laid(schedule, positions)

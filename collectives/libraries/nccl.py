@@ -91,7 +91,7 @@ def times(
     """
     case = _case(call, networks, machine)
     offers = _offers(case, algorithm)
-    known = machine.calibration.get(call.kind)
+    known = machine.calibrated(call, networks.graph)
     if known is None:
         return np.broadcast_to(_least(case, offers), len(networks))
     there = networks.multiplied(known.latency, known.bandwidth)

@@ -62,7 +62,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     """
     library = LIBRARIES[machine.library]
     found = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
-    return calibrated(found, machine.calibration.get(call.kind))
+    return calibrated(found, machine.calibrated(call, network))
 
 
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
@@ -153,7 +153,7 @@ def _fastest(
         )
     wires = [networks.wire(one, positions, pipelined=False) for one in schedules]
     time = [one.latency + call.size * one.per_byte for one in wires]
-    multiples = machine.calibration.get(call.kind)
+    multiples = machine.calibrated(call, networks.graph)
     if multiples is None:
         least: Floats = machine.overhead + np.minimum.reduce(time)
         return least

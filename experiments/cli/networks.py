@@ -3,7 +3,7 @@
 A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,6 @@ from experiments.cli.options import (
     Replicate,
     SlowDown,
     Step,
-    Trace,
     completed,
     quantity,
     settings_of,
@@ -32,6 +31,7 @@ from experiments.cli.options import (
 from experiments.cli.show import check_figure, say, show
 
 if TYPE_CHECKING:
+    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
     from simulator.topology import Topology
 
 _SIZES = "1KiB..1GiB"
@@ -182,9 +182,39 @@ def topology(
     show(report, output, figure)
 
 
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Calibrate with what benchmarks printed there instead: nccl-tests, rccl-tests, OSU, "
+        "ib_write_bw, CSV; repeat it.",
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many took part, where a log does not say.", show_default=False),
+]
+RanksPerNode = Annotated[
+    int | None,
+    typer.Option(min=1, help="How they lie, where a log does not say.", show_default=False),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=completed(options.kinds),
+        help="Which collective, where a log does not say.",
+        show_default=False,
+    ),
+]
+_OF_TRACES = ("engine", "step", "algorithm", "kernels", "replicate", "slow_down", "fold")
+"""Options of calibrate that mean nothing for logs."""
+
+
 def calibrate(
     ctx: typer.Context,
-    trace: Trace,
+    trace: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TRACE]", help="A directory with a file per rank, or one file."),
+    ] = None,
     cluster: ClusterOfTrace = None,
     write: Annotated[
         Path | None,
@@ -199,24 +229,79 @@ def calibrate(
     replicate: Replicate = False,
     slow_down: SlowDown = "",
     fold: Fold = None,
+    logs: Logs = None,
+    ranks: Ranks = None,
+    ranks_per_node: RanksPerNode = None,
+    kind: Kind = None,
+    figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Fit a cluster's latencies, bandwidths and overheads to the collectives of a trace."""
+    """Fit a cluster's latencies, bandwidths and overheads to a trace, or to benchmarks' logs."""
     from experiments.files import check_output
     from experiments.output.progress import watching
-    from experiments.questions.calibrate import calibrate as ask
 
+    check_figure(figure)
+    _check_calibration(ctx, trace, logs)
     if write is not None:
         check_output(write, (".yaml", ".yml"))
-    settings = settings_of(ctx)
+    report: CalibrationReport | LogCalibrationReport
     with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+        if logs:
+            from experiments.questions.calibrate import calibrate_logs
+
+            report = calibrate_logs(
+                logs,
+                cluster or "",
+                ranks=ranks,
+                nodes=nodes,
+                ranks_per_node=ranks_per_node,
+                kind=_kind(kind),
+                watch=watch,
+            )
+        else:
+            from experiments.questions.calibrate import calibrate as ask
+
+            report = ask(trace or "", cluster, settings=settings_of(ctx), watch=watch)
     if write is not None:
         from experiments.questions.calibrate import write_cluster
 
         write_cluster(report.cluster, write)
         say(f"wrote {write}; use it with --cluster {write}")
-    show(report, output)
+    show(report, output, figure)
+
+
+def _check_calibration(
+    ctx: typer.Context, trace: Path | None, logs: "Sequence[Path] | None"
+) -> None:
+    """Refuse options that mean nothing beside each other."""
+    given = [name for name, value in ctx.params.items() if _is_given(ctx, name) and value]
+    if (trace is None) == (not logs):
+        raise typer.BadParameter("name a TRACE, or logs of benchmarks with --logs.")
+    if logs and ctx.params["cluster"] is None:
+        raise typer.BadParameter("--logs need the cluster to begin with: --cluster C.")
+    wrong = _OF_TRACES if logs else ("ranks", "ranks_per_node", "kind", "figure")
+    for name in given:
+        if name in wrong:
+            other = "--logs" if logs else "a TRACE"
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing for {other}.")
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
+def _kind(text: str | None) -> str | None:
+    """Return the kind that an option spells."""
+    if text is None:
+        return None
+    from simulator.names import one_of
+    from simulator.workload import KINDS, kind_named
+
+    named = kind_named(text)
+    if named is None:
+        raise typer.BadParameter(f"--kind {one_of(text, KINDS)}")
+    return named
 
 
 def validate(
@@ -247,6 +332,16 @@ def validate(
             metavar="TRACE@CLUSTER", help="Predict this recording of the same program instead."
         ),
     ] = None,
+    collectives: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Model the calls of a table or log instead: CSV with kind, nodes, ranks, "
+            "size_bytes, time_us, or what nccl-tests printed."
+        ),
+    ] = None,
+    ranks: Ranks = None,
+    ranks_per_node: RanksPerNode = None,
+    kind: Kind = None,
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
@@ -258,13 +353,24 @@ def validate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay every step of many traces, or predict what was measured on other networks."""
+    from collectives.files.measured_calls import Layout
     from experiments.output.progress import watching
     from experiments.questions.validate import EVERY
     from experiments.questions.validate import validate as ask
 
     check_figure(figure)
     traces, others, tables = trace or [], predict or [], against or []
+    if collectives:
+        _check_calls(ctx, cluster, (*traces, *others, *tables))
+        layout = Layout(ranks, nodes, ranks_per_node, _kind(kind))
+        with watching() as watch:
+            report = ask((), cluster, collectives=collectives, layout=layout, watch=watch)
+        show(report, output, figure)
+        return
     _check_validation(traces, others, tables)
+    for name in ("ranks", "ranks_per_node", "kind"):
+        if _is_given(ctx, name):
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is of --collectives.")
     if brief and not (others or tables):
         raise typer.BadParameter("--brief is of predictions: give --against or --predict.")
     if traces and cluster is not None and all(map(_names_cluster, (*traces, *others))):
@@ -277,12 +383,26 @@ def validate(
     show(replace(report, brief=brief), output, figure)
 
 
+def _check_calls(ctx: typer.Context, cluster: str | None, others: Sequence[object]) -> None:
+    """Refuse what means nothing beside a table of calls."""
+    if others:
+        raise typer.BadParameter("--collectives tells all: give no TRACE, --predict or --against.")
+    if cluster is None:
+        raise typer.BadParameter("--collectives need a cluster to model them on: --cluster C.")
+    for name in ("brief", "engine", "algorithm"):
+        if _is_given(ctx, name):
+            raise typer.BadParameter(f"--{name} means nothing for --collectives.")
+
+
 def _check_validation(traces: list[str], others: list[str], tables: list[Path]) -> None:
     """Refuse options that mean nothing beside each other."""
     if tables and (traces or others):
         raise typer.BadParameter("--against names the recordings itself: give no TRACE beside it.")
     if not traces and not tables:
-        raise typer.BadParameter("name a TRACE, or a table of measured points with --against.")
+        raise typer.BadParameter(
+            "name a TRACE, or a table: of measured points with --against, of calls with "
+            "--collectives."
+        )
 
 
 def _names_cluster(trace: str) -> bool:

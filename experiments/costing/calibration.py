@@ -21,7 +21,7 @@ from simulator.engine.simulate import Costs
 from simulator.errors import CalibrationError, WhatIfError
 from simulator.names import one_of
 from simulator.quantities import format_quantity
-from simulator.workload import UNKNOWN, Workload
+from simulator.workload import UNKNOWN, Call, Workload
 from topologies import Cluster
 from topologies.cluster.schema import Calibrated
 
@@ -109,11 +109,11 @@ def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, FitRows]:
     for scenario in scenarios:
         costs = scenario.costs()
         took = alone(scenario)
-        names = (SOFTWARE, *_names(costs.topology.resources))
+        names = part_names(costs.topology.resources)
         for index in range(len(took)):
             call = scenario.workload.call_view(index)
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
-                parts = _parts(costs, scenario, index)
+                parts = call_parts(costs, call)
                 if parts.sum() > 0:
                     tables.setdefault(call.kind, []).append((float(took[index]), parts))
     return {kind: _rows(names, table) for kind, table in sorted(tables.items())}
@@ -177,7 +177,9 @@ def _merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
             latency[tier] = latency.get(tier, 1.0) * multiple
         else:
             bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
-    return Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+    return Calibrated(
+        overhead=overhead, latency=latency, bandwidth=bandwidth, by_size=known.by_size
+    )
 
 
 def _field(name: str) -> str:
@@ -186,15 +188,19 @@ def _field(name: str) -> str:
     return "overhead" if name == SOFTWARE else f"{what}.{tier}"
 
 
-def _names(resources: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}.{what}" for what in ("latency", "bandwidth") for name in resources)
+def part_names(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the parts of a call in the order of :func:`call_parts`."""
+    return SOFTWARE, *(f"{name}.{what}" for what in ("latency", "bandwidth") for name in resources)
 
 
-def _parts(costs: Costs, scenario: Scenario, index: int) -> Floats:
-    """Split what the model says of a call on an idle network (s)."""
+def call_parts(costs: Costs, call: Call) -> Floats:
+    """Split what the model says of a call on an idle network (s).
+
+    The software's part, then the latency of each resource of the topology, then the bytes on each.
+    """
     resources = len(costs.topology.resources)
     parts = np.zeros(1 + 2 * resources)
-    for load in costs.loads(scenario.workload.call_view(index)):
+    for load in costs.loads(call):
         parts[0] += load.latency_of[-1]
         parts[1 : 1 + resources] += load.latency_of[:-1]
         if load.amount:

@@ -5,7 +5,7 @@ A function per report makes a matplotlib figure of it; :func:`draw` writes one t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import cycle, groupby
 from math import isnan, log, log2
 from pathlib import Path
 from textwrap import fill
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.baseline import Baseline
 from experiments.files import check_output, writing
+from experiments.questions.calibrate import LogCalibrationReport
 from experiments.questions.collective import CollectiveReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport
@@ -56,6 +58,8 @@ _STYLE: Any = {
 }
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#7F7F7F"
 """From the palette of Okabe and Ito (2008), told apart by colour-blind readers."""
+_COLOURS = (_BLUE, _ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", _GREY)
+"""The same palette, for kinds of collectives."""
 _COLUMN = 3.5
 """Width of one column of a two-column paper, in inches."""
 _PRINT, _SCREEN = 300, 120
@@ -341,6 +345,12 @@ class _Panel:
 
 def validation(report: ValidationReport) -> Figure:
     """Draw predicted steps as lines and measured ones with their scatter, a panel per recording."""
+    if report.calls:
+        calls = [
+            _Timed(one.kind, one.nodes, one.ranks, one.size_bytes, one.measured_s, one.modelled_s)
+            for one in report.calls
+        ]
+        return _of_calls(calls, f"{report.clusters[0].name}: lines modelled, points measured")
     panels = list(_panels_of_points(report) if report.points else _panels_of_steps(report))
     across = min(_PANELS, max(1, len(panels)))
     down = max(1, -(-len(panels) // across))
@@ -355,6 +365,68 @@ def validation(report: ValidationReport) -> Figure:
         named = grid[0].get_legend_handles_labels()
         figure.legend(*named, loc="outside upper center", ncols=2, frameon=False)
         return figure
+
+
+def log_calibration(report: LogCalibrationReport) -> Figure:
+    """Draw calls of logs as points and what the calibrated cluster makes of them as lines."""
+    return _of_calls(
+        [
+            _Timed(one.kind, one.nodes, one.ranks, one.size_bytes, one.measured_s, one.fitted_s)
+            for one in report.calls
+        ],
+        f"{report.base.name}, calibrated: lines fitted, points measured",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A call as measured and as modelled (s)."""
+
+    kind: str
+    nodes: int | None
+    ranks: int
+    size: float
+    measured: float
+    modelled: float
+
+
+def _of_calls(calls: Sequence[_Timed], title: str) -> Figure:
+    """Draw times over sizes, a panel per number of ranks and nodes, a colour per kind."""
+    kinds = sorted({one.kind for one in calls})
+    colours = dict(zip(kinds, cycle(_COLOURS), strict=False))
+    jobs = sorted({(one.nodes or 0, one.ranks) for one in calls})
+    across = min(_PANELS, len(jobs))
+    down = -(-len(jobs) // across)
+    with mpl.rc_context(_STYLE):
+        size = (max(_COLUMN, 2 * _COLUMN * across / _PANELS), 2.1 * down + 0.5)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
+        for axes, (nodes, ranks) in zip(grid, jobs, strict=False):
+            here = [one for one in calls if (one.nodes or 0, one.ranks) == (nodes, ranks)]
+            for kind in kinds:
+                _draw_calls(axes, [one for one in here if one.kind == kind], colours[kind])
+            where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes else ""
+            axes.set_title(f"{ranks} ranks{where}", fontsize=8)
+        for axes in grid[len(jobs) :]:
+            axes.set_axis_off()
+        named = [
+            Line2D([], [], color=colours[kind], marker=".", label=kind.replace("_", "-"))
+            for kind in kinds
+        ]
+        figure.legend(handles=named, loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(title, fontsize=8)
+        return figure
+
+
+def _draw_calls(axes: "Axes", calls: Sequence[_Timed], colour: str) -> None:
+    there = sorted((one for one in calls if one.size > 0), key=lambda one: one.size)
+    sizes = [one.size for one in there]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.plot(sizes, [1e6 * one.modelled for one in there], color=colour)
+    axes.plot(sizes, [1e6 * one.measured for one in there], ".", color=colour, ms=3)
+    axes.set_xlabel("size [B]")
+    axes.set_ylabel("time [us]")
 
 
 def _panels_of_points(report: ValidationReport) -> Iterator[_Panel]:

@@ -11,6 +11,7 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
+from collectives.files.measured_calls import Layout
 from experiments.baseline import Baseline, Settings, Watch, replayed
 from experiments.costing.calibration import calibrated_cluster, fit_kinds
 from experiments.provenance import ClusterIdentity, Head, Inputs, identity
@@ -18,6 +19,7 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import EVERY as EVERY
 from experiments.settings import SettingsOptions
+from experiments.validation.measured_collectives import CallError, ErrorClass, by_class, errors_of
 from experiments.validation.measured_points import read_points
 from experiments.validation.predicted_points import PointError, points_of, recording_of
 from simulator.errors import CalibrationError, TwofoldError, WhatIfError
@@ -80,11 +82,14 @@ class ValidateAnswer(Head):
     median_calibrated_error_pct: float | None
     median_network_only_error_pct: float | None
     median_points_apart: float | None
+    calls: list[CallError]
+    call_errors: list[ErrorClass]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValidationReport(Report):
-    """Steps in the order of the traces, or points in the order of their tables and recordings."""
+    """Steps in the order of the traces; points, or calls, in the order of what gave them."""
 
     schema: ClassVar[str] = "twofold/validate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_validation"
@@ -94,6 +99,9 @@ class ValidationReport(Report):
     settings: Settings
     clusters: tuple[Cluster, ...]
     points: tuple[PointError, ...] = ()
+    calls: tuple[CallError, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out of tables of calls."""
     brief: bool = False
     """Whether the table leaves out single points."""
 
@@ -111,18 +119,30 @@ class ValidationReport(Report):
             "median_calibrated_error_pct": self.median("calibrated_error_pct"),
             "median_network_only_error_pct": self.median("network_only_error_pct"),
             "median_points_apart": self.median("points_apart"),
+            "calls": list(self.calls),
+            "call_errors": list(self.call_errors),
+            "notes": list(self.notes),
         }
+
+    @property
+    def call_errors(self) -> tuple[ErrorClass, ...]:
+        """Errors of calls by kind and class of sizes."""
+        return tuple(by_class((one.kind, one.size_bytes, one.error_pct) for one in self.calls))
 
     def summary(self) -> str:
         """Say the answer in a few words."""
         what, median = "step", self.median("model_pct")
         if self.points:
             what, median = "point", self.median("error_pct")
+        elif self.calls:
+            what, median = "call", self.call_errors[-1].median_pct
         error = f"no {what} answered" if median is None else f"median error {median:.2f} %"
-        return f"{len(self.points or self.steps)} {what}s: {error}"
+        return f"{len(self.points or self.calls or self.steps)} {what}s: {error}"
 
     def table(self) -> Rows:
-        """Return the CSV answer: the points, if any were predicted, else the steps."""
+        """Return the CSV answer: the points or calls, if that was asked for, else the steps."""
+        if self.calls:
+            return CallError, self.calls
         return (PointError, self.points) if self.points else (StepError, self.steps)
 
     def median(self, column: str) -> float | None:
@@ -134,36 +154,46 @@ class ValidationReport(Report):
 
 
 @question("validate", usual=lambda: _EVERY_STEP)
-def validate(
+def validate(  # noqa: PLR0913 - the options of the command
     traces: Sequence[Path | str] = (),
     cluster: Cluster | Path | str | None = None,
     *,
     against: Sequence[Path | str] = (),
     predict: Sequence[Path | str] = (),
+    collectives: Sequence[Path | str] = (),
+    layout: Layout | None = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ValidationReport:
-    """Replay all steps of traces, or predict what was measured elsewhere.
+    """Replay all steps of traces, predict what was measured elsewhere, or model timed calls.
 
     A trace may name its own cluster, as ``TRACE@CLUSTER``. With ``against``, tables of measured
     points (:mod:`experiments.validation.measured_points`), the recordings they name are replayed
     and their points predicted; with ``predict`` every trace predicts these recordings of the same
-    program. What cannot be used is a row that says why, so that the rest is answered.
+    program. With ``collectives``, tables or logs of benchmarks
+    (:mod:`collectives.files.benchmark_logs`), every call is modelled on ``cluster``; ``layout``
+    says how ranks lie where a log does not. What cannot be used is a row that says why, so that the
+    rest is answered.
 
     Raises
     ------
     WhatIfError
         If a trace has no cluster, or there is nothing to validate.
     TraceError
-        As :func:`experiments.validation.measured_points.read_points` says.
+        As :func:`experiments.validation.measured_points.read_points` and
+        :func:`collectives.files.benchmark_logs.read_logs` say.
     ClusterError
         As :func:`topologies.load_cluster` says.
     """
     settings = settings or _EVERY_STEP
+    if (against or collectives) and (traces or predict or (against and collectives)):
+        raise WhatIfError(
+            "the tables of against name the traces, those of collectives do without: give one"
+        )
+    if collectives:
+        return _of_calls(collectives, cluster, settings, (layout, watch))
     if against:
-        if traces or predict:
-            raise WhatIfError("the tables of against name the traces: give them or traces")
         return _against(against, cluster, settings, watch)
     if not traces:
         raise WhatIfError("nothing to validate: name a trace, or a table of measured points")
@@ -175,6 +205,19 @@ def validate(
         return ValidationReport((), settings, known, tuple(points))
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
     return ValidationReport(tuple(rows), settings, known)
+
+
+def _of_calls(
+    tables: Sequence[Path | str],
+    cluster: Cluster | Path | str | None,
+    settings: Settings,
+    how: tuple[Layout | None, Watch],
+) -> ValidationReport:
+    if cluster is None:
+        raise WhatIfError(f"{tables[0]}: on which cluster? --cluster C")
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    calls, notes = errors_of(tables, where, *how)
+    return ValidationReport((), settings, (where,), calls=tuple(calls), notes=tuple(notes))
 
 
 def _against(

@@ -18,10 +18,10 @@ from simulator.errors import WhatIfError
 
 
 def schema_names() -> tuple[str, ...]:
-    """Names that have a schema: those of the commands, and ``program``.
+    """Names that have a schema: those of the commands, ``program`` and ``calibrate_logs``.
 
     ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
-    times.
+    times. ``calibrate --logs`` answers with ``calibrate_logs``.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.quantities import BandwidthText, FlopsText, SecondsText
+from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 
 
 def _written(base: str) -> PlainSerializer:
@@ -31,6 +31,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 Bandwidth = Annotated[BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s")]
 Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s")]
 Rate = Annotated[FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s")]
+Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _written("B")]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]

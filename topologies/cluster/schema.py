@@ -4,6 +4,7 @@ Bandwidths and latencies are text with a unit; a fraction or a count is a bare n
 is frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 """
 
+from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal, Self
 
@@ -23,6 +24,7 @@ from topologies.cluster.fabrics import (
     PositiveMultiple,
     Rate,
     ScaleOut,
+    Size,
 )
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
@@ -159,17 +161,43 @@ class Library(ClusterPart):
     version: str | None = None
 
 
+class TimeMultiples(ClusterPart):
+    """How much longer calls of some ranks in some domains take than modelled, by size.
+
+    ``sizes`` (S of nccl-tests) ascend, with a multiple of the whole time each; between two sizes it
+    is interpolated over the logarithm, beyond the first and the last it is theirs.
+    """
+
+    ranks: Count
+    domains: Count
+    sizes: tuple[Size, ...] = Field(min_length=1)
+    multiples: tuple[PositiveMultiple, ...]
+
+    @model_validator(mode="after")
+    def _are_a_curve(self) -> Self:
+        if len(self.sizes) != len(self.multiples):
+            raise ValueError(f"{len(self.sizes)} sizes and {len(self.multiples)} multiples")
+        if any(second <= first for first, second in pairwise(self.sizes)):
+            raise ValueError("sizes must ascend")
+        if self.domains > self.ranks:
+            raise ValueError(f"{self.ranks} ranks cannot lie in {self.domains} domains")
+        return self
+
+
 class Calibrated(ClusterPart):
-    """What a trace showed of one kind of collective, as multiples of what the file says elsewhere.
+    """What was measured of one kind of collective, as multiples of what the file says elsewhere.
 
     ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
     ``bandwidth`` those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this
-    kind uses them. What the trace could not tell is left out, and stays as it is.
+    kind uses them. What the trace or log could not tell is left out, and stays as it is.
+    ``by_size`` is what a benchmark's log shows besides: where the library does better or worse
+    than its model, software and links alike.
     """
 
     overhead: Multiple = 1.0
     latency: dict[str, Multiple] = Field(default_factory=dict)
     bandwidth: dict[str, PositiveMultiple] = Field(default_factory=dict)
+    by_size: tuple[TimeMultiples, ...] = ()
 
 
 class Cluster(ClusterPart):
@@ -293,6 +321,11 @@ def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             leaves += _leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str):
+        elif not isinstance(value, str) and not _is_curves(value):
             leaves.append((f"{prefix}{key}", value))
     return leaves
+
+
+def _is_curves(value: object) -> bool:
+    """Whether it is a list of tables, which no line of a table of numbers can hold."""
+    return isinstance(value, tuple) and any(isinstance(one, dict) for one in value)

@@ -27,7 +27,7 @@ from simulator.quantities import format_quantity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.questions.calibrate import CalibrationReport, Parameter
+    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
     from experiments.questions.clusters import ClustersReport
     from experiments.questions.collective import CollectiveReport
     from experiments.questions.topology import TopologyReport
@@ -118,6 +118,44 @@ def print_calibration(console: Console, report: "CalibrationReport") -> None:
     )
 
 
+def print_log_calibration(console: Console, report: "LogCalibrationReport") -> None:
+    """Print what logs told and within what bounds, and how far off calls are, left out."""
+    print_title(console, f"Calibration of {report.base.name} with benchmarks' logs")
+    for log in report.logs:
+        print_foot(console, f"{log.path}: {log.calls:,} calls ({log.tool})")
+    console.print()
+    rows = TableRows(("kind", "parameter", ">cluster", ">logs", ">95 % bounds", "|note"), keys=2)
+    for row in report.parameters:
+        bounds = ""
+        if row.value is not None and row.low is not None and row.high is not None:
+            bounds = f"{_say(row, row.now * row.low)} to {_say(row, row.now * row.high)}"
+        rows.add(
+            row.kind, row.parameter, _say(row, row.now), _say(row, row.value), bounds, row.note
+        )
+    print_rows(console, rows)
+    console.print()
+    errors = TableRows(
+        (
+            *("kind", "sizes", ">calls", ">error\nof cluster", ">error\ncalibrated"),
+            *(">left out\nmedian", ">left out\n90th pct"),
+        ),
+        keys=2,
+    )
+    for one in report.errors:
+        off = (one.cluster_median_pct, one.fitted_median_pct)
+        left_out = (one.left_out_median_pct, one.left_out_p90_pct)
+        errors.add(one.kind, one.sizes, f"{one.calls:,}", *map(percent, (*off, *left_out)))
+    print_rows(console, errors)
+    for note in report.notes:
+        print_text(console, note)
+    print_foot(
+        console,
+        "errors: of a call's time, without sign, medians over different calls; left out: of a "
+        "calibration that has not seen the call; of a kind: besides what all share; what the "
+        "library does otherwise than its model is in the file by size",
+    )
+
+
 def _say(row: "Parameter", number: float | None) -> str:
     if number is None:
         return "as it is" if row.value is None else ""
@@ -128,6 +166,9 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
     """Print the error of every step, trace by trace, or of every point, and the medians."""
     if report.points:
         _print_points(console, report)
+        return
+    if report.calls:
+        _print_calls(console, report)
         return
     nodes = say_nodes(report.settings.nodes)
     for (trace, cluster), steps in groupby(report.steps, lambda one: (one.trace, one.cluster)):
@@ -150,6 +191,22 @@ def print_validation(console: Console, report: "ValidationReport") -> None:
         "calls off by: median distance of their starts or ends, whichever is more; transfers off "
         "by: what calls take from the last arrival on, in the median; pinned: of the critical path "
         "reacts to no resource",
+    )
+
+
+def _print_calls(console: Console, report: "ValidationReport") -> None:
+    """Print the errors of calls by kind and class of sizes."""
+    print_title(console, f"{len(report.calls):,} calls on {report.clusters[0].name}")
+    rows = TableRows(("kind", "sizes", ">calls", ">median", ">90th pct", ">worst"), keys=2)
+    for one in report.call_errors:
+        off = map(percent, (one.median_pct, one.p90_pct, one.worst_pct))
+        rows.add(one.kind, one.sizes, f"{one.calls:,}", *off)
+    print_rows(console, rows)
+    for note in report.notes:
+        print_text(console, note)
+    print_foot(
+        console,
+        "errors: modelled against measured time of a call, without sign; every call: --output csv",
     )
 
 

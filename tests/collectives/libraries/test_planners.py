@@ -18,7 +18,7 @@ from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import KINDS
 from topologies import build, load_cluster, place
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.schema import Calibrated, TimeMultiples
 
 SIZES = [0.0, 8.0, 3e3, 70e3, 1e6, 2.5e7, 1e9]
 JOBS = [
@@ -111,6 +111,13 @@ def test_forced_algorithms_too(name, ranks, nodes, data):
 
 
 multiples = st.sampled_from([0.25, 1.0, 3.0])
+curves = st.sampled_from(
+    [
+        (),
+        (TimeMultiples(ranks=4, domains=1, sizes=("1 KiB", "1 MiB"), multiples=(0.7, 2.0)),),
+        (TimeMultiples(ranks=16, domains=2, sizes=("1 KiB",), multiples=(1.5,)),),
+    ]
+)
 by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multiples)
 
 
@@ -125,6 +132,7 @@ def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, 
         overhead=data.draw(st.sampled_from([0.0, 0.5, 2.0])),
         latency=data.draw(by_tier),
         bandwidth=data.draw(by_tier),
+        by_size=data.draw(curves),
     )
     told = replace(machine, calibration={kind: known})
     members = range(data.draw(st.integers(1, ranks)))

@@ -46,6 +46,7 @@ ANSWERS = {
         ("{gpu}", "{missing}", *C, "--nodes", "2"),
         ("--against", str(ROOT / "traces" / "live" / "pairs.csv")),
         ("{gpu}", "--predict", "{gpu}", "--predict", "{missing}", *C, "--nodes", "2"),
+        ("--collectives", "{calls}", *C),
     ],
     "convert": [("{job}", "{out}/chakra"), ("{job}", "{out}/job.goal", "--to", "goal", *C)],
     "package": [("{job}", "--directory", "{out}/package", *C)],
@@ -65,7 +66,11 @@ CASES = [(command, words) for command, cases in ANSWERS.items() for words in cas
 def places(tmp_path_factory):
     job = write_job(tmp_path_factory.mktemp("job"), 8)
     out = tmp_path_factory.mktemp("out")
-    return {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "missing": out / "none"}
+    calls = out / "calls.csv"
+    rows = "".join(f"all_reduce,8,{2**power},{20 + 2**power / 2e5}\n" for power in range(10, 28))
+    calls.write_text(f"kind,ranks,size_bytes,time_us\n{rows}")
+    there = {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "calls": calls}
+    return there | {"missing": out / "none"}
 
 
 def answered(places, command, words):
@@ -98,8 +103,14 @@ def test_a_program_without_times_has_a_schema_of_its_own(places, tmp_path):
     check("program", answer)
 
 
+def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
+    answer = answered(places, "calibrate", ("--logs", "{calls}", *C))
+    assert answer["schema"] == "twofold/calibrate_logs/1"
+    check("calibrate_logs", answer)
+
+
 def test_every_command_that_answers_has_a_schema():
-    assert set(ANSWERS) | {"program"} == set(schema_names()) == set(reports())
+    assert set(ANSWERS) | {"program", "calibrate_logs"} == set(schema_names()) == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 
 

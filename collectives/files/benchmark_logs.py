@@ -1,0 +1,112 @@
+"""Logs of benchmarks of communication: found out by content, read, and held against each other.
+
+Forms: nccl-tests and rccl-tests as printed and as JSON (:mod:`collectives.files.nccl_tests`), OSU
+micro-benchmarks (:mod:`collectives.files.osu`), perftest (:mod:`collectives.files.perftest`), and
+tables (:mod:`collectives.files.call_table`).
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from collectives.files.call_table import is_table, read_table
+from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
+from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
+from collectives.files.osu import is_osu, read_osu
+from collectives.files.perftest import is_perftest, read_perftest
+from simulator.errors import TraceError
+
+_FORMS = (
+    "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, or CSV with kind, ranks, size_bytes "
+    "and time_us"
+)
+_LARGE = 16 * 2**20
+"""Bytes from which the links decide: there versions of a library differ by a few per cent."""
+_APART = 1.3
+"""Times of equal large calls further apart than this in the median are of two machines."""
+_FEWEST = 3
+
+
+def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
+    """Read logs of one machine.
+
+    Parameters
+    ----------
+    paths
+        Files of any of the forms; their names tell nothing.
+    layout
+        What the user says where a log does not.
+
+    Returns
+    -------
+    list of BenchmarkLog
+        One for each file, all with at least one call.
+
+    Raises
+    ------
+    TraceError
+        If a file cannot be read, is none of the forms, or is torn or contradicts itself; if the
+        logs are of two machines or two libraries.
+    """
+    logs = [_read(Path(path), layout or Layout()) for path in paths]
+    for tool in dict.fromkeys(log.tool for log in logs):
+        named = [(log.path, name) for log in logs if log.tool == tool for name in log.devices]
+        _check_one("machines", named)
+    _check_one("libraries", [(log.path, log.library) for log in logs if log.library])
+    _check_alike([call for log in logs for call in log.calls])
+    return logs
+
+
+def _check_one(what: str, told: Sequence[tuple[str, str]]) -> None:
+    """Refuse several names where there may be one; ``told`` are names with their files."""
+    first: dict[str, str] = {}
+    for path, name in told:
+        first.setdefault(name, path)
+    different = [(path, name) for name, path in first.items()]
+    if len(different) > 1:
+        (one, name), (other, second) = different[:2]
+        raise TraceError(
+            f"{one}: {name}, and {other}: {second}: two {what} are mixed; give the logs of one"
+        )
+
+
+def _read(path: Path, layout: Layout) -> BenchmarkLog:
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TraceError(f"{path}: cannot be read as a log: {reason}") from error
+    name = str(path)
+    if is_nccl_tests(text):
+        log = read_nccl_tests(text, name, layout)
+    elif is_osu(text):
+        log = read_osu(text, name, layout)
+    elif is_perftest(text):
+        log = read_perftest(text, name)
+    elif is_table(text):
+        log = read_table(text, name, layout)
+    else:
+        raise TraceError(f"{path}: is no log that is known here: {_FORMS}")
+    if not log.calls:
+        why = f" ({log.notes[0]})" if log.notes else ""
+        raise TraceError(f"{path}: no calls were timed in this {log.tool} log{why}")
+    return log
+
+
+def _check_alike(calls: Sequence[MeasuredCall]) -> None:
+    """Refuse equal large calls whose times are far apart in the median."""
+    equal: dict[tuple[str, int, int | None, float], list[MeasuredCall]] = defaultdict(list)
+    for call in calls:
+        if call.size >= _LARGE and not call.streamed:
+            equal[call.kind, call.ranks, call.nodes, call.size].append(call)
+    repeated = [
+        sorted(same, key=lambda call: call.time) for same in equal.values() if len(same) > 1
+    ]
+    apart = [same[-1].time / same[0].time for same in repeated]
+    if len(apart) >= _FEWEST and median(apart) > _APART:
+        fastest, slowest = repeated[0][0], repeated[0][-1]
+        raise TraceError(
+            f"equal calls of 16 MiB and more are {median(apart):.2f} times apart in the median "
+            f"({fastest.place} and {slowest.place}): two machines are mixed; give the rows of one"
+        )

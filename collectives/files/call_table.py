@@ -1,0 +1,242 @@
+"""Tables of measured calls: CSV, or JSON with an object per line, a row per call.
+
+Columns by name, whatever their order and case: the kind (``kind``, ``collective``, ``op_name``,
+``name``), ``ranks`` (or ``gpus``, ``num_gpus``), ``nodes`` where known, a size (``size_bytes``,
+``size_MiB``, …) and a time (``time_us``, ``latency_ms``, …) whose names tell their units. Others
+are not read, but for ``system`` and ``device``, of which there may be one.
+
+Two tools have names of their own, and are known by them: rccl-tests' files (``algBw``, ``busBw``,
+``inPlace``, ``gpus`` or ``ranks`` and ``nodes``; time in us), and NVIDIA aiconfigurator's
+``nccl_perf`` (``nccl_dtype``, ``message_size`` in elements, ``latency`` in ms).
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from collectives.files.measured_calls import (
+    SECONDS,
+    BenchmarkLog,
+    Layout,
+    MeasuredCall,
+    number,
+    placed,
+    seconds,
+)
+from simulator.errors import TraceError, WorkloadError, shown
+from simulator.quantities import bytes_per_element
+from simulator.workload import KINDS, kind_named
+
+_KIND = ("kind", "collective", "op_name", "operation", "op", "name")
+_RANKS = ("ranks", "gpus", "num_gpus", "n_ranks", "nranks", "world_size")
+_NODES = ("nodes", "num_nodes", "n_nodes", "nnodes")
+_MACHINE = ("system", "device", "cluster", "machine")
+_SIZE = re.compile(r"^(?:message_)?(?:size|bytes|message_size)?[ _(]*(b|bytes|kib|mib|gib)\)?$")
+_TIME = re.compile(r"^(?:time|latency|duration|t)[ _(\[]+(s|sec|ms|us|usec|µs|ns)[)\]]?$")
+_BYTES = {"b": 1.0, "bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+_RCCL = {"algbw", "busbw", "inplace"}
+_AICONFIGURATOR = {"nccl_dtype", "message_size", "latency"}
+
+Cells = Mapping[str, str]
+Read = Callable[[Cells, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns hold what; ``size`` (B) and ``time`` (s) read a row."""
+
+    kind: str | None
+    ranks: str | None
+    nodes: str | None
+    size: Read
+    time: Read
+    tool: str = "table"
+    library: str = ""
+
+
+def is_table(text: str) -> bool:
+    """Whether it is a table with a size and a time."""
+    names = _first_names(text)
+    return names is not None and (
+        names >= _RCCL
+        or names >= _AICONFIGURATOR
+        or (any(map(_SIZE.match, names)) or "message_size" in names)
+        or any(map(_TIME.match, names))
+    )
+
+
+def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
+    """Read a table of measured calls.
+
+    Raises
+    ------
+    TraceError
+        If a column is missing or has no unit, or a row is torn or holds what is no number; if the
+        rows are of several systems.
+    """
+    rows = list(_rows(text, path))
+    if not rows:
+        raise TraceError(f"{path}: a table of measured calls has a row per call; it has none")
+    columns = _columns(rows[0][1], path)
+    machines = {
+        name: list(dict.fromkeys(row[name] for _, row in rows))
+        for name in _MACHINE
+        if name in rows[0][1]
+    }
+    for name, several in machines.items():
+        if len(several) > 1:
+            raise TraceError(
+                f"{path}: {name}: rows of {len(several)} machines ({several[0]}, {several[1]}"
+                f"{', …' * (len(several) > 2)}): keep those of one"
+            )
+    calls: list[MeasuredCall] = []
+    notes: list[str] = []
+    for place, row in rows:
+        if row.get("inplace", "0") not in ("0", "false"):
+            continue
+        call = _call(columns, row, layout, place)
+        if call.size or call.kind == "barrier":
+            calls.append(call)
+        else:
+            notes.append(f"{path}: rows of no bytes are left out")
+    return BenchmarkLog(
+        path,
+        columns.tool,
+        tuple(calls),
+        columns.library,
+        tuple(several[0] for several in machines.values() if several[0]),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _first_names(text: str) -> set[str] | None:
+    """Names of the columns, in lower case; None if it is no table."""
+    first = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
+    if first.lstrip().startswith("{"):
+        try:
+            return {key.lower() for key in json.loads(first)}
+        except ValueError:
+            return None
+    return {name.strip().lower() for name in first.split(",")} if "," in first else None
+
+
+def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
+    """Yield each row with where it stands; comments (``#``) and empty lines are none."""
+    lines = text.splitlines()
+    kept = [(at, line) for at, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
+    if kept and kept[0][1].lstrip().startswith("{"):
+        for at, line in kept:
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise TraceError(f"{path}, line {at}: JSON that ends early: {error}") from error
+            yield f"{path}, line {at}", {key.lower(): _text(row[key]) for key in row}
+        return
+    reader = csv.reader(io.StringIO("\n".join(line for _, line in kept)))
+    names = [name.strip().lower() for name in next(reader)]
+    for (at, _), cells in zip(kept[1:], reader, strict=False):
+        if len(cells) < len(names):
+            said = f"{len(cells)} of {len(names)} columns"
+            raise TraceError(
+                f"{path}, line {at}: the row ends early ({said}): is the table truncated?"
+            )
+        yield (
+            f"{path}, line {at}",
+            dict(zip(names, (cell.strip() for cell in cells), strict=False)),
+        )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _columns(row: Cells, path: str) -> _Columns:
+    names = set(row)
+    kind, ranks, nodes = (
+        next(filter(names.__contains__, one), None) for one in (_KIND, _RANKS, _NODES)
+    )
+    if names >= _RCCL:
+        return _Columns(
+            kind,
+            None if "gpusperrank" in names else ranks,
+            nodes,
+            _reader("size", 1.0),
+            _timer("time", SECONDS["us"]),
+            "rccl-tests",
+            "rccl",
+        )
+    if names >= _AICONFIGURATOR:
+        return _Columns(
+            kind,
+            ranks,
+            nodes,
+            _elements,
+            _timer("latency", SECONDS["ms"]),
+            "aiconfigurator",
+            "nccl",
+        )
+    sizes = [(name, unit[1]) for name in sorted(names) if (unit := _SIZE.match(name))]
+    times = [(name, unit[1]) for name in sorted(names) if (unit := _TIME.match(name))]
+    for what, found, example in (("size", sizes, "size_bytes"), ("time", times, "time_us")):
+        if not found:
+            raise TraceError(
+                f"{path}: no column is a {what} with its unit in the name, such as {example}"
+            )
+    size, time = sizes[0], times[0]
+    return _Columns(
+        kind,
+        ranks,
+        nodes,
+        _reader(size[0], _BYTES[size[1]]),
+        _timer(time[0], SECONDS[time[1]]),
+    )
+
+
+def _reader(name: str, unit: float) -> Read:
+    def read(row: Cells, place: str) -> float:
+        value = number(row[name]) * unit
+        if not 0 <= value < float("inf"):
+            raise TraceError(f"{place}: {name}: {shown(row[name])} is not a size")
+        return value
+
+    return read
+
+
+def _timer(name: str, unit: float) -> Read:
+    return lambda row, place: seconds(row[name], unit, place, name)
+
+
+def _elements(row: Cells, place: str) -> float:
+    """Read aiconfigurator's size, which is in elements."""
+    try:
+        return _reader("message_size", 1.0)(row, place) * bytes_per_element(row["nccl_dtype"])
+    except WorkloadError as error:
+        raise TraceError(f"{place}: nccl_dtype: {error}") from error
+
+
+def _call(columns: _Columns, row: Cells, layout: Layout, place: str) -> MeasuredCall:
+    if columns.kind is None and layout.kind is None:
+        raise TraceError(f"{place}: no column is the kind of collective: name it kind, or --kind")
+    text = row[columns.kind] if columns.kind is not None else layout.kind or ""
+    kind = kind_named(text)
+    if kind is None:
+        raise TraceError(f"{place}: kind: {shown(text)} is none of {', '.join(KINDS)}")
+    ranks = _whole(row, columns.ranks, place)
+    if columns.ranks is None and "gpusperrank" in row:
+        ranks = (_whole(row, "ranks", place) or 1) * (_whole(row, "gpusperrank", place) or 1)
+    nodes = _whole(row, columns.nodes, place)
+    ranks, nodes = placed(ranks, nodes, layout, place)
+    time = columns.time(row, place)
+    return MeasuredCall(kind, ranks, nodes, columns.size(row, place), time, place)
+
+
+def _whole(row: Cells, name: str | None, place: str) -> int | None:
+    if name is None or not row.get(name):
+        return None
+    value = number(row[name])
+    if not value >= 1 or value % 1:
+        raise TraceError(f"{place}: {name}: {shown(row[name])} is not a whole number above 0")
+    return int(value)

@@ -1,0 +1,128 @@
+"""What a benchmark's log says: calls that were timed, who took part, and by which library.
+
+Readers of single forms make :class:`BenchmarkLog` of it; :mod:`collectives.files.benchmark_logs`
+finds the reader and checks what several logs say together.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import TraceError, shown
+
+MICRO, GIGA = 1e-6, 1e9
+SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}
+"""A unit of time as benchmarks write it, in s."""
+LINK = "link"
+"""Stands in place of a kind where one message went from NIC to NIC, without any library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the user says of ranks where a log does not: how many, on how many nodes.
+
+    ``kind`` is that of runs whose output does not tell (an early nccl-tests).
+    """
+
+    ranks: int | None = None
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCall:
+    """One row: ``ranks`` on ``nodes`` took ``time`` (s) for ``size`` (B, S of nccl-tests).
+
+    ``nodes`` is None where ranks fill nodes in order. ``streamed``: many messages were under way at
+    once, so that ``time`` is that of the bytes alone. ``place`` says where it stands.
+    """
+
+    kind: str
+    ranks: int
+    nodes: int | None
+    size: float
+    time: float
+    place: str
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkLog:
+    """A file: what made it, the library that was timed ("" if it does not say), and its calls.
+
+    ``library`` is ``nccl``, ``rccl``, ``mpi`` or "". ``devices`` are the names of accelerators, or
+    of the systems, that it names. ``notes`` say what was left out of it, and what was assumed.
+    """
+
+    path: str
+    tool: str
+    calls: tuple[MeasuredCall, ...]
+    library: str = ""
+    devices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def seconds(text: str, unit: float, place: str, column: str) -> float:
+    """Read a time.
+
+    Raises
+    ------
+    TraceError
+        If it is no number above 0.
+    """
+    value = number(text)
+    if not 0 < value < math.inf:
+        raise TraceError(f"{place}: {column}: {shown(text)} is not a time")
+    return value * unit
+
+
+def number(text: str) -> float:
+    """Read a number; NaN where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def placed(
+    ranks: int | None, nodes: int | None, layout: Layout, place: str
+) -> tuple[int, int | None]:
+    """Return how many ranks there are on how many nodes, by the log first, then by the user.
+
+    Raises
+    ------
+    TraceError
+        If neither says how many ranks, they contradict each other, or the ranks do not fill the
+        nodes evenly.
+    """
+    if ranks is not None and layout.ranks not in (None, ranks):
+        raise TraceError(f"{place}: {ranks} ranks, and --ranks {layout.ranks} was given")
+    known = layout.ranks if ranks is None else ranks
+    if known is None:
+        raise TraceError(f"{place}: does not say how many ranks there are: give --ranks")
+    if nodes is None:
+        nodes = layout.nodes
+        if nodes is None and layout.ranks_per_node is not None:
+            nodes = -(-known // layout.ranks_per_node)
+    elif layout.nodes not in (None, nodes):
+        raise TraceError(f"{place}: {nodes} nodes, and --nodes {layout.nodes} was given")
+    if nodes is not None and known % nodes:
+        raise TraceError(f"{place}: {known} ranks do not lie evenly on {nodes} nodes")
+    return known, nodes
+
+
+def nodes_of(hosts: Sequence[str], place: str) -> int:
+    """Count the nodes of ranks, by the host of each.
+
+    Raises
+    ------
+    TraceError
+        If some hosts have more ranks than others: ranks are laid evenly.
+    """
+    counts = Counter(hosts)
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{host} {count}" for host, count in sorted(counts.items())[:4])
+        raise TraceError(f"{place}: hosts with unequal numbers of ranks ({said}) are not modelled")
+    return len(counts)

@@ -1,0 +1,452 @@
+"""Output of nccl-tests and rccl-tests: tables as printed, and the JSON that newer ones write.
+
+A table may have any version's columns: ``size count type [redop] [root]``, then ``time algbw busbw
+error`` (or ``#wrong``, and what a version puts behind it) once for out-of-place and once for
+in-place. The out-of-place call is read, the in-place one where there is no other. One file may hold
+several runs, and what else a job prints.
+
+Sources: NVIDIA/nccl-tests src/common.cu and src/util.cu (2.0 to 2.17), ROCm/rccl-tests.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from collectives.bandwidth import busbw
+from collectives.files.measured_calls import (
+    GIGA,
+    MICRO,
+    SECONDS,
+    BenchmarkLog,
+    Layout,
+    MeasuredCall,
+    nodes_of,
+    number,
+    placed,
+    seconds,
+)
+from simulator.errors import TraceError, shown
+
+_PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
+_KINDS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "sendrecv": "send_receive",
+}
+_OTHERS = ("alltoallv", "hypercube")
+"""Programs of nccl-tests whose calls have no kind here."""
+_LABEL = re.compile(r"^\s*(?:\[\d+,\d+\]<\w+>:|\d+:(?=\s))\s?")
+"""What ``mpirun --tag-output`` and ``srun --label`` put before a line."""
+_RANK = re.compile(
+    r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s*(.*)"
+)
+_CONFIG = re.compile(r"#\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes\s+\d+\s+maxBytes\s+(\d+)(.*)")
+_STEP = re.compile(r"step:\s*(\d+)\((\w+)\)")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
+_WIDTH = {
+    **{"int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1},
+    **{"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4},
+    **{"double": 8, "int64": 8, "uint64": 8},
+}
+"""Bytes of an element by what nccl-tests calls its type; others are not checked."""
+_ROUNDED = 0.02
+"""A printed bandwidth may be off by this: two decimals, and three digits of the time."""
+_MEAN_OFF = 0.005
+"""The mean of printed bandwidths, each of three digits at least where it is large."""
+_LAST_DIGIT = 0.0051 * GIGA
+_ROUND, _MORE = 4096, 1.5
+"""Smaller sizes are rounded to whole elements of all ranks; more than this is no rounding."""
+_CPU_TIME = "cputime"
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a program, as far as it was read."""
+
+    place: str
+    program: str = ""
+    names: list[str] = field(default_factory=list)
+    unit: float = MICRO
+    hosts: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    gpus: int | None = None
+    most: float | None = None
+    step: tuple[float, str] | None = None
+    rows: "list[_Row]" = field(default_factory=list)
+    average: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    """What stands for one way of a call: bandwidths in B/s, NaN where they are not given."""
+
+    time: float
+    algbw: float
+    busbw: float
+    wrong: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    place: str
+    size: float
+    count: float
+    dtype: str
+    redop: str
+    root: int | None
+    out_of_place: _Timing | None
+    in_place: _Timing | None
+
+    @property
+    def timing(self) -> _Timing:
+        """The out-of-place call, else the other; a row without either was refused."""
+        return self.out_of_place or self.in_place or _Timing(math.nan, math.nan, math.nan, "")
+
+
+def is_nccl_tests(text: str) -> bool:
+    """Whether it is a table or the JSON of nccl-tests or rccl-tests."""
+    if text.lstrip()[:1] == "{":
+        return '"results"' in text and '"out_of_place"' in text
+    return any(_header(_LABEL.sub("", line)) for line in text.splitlines()) or bool(
+        _CONFIG.search(text)
+    )
+
+
+def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
+    """Read what a job with runs of nccl-tests or rccl-tests printed, or their JSON.
+
+    Raises
+    ------
+    TraceError
+        If a table is torn, its columns contradict each other, or it does not tell what ran.
+    """
+    runs = _json_runs(text, path) if text.lstrip()[:1] == "{" else _printed_runs(text, path)
+    calls: list[MeasuredCall] = []
+    notes: list[str] = []
+    for run in runs:
+        calls += _calls(run, layout, notes)
+    devices = tuple(dict.fromkeys(name for run in runs for name in run.devices if name))
+    amd = "rccl" in text.lower() or any("AMD" in name or "Instinct" in name for name in devices)
+    return BenchmarkLog(
+        path=path,
+        tool="rccl-tests" if amd else "nccl-tests",
+        calls=tuple(calls),
+        library="rccl" if amd else "nccl",
+        devices=devices,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _printed_runs(text: str, path: str) -> list[_Run]:
+    """Cut the text into runs, and read their rows."""
+    runs: list[_Run] = []
+    program = ""
+    for count, labelled in enumerate(text.splitlines(), 1):
+        line, place = _LABEL.sub("", labelled).strip(), f"{path}, line {count}"
+        program = _named(line) or program
+        config, rank, header = _CONFIG.match(line), _RANK.match(line), _header(line)
+        begins = config is not None or rank is not None or bool(header)
+        if begins and (not runs or runs[-1].rows or (config and runs[-1].hosts)):
+            runs.append(_Run(place, program))
+        if not runs:
+            continue
+        if config:
+            _configure(runs[-1], config)
+        elif rank:
+            _add_rank(runs[-1], rank, place)
+        elif header:
+            runs[-1].names, runs[-1].program = header, runs[-1].program or program
+        else:
+            _read_line(runs[-1], line, place)
+    return runs
+
+
+def _named(line: str) -> str:
+    """Name the program of nccl-tests that a line names, a command or a heading."""
+    for found in _PROGRAM.finditer(line):
+        name = found[1].lower().removeprefix("nccl_").removeprefix("rccl_")
+        if name in _KINDS or name in _OTHERS:
+            return name
+    return ""
+
+
+def _configure(run: _Run, config: "re.Match[str]") -> None:
+    run.gpus = int(config[1]) * int(config[2])
+    run.most = float(config[3])
+    if step := _STEP.search(config[4]):
+        run.step = float(step[1]), step[2]
+
+
+def _add_rank(run: _Run, rank: "re.Match[str]", place: str) -> None:
+    """Note a rank's host and device; of several groups (split communicators) the first counts."""
+    if rank[2] is not None and int(rank[2]):
+        return
+    if rank[2] is None and int(rank[1]) < len(run.hosts):
+        raise TraceError(
+            f"{place}: rank {rank[1]} a second time: each process ran by itself; build nccl-tests "
+            "with MPI=1"
+        )
+    run.hosts.append(rank[3])
+    run.devices.append(rank[4].strip())
+
+
+def _header(line: str) -> list[str]:
+    """Return the names of a table's columns, none if the line is not its head."""
+    names = line.strip().lstrip("#").split()
+    is_head = names[:2] == ["size", "count"] and ("time" in names or _CPU_TIME in names)
+    return names if is_head and line.strip().startswith("#") else []
+
+
+def _read_line(run: _Run, line: str, place: str) -> None:
+    words = line.split()
+    if average := _AVERAGE.match(line.strip()):
+        run.average = number(average[1])
+    elif words[:1] in (["#"], ["#(B)"]) and "(elements)" in words:
+        units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
+        run.unit = SECONDS[units[0]] if units else run.unit
+    elif run.names and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
+        run.rows.append(_row(run, words, place))
+
+
+def _row(run: _Run, words: Sequence[str], place: str) -> _Row:
+    """Read a row by the names of its columns; what may be blank is what old versions left out."""
+    names = list(run.names)
+    if _CPU_TIME in names:
+        raise TraceError(f"{place}: times of the CPU (-C 1), not of the calls: run without it")
+    first = names.index("time")
+    period = names.index("time", first + 1) - first if names.count("time") > 1 else None
+    width = len([one for one in names[first:] if one != "timestamp"]) if period is None else period
+    rest = list(words[2:])
+    dtype = rest.pop(0) if "type" in names and rest and not rest[0][:1].isdigit() else ""
+    redop = rest.pop(0) if "redop" in names and rest and rest[0][:1].isalpha() else ""
+    root = int(rest.pop(0)) if "root" in names and rest and _is_integer(rest[0]) else None
+    groups = [names[first : first + width], names[first : first + width]]
+    told = len(rest) - (2 if "timestamp" in names else 0)
+    if told not in (width, 2 * width):
+        said = f"{len(words)} of {2 * width + first} columns"
+        raise TraceError(f"{place}: the row ends early ({said}): is the table truncated?")
+    timings = [
+        _timing(dict(zip(group, rest[start:], strict=False)), run.unit, place)
+        for group, start in zip(groups, range(0, told, width), strict=False)
+    ]
+    out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
+    size, count = float(words[0]), float(words[1])
+    return _Row(place, size, count, dtype, redop, root, out_of_place, in_place)
+
+
+def _is_integer(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
+def _timing(cells: Mapping[str, str], unit: float, place: str) -> _Timing:
+    wrong = next((cells[name] for name in ("#wrong", "error", "res") if name in cells), "")
+    time = number(cells["time"])
+    if math.isnan(time):
+        raise TraceError(f"{place}: time: {shown(cells['time'])} is not a time")
+    algbw, bus = (GIGA * number(cells.get(name, "nan")) for name in ("algbw", "busbw"))
+    return _Timing(time * unit, algbw, bus, wrong)
+
+
+def _json_runs(text: str, path: str) -> list[_Run]:
+    """Read the JSON of one run (``-J``), or several one after the other."""
+    runs = []
+    for document in _documents(text, path):
+        config = document.get("config")
+        run = _Run(path, _named(" ".join(map(str, document.get("args", ())))))
+        if isinstance(config, dict):
+            _configure_json(run, config)
+        for count, row in enumerate(document.get("results") or (), 1):
+            run.rows.append(_json_row(row, f"{path}, result {count}"))
+        average = document.get("average_bus_bandwidth")
+        run.average = number(str(average["bandwidth"])) if isinstance(average, dict) else None
+        runs.append(run)
+    return runs
+
+
+def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
+    decoder, start = json.JSONDecoder(), 0
+    while text[start:].strip():
+        start += len(text[start:]) - len(text[start:].lstrip())
+        try:
+            found, start = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            raise TraceError(f"{path}: JSON that ends or breaks at line {error.lineno}") from error
+        if isinstance(found, dict):
+            yield found
+
+
+def _configure_json(run: _Run, config: Mapping[str, Any]) -> None:
+    run.gpus = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    devices = [one for one in config.get("devices") or () if not one.get("group")]
+    # A process names its first device only.
+    run.hosts = [str(one.get("hostname", "")) for one in devices for _ in range(run.gpus)]
+    run.devices = [str(one.get("device_info", "")) for one in devices]
+
+
+def _json_row(row: Mapping[str, Any], place: str) -> _Row:
+    timings = []
+    for name in ("out_of_place", "in_place"):
+        cells = row.get(name)
+        if isinstance(cells, dict) and "cpu_time" in cells:
+            raise TraceError(f"{place}: times of the CPU (-C 1), not of the calls: run without it")
+        renamed = {"time": "time", "alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong"}
+        told = {renamed[key]: str(cells[key]) for key in renamed if key in cells} if cells else {}
+        told = {key: "N/A" if value == "None" else value for key, value in told.items()}
+        timings.append(_timing(told, MICRO, place) if "time" in told else None)
+    if timings == [None, None]:
+        raise TraceError(f"{place}: neither out_of_place nor in_place has a time")
+    root = str(row.get("root", "")).strip()
+    return _Row(
+        place,
+        number(str(row.get("size", "nan"))),
+        number(str(row.get("count", "nan"))),
+        str(row.get("type", "")),
+        str(row.get("redop", "")),
+        int(root) if _is_integer(root) else None,
+        *timings,
+    )
+
+
+def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall]:
+    """Check a run as a whole, and say what it timed."""
+    if not run.rows:
+        notes.append(f"{run.place}: a run without rows is left out: did it fail?")
+        return
+    told = len(run.hosts) or None
+    nodes = nodes_of(run.hosts, run.place) if run.hosts else None
+    ranks, nodes = placed(told, nodes, layout, run.place)
+    _check_whole(run)
+    kind = _kind(run, ranks, layout)
+    for row in run.rows:
+        if not row.size:
+            continue
+        _check_row(row, kind, ranks)
+        wrong = number(row.timing.wrong)
+        if wrong > 0:
+            notes.append(f"{run.place}: rows with wrong results are left out")
+            continue
+        if kind == "send_receive" and ranks > 2:
+            notes.append(
+                f"{run.place}: sendrecv of {ranks} ranks is left out: it is no one message"
+            )
+            return
+        time = seconds(repr(row.timing.time), 1.0, row.place, "time")
+        yield MeasuredCall(kind, ranks, nodes, row.size, time, row.place)
+
+
+def _check_whole(run: _Run) -> None:
+    """Refuse a table of which rows are missing, by what the run says of itself."""
+    _check_steps(run)
+    last = run.rows[-1]
+    if run.average is None:
+        if run.most is not None and run.step is not None and last.size:
+            amount, how = run.step
+            following = last.size * amount if how == "factor" else last.size + amount
+            if following <= run.most:
+                said = f"it ends at {last.size:.0f} B, and maxBytes is {run.most:.0f}"
+                raise TraceError(f"{last.place}: the table is truncated: {said}")
+        return
+    speeds = [
+        one.busbw for row in run.rows for one in (row.out_of_place, row.in_place) if one is not None
+    ]
+    mean, stated = sum(speeds) / len(speeds), GIGA * run.average
+    if abs(mean - stated) > _MEAN_OFF * stated + _LAST_DIGIT:
+        raise TraceError(
+            f"{run.place}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
+            f"and the run says {run.average:g}: rows are missing, or not of this run"
+        )
+
+
+def _check_steps(run: _Run) -> None:
+    """Refuse a table that leaves out sizes its run says it went through."""
+    if run.step is None or run.step[1] != "factor":
+        return
+    for row, following in pairwise(run.rows):
+        steps = following.size / row.size if row.size >= _ROUND else 0.0
+        if steps > _MORE * run.step[0]:
+            raise TraceError(
+                f"{following.place}: rows are missing: {following.size:.0f} B after {row.size:.0f},"
+                f" and the sizes grow by a factor of {run.step[0]:g}"
+            )
+
+
+def _check_row(row: _Row, kind: str, ranks: int) -> None:
+    """Refuse a row whose columns contradict each other: a wrong unit, or a torn line."""
+    width = _WIDTH.get(row.dtype)
+    if width and row.count > 0 and not _near(row.size / (row.count * width), (1, ranks)):
+        raise TraceError(
+            f"{row.place}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
+        )
+    one = row.timing
+    if not one.time > 0:
+        raise TraceError(f"{row.place}: time: {one.time!r} is not a time")
+    expected = row.size / one.time
+    for name, told, should in (
+        ("algbw", one.algbw, expected),
+        ("busbw", one.busbw, busbw(kind, size=row.size, n=ranks, time=one.time)),
+    ):
+        if not math.isnan(told) and abs(told - should) > _ROUNDED * should + _LAST_DIGIT:
+            raise TraceError(
+                f"{row.place}: {row.size:.0f} B in {one.time / MICRO:.4g} us, {kind} of {ranks} "
+                f"ranks: {name} would be {should / GIGA:.4g} GB/s, not {told / GIGA:.4g}: is a "
+                "unit wrong, or the number of ranks?"
+            )
+
+
+def _near(value: float, wanted: Sequence[int]) -> bool:
+    return any(abs(value - one) <= _ROUNDED * one for one in wanted)
+
+
+def _kind(run: _Run, ranks: int, layout: Layout) -> str:
+    """Say what a run timed: by its program, by its columns, else by what the user says."""
+    if run.program in _OTHERS:
+        raise TraceError(f"{run.place}: {run.program} is no collective that is modelled here")
+    if run.program:
+        return _KINDS[run.program]
+    told = [row for row in run.rows if row.size]
+    redop = next((row.redop for row in told if row.redop), "none")
+    root = next((row.root for row in told if row.root is not None), -1)
+    if (found := _by_columns(told, ranks, reduces=redop != "none", rooted=root >= 0)) is not None:
+        return found
+    if layout.kind is None:
+        raise TraceError(f"{run.place}: the output does not say which collective: give --kind")
+    return layout.kind
+
+
+def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool) -> str | None:
+    """Tell kinds apart by operator, root, and busbw over algbw; None where that is not enough."""
+    largest = max(rows, key=lambda row: row.size, default=None)
+    if largest is None or not largest.timing.algbw > 0 or ranks < 2:
+        return None
+    factor = largest.timing.busbw / largest.timing.algbw
+    share = (ranks - 1) / ranks
+    if rooted:
+        whole = abs(factor - 1) <= _ROUNDED
+        return ("reduce" if reduces else "broadcast") if whole else None
+    if reduces:
+        names = {"all_reduce": 2 * share, "reduce_scatter": share}
+        near = [name for name, one in names.items() if abs(factor - one) <= _ROUNDED]
+        return near[0] if near else None
+    if abs(factor - 1) <= _ROUNDED:
+        return "send_receive"
+    pairs = [
+        (row.out_of_place.wrong, row.in_place.wrong)
+        for row in rows
+        if row.out_of_place and row.in_place
+    ]
+    if any(out_of_place == "N/A" for out_of_place, _ in pairs) or not pairs:
+        return None  # nothing was checked
+    # An all-to-all in place has no result to check.
+    return "all_to_all" if all(one == "N/A" for _, one in pairs) else "all_gather"

@@ -1,0 +1,429 @@
+"""Fit a cluster's model to calls that benchmarks timed: parts all kinds share, then what is left.
+
+The logarithm of a call's time is that of its modelled parts, each times a multiple, plus a smooth
+deviation, plus scatter. A multiple is one that all kinds share times one of the kind's own; their
+logarithms are normal about 0, with :data:`SHARED` and :data:`OWN` for standard deviations, so that
+they are positive, one kind helps all others, and what the calls do not tell stays as it is. The
+deviation is where the library does better or worse than its model: a Gaussian process over size and
+ranks (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, chapters 2 and 5),
+part of it shared by all kinds, part by those whose data take the same way, part a kind's own. How
+large these are, how far they reach and how much calls scatter is what makes the calls likeliest
+(marginal likelihood), itself held near a first guess. Scatter has a heavy tail: a call far off
+counts less (Student's t, iteratively reweighted; Lange et al. 1989).
+
+Errors with a call left out are exact for the process and the linearised multiples (Rasmussen and
+Williams, section 5.4.2).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.files.measured_calls import LINK
+from experiments.costing.modelled_calls import ModelledCall, check_unit, software_first
+from simulator.errors import CalibrationError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SHARED, OWN = 0.25, 0.15
+"""Standard deviation of the logarithm of a multiple: what a cluster's figures are off by, and one
+kind beside the others. Wider ones let a handful of sizes of one kind say more of other kinds than
+is true (HGX H100 and H200, where the catalogue is good, got worse); where there are many calls,
+these hardly matter: of a quarter of the rows the rest is met as well with 0.7."""
+FEWEST = 3
+"""Different calls below which nothing is fitted: two cannot contradict each other."""
+MOST = 10.0
+"""A multiple is between 1/10 and 10: beyond, this is another machine."""
+_WAY = {
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "barrier"), "around"),
+    **dict.fromkeys(("all_to_all", "send_receive"), "to each"),
+    **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "from a root"),
+}
+"""Kinds whose data take the same way through the ranks."""
+_FREEDOM = 4.0
+"""Degrees of freedom of the scatter's t: the usual choice where outliers are expected."""
+_TELLS = 0.9
+"""A multiple is told if the calls make it surer than before by this: a fifth of its variance."""
+_ROUNDS, _STEPS, _SETTLED = 3, 12, 1e-6
+_SEARCHED = 300
+"""Calls by which reach and scatter are sought, drawn from more: the search solves hundreds of
+systems of as many equations."""
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedCalls:
+    """Different calls, a row each: shape ``(calls,)``; ``parts`` (s) is ``(calls, len(names))``.
+
+    ``took`` (s) is the median of ``count`` equal calls. A call on a ``bare`` link, or of bytes
+    alone, tells parts and no deviation.
+    """
+
+    names: tuple[str, ...]
+    kind: NDArray[np.str_]
+    ranks: Ints
+    domains: Ints
+    size: Floats
+    bare: NDArray[np.bool_]
+    took: Floats
+    count: Ints
+    parts: Floats
+
+    def __len__(self) -> int:
+        return len(self.took)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds that were timed, links not among them."""
+        return tuple(sorted(set(self.kind.tolist()) - {LINK}))
+
+
+def logged(calls: Sequence[ModelledCall]) -> LoggedCalls:
+    """Gather calls, equal ones as one of their median time.
+
+    Raises
+    ------
+    CalibrationError
+        If there are too few different ones, or all are so far from the model that their unit, or
+        the cluster, must be another.
+    """
+    same: dict[tuple[str, int, int, float, bool], list[ModelledCall]] = {}
+    for one in calls:
+        call = one.call
+        key = call.kind, call.ranks, one.domains, call.size, call.streamed
+        same.setdefault(key, []).append(one)
+    if len(same) < FEWEST:
+        raise CalibrationError(
+            f"{len(same)} different calls: too few to calibrate with, it needs {FEWEST}"
+        )
+    names = software_first({name for one in calls for name in one.parts})
+    took = np.array([np.median([one.call.time for one in group]) for group in same.values()])
+    parts = np.array([[group[0].parts.get(name, 0.0) for name in names] for group in same.values()])
+    check_unit(calls)
+    kind, ranks, domains, size, streamed = zip(*same, strict=True)
+    return LoggedCalls(
+        names=tuple(names),
+        kind=np.array(kind),
+        ranks=np.array(ranks),
+        domains=np.array(domains),
+        size=np.array(size),
+        bare=np.array(streamed) | (np.array(kind) == LINK),
+        took=took,
+        count=np.array([len(group) for group in same.values()]),
+        parts=parts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How large deviations are, how far they reach, and how much calls scatter.
+
+    Sizes of deviations and ``scatter`` are standard deviations of a logarithm: of what ``every``
+    kind shares, of what kinds of the same ``way`` share, and of a kind's ``own``, ``near`` and
+    far. ``far`` and ``near`` are lengths in doublings of the size, ``ranks`` in doublings of the
+    ranks; ``moved`` is by how many doublings of the size a deviation moves per doubling of the
+    ranks: 1 where it depends on a rank's part.
+    """
+
+    every: float = 0.1
+    way: float = 0.1
+    own: float = 0.1
+    own_near: float = 0.1
+    far: float = 6.0
+    near: float = 2.0
+    ranks: float = 2.0
+    moved: float = 0.0
+    scatter: float = 0.03
+
+
+_FIRST = Reach()
+_SPREAD = 0.5
+"""Standard deviation of the logarithm of a reach about its first guess: a handful of calls does not
+tell it, a hundred do."""
+_LIMITS = {
+    **dict.fromkeys(("every", "way", "own", "own_near"), (0.005, 0.8)),
+    "far": (2.0, 20.0),
+    "near": (0.7, 6.0),
+    "ranks": (0.3, 8.0),
+    "scatter": (0.01, 0.3),
+}
+_MOVED = (0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFit:
+    """What the calls tell: multiples of parts, and deviations.
+
+    ``theta`` are logarithms of multiples: those all kinds share, shape ``(parts,)``, then each
+    kind's own, in the order of ``kinds``. ``sure`` is the standard deviation of the shared ones and
+    of each kind's whole multiples, shape ``(1 + kinds, parts)``; ``told`` likewise says which of
+    them the calls tell. ``left_out`` is predicted against measured (``predicted / took - 1``) of
+    each call, without it.
+    """
+
+    calls: LoggedCalls
+    kinds: tuple[str, ...]
+    theta: Floats
+    sure: Floats
+    told: NDArray[np.bool_]
+    reach: Reach
+    left_out: Floats
+    weights: Floats
+
+    def multiples(self, kind: str) -> Floats:
+        """Multiple of each part's time for calls of a kind, shape ``(parts,)``."""
+        parts = len(self.calls.names)
+        found = self.theta[:parts]
+        if kind in self.kinds:
+            at = parts * (1 + self.kinds.index(kind))
+            found = found + self.theta[at : at + parts]
+        return np.asarray(np.exp(found), dtype=np.float64)
+
+    def longer(self, kind: str, ranks: int, domains: int, sizes: Floats) -> Floats:
+        """How much longer calls take than with multiples alone, by size (B)."""
+        asked = _places(
+            np.full(len(sizes), kind),
+            np.full(len(sizes), ranks),
+            np.full(len(sizes), domains),
+            sizes,
+            np.zeros(len(sizes), dtype=bool),
+        )
+        shared = _covariance(asked, _places_of(self.calls), self.reach)
+        return np.asarray(np.exp(shared @ self.weights), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where calls stand, one to the other."""
+
+    kind: NDArray[np.str_]
+    way: NDArray[np.str_]
+    ranks: Floats
+    across: NDArray[np.bool_]
+    size: Floats
+    bare: NDArray[np.bool_]
+
+
+def _places(
+    kind: NDArray[np.str_], ranks: Ints, domains: Ints, size: Floats, bare: NDArray[np.bool_]
+) -> _Places:
+    way = np.array([_WAY.get(one, one) for one in kind.tolist()])
+    return _Places(kind, way, np.log2(ranks), domains > 1, np.log2(np.maximum(size, 1.0)), bare)
+
+
+def _places_of(calls: LoggedCalls) -> _Places:
+    return _places(calls.kind, calls.ranks, calls.domains, calls.size, calls.bare)
+
+
+def _covariance(rows: _Places, columns: _Places, reach: Reach) -> Floats:
+    """Covariance of deviations: none between calls within a domain and across."""
+    ranks = rows.ranks[:, None] - columns.ranks
+    size = rows.size[:, None] - columns.size - reach.moved * ranks
+    far, near = _matern(size, reach.far), _matern(size, reach.near)
+    alike = np.exp(-np.abs(ranks) / reach.ranks)
+    own = alike * (rows.kind[:, None] == columns.kind)
+    way = alike * (rows.way[:, None] == columns.way)
+    found = (
+        reach.every**2 * far
+        + reach.way**2 * near * way
+        + (reach.own**2 * far + reach.own_near**2 * near) * own
+    )
+    joined = (rows.across[:, None] == columns.across) & ~(rows.bare[:, None] | columns.bare)
+    return np.asarray(found * joined, dtype=np.float64)
+
+
+def _matern(distance: Floats, length: float) -> Floats:
+    """Matern's covariance of smoothness 3/2: once differentiable, as a protocol's change is not."""
+    scaled = np.sqrt(3) * np.abs(distance) / length
+    return np.asarray((1 + scaled) * np.exp(-scaled), dtype=np.float64)
+
+
+def fit_logged(calls: LoggedCalls) -> LogFit:
+    """Fit multiples and deviations to calls.
+
+    A part that the calls do not tell, of all kinds or of one, is held as it is and the rest fitted
+    again without it.
+    """
+    kinds = calls.kinds
+    shape = 1 + len(kinds), len(calls.names)
+    found = _fitted(calls, kinds, np.ones(shape, dtype=bool))
+    told = found.told & found.told[0]
+    return found if told.all() else replace(_fitted(calls, kinds, told), told=told)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """What is fitted: logarithms of times (``target``), with the spread of ``theta`` beforehand."""
+
+    calls: LoggedCalls
+    kinds: tuple[str, ...]
+    spread: Floats
+    places: _Places
+    target: Floats
+
+    def linear(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Return logarithms of the modelled times, and their derivatives by ``theta``."""
+        parts = self.calls.parts.shape[1]
+        table = theta.reshape(-1, parts)
+        number = np.array(
+            [
+                self.kinds.index(kind) + 1 if kind in self.kinds else 0
+                for kind in self.calls.kind.tolist()
+            ]
+        )
+        own = np.where(number[:, None] > 0, table[number], 0.0)
+        times = self.calls.parts * np.exp(table[0] + own)
+        whole = times.sum(axis=1)
+        share = times / whole[:, None]
+        slope = np.zeros((len(share), *table.shape))
+        slope[np.arange(len(share)), number] = share
+        slope[:, 0] = share
+        return np.log(whole), slope.reshape(len(share), -1)
+
+    def within(self, reach: Reach, heavy: Floats) -> Floats:
+        """Covariance of calls with the multiples known: deviations and scatter."""
+        scatter = reach.scatter**2 / (heavy * self.calls.count)
+        return _covariance(self.places, self.places, reach) + np.diag(scatter)
+
+
+def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_]) -> LogFit:
+    usual = np.full(free.shape, OWN)
+    usual[0] = SHARED
+    spread = np.where(free, usual, 0.0).ravel()
+    problem = _Problem(calls, kinds, spread, _places_of(calls), np.log(calls.took))
+    reach, heavy = _FIRST, np.ones(len(calls))
+    theta = _solved(problem, np.zeros(len(spread)), problem.within(reach, heavy))
+    for _ in range(_ROUNDS):
+        reach = _sought(problem, theta, reach, heavy)
+        theta = _solved(problem, theta, problem.within(reach, heavy))
+        off, variance = _without(problem, theta, problem.within(reach, heavy))
+        heavy = np.minimum(1.0, (_FREEDOM + 1) / (_FREEDOM + off**2 / variance))
+    within = problem.within(reach, heavy)
+    theta = _solved(problem, theta, within)
+    off, _ = _without(problem, theta, within)
+    sure, before = _sureness(problem, theta, within)
+    return LogFit(
+        calls=calls,
+        kinds=kinds,
+        theta=theta,
+        sure=sure,
+        told=free & (sure <= _TELLS * before),
+        reach=reach,
+        left_out=np.exp(-off) - 1,
+        weights=np.asarray(
+            np.linalg.solve(within, problem.target - problem.linear(theta)[0]), dtype=np.float64
+        ),
+    )
+
+
+def _solved(problem: _Problem, theta: Floats, within: Floats) -> Floats:
+    """Find the likeliest multiples by Gauss and Newton's steps, none beyond its bounds."""
+    edge, variance = np.log(MOST), problem.spread**2
+    for _ in range(_STEPS):
+        line, slope = problem.linear(theta)
+        left = problem.target - line + slope @ theta
+        whole = within + (slope * variance) @ slope.T
+        found = variance * (slope.T @ np.linalg.solve(whole, left))
+        found = np.clip(found, theta - 1.0, theta + 1.0)
+        found = np.clip(found, -edge, edge)
+        settled = bool(np.abs(found - theta).max(initial=0.0) < _SETTLED)
+        theta = found
+        if settled:
+            break
+    return theta
+
+
+def _without(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """Return how far each call is off when it is left out, and with which variance."""
+    line, slope = problem.linear(theta)
+    inverse = np.linalg.inv(within + (slope * problem.spread**2) @ slope.T)
+    left = problem.target - line + slope @ theta
+    alone = np.diag(inverse)
+    return inverse @ left / alone, 1 / alone
+
+
+def _sureness(problem: _Problem, theta: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """Return standard deviations of multiples, shared and whole of each kind, after and before."""
+    _, slope = problem.linear(theta)
+    variance = problem.spread**2
+    gain = (slope * variance).T
+    after = np.diag(variance) - gain @ np.linalg.solve(
+        within + (slope * variance) @ slope.T, gain.T
+    )
+    parts = problem.calls.parts.shape[1]
+    found = []
+    for covariance in (after, np.diag(variance)):
+        table = covariance.reshape(-1, parts, covariance.shape[0] // parts, parts)
+        each = np.einsum("apbp->abp", table)
+        whole = each[0, 0] + np.einsum("aap->ap", each) + 2 * each[0]
+        whole[0] = each[0, 0]
+        found.append(np.sqrt(np.maximum(whole, 0.0)))
+    return found[0], found[1]
+
+
+def _sought(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Reach:
+    """Find the reach that makes the calls likeliest, one figure after the other."""
+    line, slope = problem.linear(theta)
+    left = problem.target - line + slope @ theta
+    rows = np.arange(len(left))
+    if len(rows) > _SEARCHED:
+        rows = np.random.default_rng(_SEED).choice(rows, _SEARCHED, replace=False)
+    linear = (slope[rows] * problem.spread**2) @ slope[rows].T
+    places, calls = _rows_of(problem.places, rows), problem.calls
+    counted = heavy[rows] * calls.count[rows]
+
+    def unlikely(one: Reach) -> float:
+        whole = _covariance(places, places, one) + linear + np.diag(one.scatter**2 / counted)
+        factor = np.linalg.cholesky(whole)
+        scaled = np.linalg.solve(factor, left[rows])
+        likely = 0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()
+        return float(likely) + _far_from_first(one)
+
+    best = unlikely(reach)
+    for factor in _FACTORS:
+        for other in _beside(reach, factor):
+            tried = unlikely(other(reach))
+            if tried < best:
+                best, reach = tried, other(reach)
+    return reach
+
+
+_FACTORS = (2.0, 2.0, 2.0, 1.4, 1.4, 1.2)
+"""Steps of the search, coarse to fine."""
+
+
+def _beside(reach: Reach, factor: float) -> "list[Callable[[Reach], Reach]]":
+    """List moves of the search: each figure up and down, and each way of moving."""
+    scaled: list[Callable[[Reach], Reach]] = [
+        partial(_scaled, name=name, times=times, bounds=bounds)
+        for name, bounds in _LIMITS.items()
+        for times in (factor, 1 / factor)
+    ]
+    return scaled + [partial(replace, moved=moved) for moved in _MOVED if moved != reach.moved]
+
+
+def _scaled(reach: Reach, name: str, times: float, bounds: tuple[float, float]) -> Reach:
+    value = min(max(getattr(reach, name) * times, bounds[0]), bounds[1])
+    changed: dict[str, float] = {name: value}
+    return replace(reach, **changed)
+
+
+def _far_from_first(reach: Reach) -> float:
+    """Minus the logarithm of how likely a reach was beforehand."""
+    logs = [np.log(getattr(reach, name) / getattr(_FIRST, name)) for name in _LIMITS]
+    return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
+
+
+def _rows_of(places: _Places, rows: Ints) -> _Places:
+    return _Places(
+        places.kind[rows],
+        places.way[rows],
+        places.ranks[rows],
+        places.across[rows],
+        places.size[rows],
+        places.bare[rows],
+    )

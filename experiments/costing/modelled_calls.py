@@ -1,0 +1,174 @@
+"""What a cluster's model says of calls that a benchmark timed, part by part."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
+from experiments.costing.calibration import SOFTWARE, call_parts, part_names
+from experiments.scenario.scenario import Scenario
+from simulator.builder import WorkloadBuilder
+from simulator.errors import CalibrationError, TwofoldError
+from simulator.topology import SCALE_OUT
+from simulator.workload import Call, Group
+from topologies import Cluster
+from topologies.cluster.schema import Library
+
+Floats = NDArray[np.float64]
+
+_LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
+"""Name in a cluster file of the library that a log timed; MPI has no model of its own."""
+_BYTES_DECIDE = 0.9
+"""Messages sent at once tell the bandwidth where bytes are this much of one message's time."""
+
+_UNIT = 30.0
+"""Calls further from the model than this, all of them, are in another unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledCall:
+    """A measured call and what the model says of it alone: parts in s, by name.
+
+    ``domains`` are the scale-up domains its ranks lie in; ``algorithm`` and ``protocol`` are what
+    the library's model chose.
+    """
+
+    call: MeasuredCall
+    domains: int
+    parts: dict[str, float]
+    algorithm: str = ""
+    protocol: str = ""
+
+    @property
+    def time(self) -> float:
+        """What the model says it takes (s)."""
+        return sum(self.parts.values())
+
+
+def as_timed(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> tuple[Cluster, list[str]]:
+    """Return the cluster with the library that logs timed, and say what that changed."""
+    timed = next((_LIBRARIES[log.library] for log in logs if log.library), None)
+    known = cluster.library.name if cluster.library is not None else "none"
+    if timed in (None, known):
+        return cluster, []
+    version = None
+    library = Library(name=timed, version=version)
+    said = f"the logs timed {timed if timed != 'none' else 'MPI'}, not {known}: so does the cluster"
+    return cluster.model_copy(update={"library": library}), [said]
+
+
+def modelled(
+    calls: Sequence[MeasuredCall],
+    cluster: Cluster,
+    watch: Callable[[str], object] = lambda _: None,
+) -> tuple[list[ModelledCall], list[str]]:
+    """Cost measured calls on a cluster, and say which cannot be.
+
+    Raises
+    ------
+    TwofoldError
+        If a job of so many ranks does not fit on the cluster, or no call of its kind is modelled.
+    """
+    sites: dict[tuple[int, int | None], Scenario] = {}
+    known: dict[tuple[int, int | None, str, float], ModelledCall] = {}
+    found: list[ModelledCall] = []
+    notes: list[str] = []
+    for call in calls:
+        if call.kind == LINK:
+            one, note = _link(call, cluster)
+        else:
+            key = call.ranks, call.nodes, call.kind, call.size
+            if key not in known:
+                watch(f"{call.kind} of {call.ranks} ranks")
+                known[key] = _modelled(call, cluster, sites)
+            one, note = _told(replace(known[key], call=call))
+        found += [one] if one is not None else []
+        notes += [note] if note else []
+    return found, list(dict.fromkeys(notes))
+
+
+def _modelled(
+    call: MeasuredCall, cluster: Cluster, sites: dict[tuple[int, int | None], Scenario]
+) -> ModelledCall:
+    """Cost a call where it ran; what is wrong with that is said of its row."""
+    site = call.ranks, call.nodes
+    try:
+        if site not in sites:
+            empty = WorkloadBuilder(job_ranks=call.ranks).build()
+            sites[site] = Scenario(empty, cluster, nodes=call.nodes)
+        return _costed(call, sites[site])
+    except TwofoldError as error:
+        raise type(error)(f"{call.place}: {error}") from error
+
+
+def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
+    members = tuple(range(call.ranks))
+    domains = len(np.unique(scenario.machine().domains))
+    costs = scenario.costs()
+    names = part_names(costs.topology.resources)
+    asked = Call(call.kind, Group(members), call.size)
+    values = call_parts(costs, asked)
+    plan = costs.carried(asked).plan
+    parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
+    return ModelledCall(
+        call,
+        domains,
+        parts,
+        plan.schedule.algorithm if plan is not None else "",
+        plan.protocol if plan is not None else "",
+    )
+
+
+def _told(one: ModelledCall) -> tuple[ModelledCall | None, str]:
+    """Keep of a call what it tells; None and why where that is nothing."""
+    call = one.call
+    if not one.parts:
+        return None, f"{call.kind} of {call.ranks} ranks: the model says it takes no time"
+    if not call.streamed:
+        return one, ""
+    bytes_of = {name: value for name, value in one.parts.items() if name.endswith("bandwidth")}
+    if sum(bytes_of.values()) < _BYTES_DECIDE * one.time:
+        return None, "streamed messages too small to tell the bandwidth are left out"
+    return replace(one, parts=bytes_of), ""
+
+
+def _link(call: MeasuredCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
+    """Hold a message from NIC to NIC against one NIC's wire."""
+    out = cluster.scale_out
+    if out is None:
+        raise CalibrationError(f"{call.place}: the cluster has no NICs (no scale_out)")
+    moving = {f"{SCALE_OUT}.bandwidth": call.size / (out.bandwidth * out.efficiency)}
+    if call.streamed:
+        return ModelledCall(call, call.ranks, moving), ""
+    if cluster.library is not None and cluster.library.name != "none":
+        return None, (
+            f"{call.place.rpartition(',')[0]}: a NIC's own latency is left out: a step of "
+            f"{cluster.library.name} across nodes takes its proxy besides, and both are one figure"
+        )
+    return ModelledCall(call, call.ranks, {f"{SCALE_OUT}.latency": out.latency, **moving}), ""
+
+
+def software_first(names: Iterable[str]) -> list[str]:
+    """Sort names of parts: software, latencies, bandwidths."""
+    return sorted(names, key=lambda name: (name != SOFTWARE, not name.endswith("latency"), name))
+
+
+def check_unit(calls: Sequence[ModelledCall]) -> None:
+    """Refuse calls that are all far from what the cluster could do.
+
+    Raises
+    ------
+    CalibrationError
+        If none is within 30 times.
+    """
+    off = np.log([one.call.time / one.time for one in calls])
+    least = float(np.exp(np.abs(off).min(initial=np.inf)))
+    if len(off) and least > _UNIT and (np.all(off > 0) or np.all(off < 0)):
+        middle = float(np.exp(np.median(off)))
+        raise CalibrationError(
+            f"{calls[0].call.place}: calls took {middle:.3g} times as long as on this cluster "
+            f"(none within {_UNIT:.0f} times): is the unit of the times wrong, or the cluster "
+            "another?"
+        )

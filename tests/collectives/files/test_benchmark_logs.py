@@ -1,0 +1,365 @@
+"""Benchmarks' logs: every form is read by its content, and what is torn is refused in one line."""
+
+import json
+import re
+
+import pytest
+
+from collectives.bandwidth import busbw
+from collectives.files.benchmark_logs import read_logs
+from collectives.files.measured_calls import LINK, Layout
+from simulator.errors import TraceError
+
+MIB = 2**20
+CONFIG = (
+    "# nThread 1 nGpus {gpus} minBytes {low} maxBytes {high} step: 2(factor) warmup iters: 5 "
+    "iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n"
+)
+HEADS = (
+    "#\n#                                                              out-of-place"
+    "                       in-place          \n"
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    "     time   algbw   busbw #wrong\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
+    "     (us)  (GB/s)  (GB/s)       \n"
+)
+
+
+def printed(program, kind, times, *, hosts=("one",) * 8, **columns):
+    """What nccl-tests 2.17 prints: ``times`` (us) by size (B), in-place 1 us longer."""
+    redop, root = columns.get("redop", "sum"), columns.get("root", -1)
+    dtype, width = columns.get("dtype", "float"), columns.get("width", 4)
+    in_place = columns.get("in_place", "0")
+    n = len(hosts)
+    text = f"# Collective test starting: {program}\n" if program else ""
+    text += CONFIG.format(gpus=1, low=min(times), high=max(times))
+    for rank, host in enumerate(hosts):
+        device = columns.get("device", "NVIDIA H100 80GB HBM3")
+        text += f"#  Rank {rank:2} Group  0 Pid {7 + rank:6} on {host:>10} device {rank % 8:2}"
+        text += f" [0000:1b:00] {device}\n"
+    text += HEADS
+    speeds = []
+    for size, time in times.items():
+        line = f"{size:12} {size // width:13} {dtype:>9} {redop:>7} {root:>7}"
+        for took, wrong in ((time, "0"), (time + 1, in_place)):
+            speed = busbw(kind, size=size, n=n, time=took * 1e-6) / 1e9
+            speeds.append(speed)
+            line += f"  {took:7.2f} {size / took / 1e3:7.2f} {speed:7.2f} {wrong:>6}"
+        text += line + "\n"
+    text += (
+        f"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {sum(speeds) / len(speeds):g}\n"
+    )
+    return text
+
+
+TIMES = {MIB: 40.25, 2 * MIB: 62.5, 4 * MIB: 101.0}
+REDUCE = printed("all_reduce_perf", "all_reduce", TIMES)
+
+
+def read(tmp_path, text, layout=None, name="anything"):
+    path = tmp_path / name
+    path.write_text(text)
+    (log,) = read_logs([path], layout)
+    return log
+
+
+def told(log):
+    return [(call.kind, call.ranks, call.nodes, call.size, call.time * 1e6) for call in log.calls]
+
+
+def refused(tmp_path, text, layout=None):
+    with pytest.raises(TraceError) as raised:
+        read(tmp_path, text, layout)
+    line = str(raised.value)
+    assert "\n" not in line
+    assert "anything" in line
+    return line
+
+
+def test_a_table_is_read_with_its_ranks_and_hosts(tmp_path):
+    log = read(tmp_path, REDUCE)
+    assert (log.tool, log.library) == ("nccl-tests", "nccl")
+    assert log.devices == ("NVIDIA H100 80GB HBM3",)
+    wanted = [("all_reduce", 8, 1, size, pytest.approx(time)) for size, time in TIMES.items()]
+    assert told(log) == wanted
+
+
+def test_hosts_say_how_ranks_lie(tmp_path):
+    log = read(tmp_path, printed("all_gather_perf", "all_gather", TIMES, hosts=("a", "b") * 4))
+    assert {(call.ranks, call.nodes) for call in log.calls} == {(8, 2)}
+    line = refused(tmp_path, printed("all_gather_perf", "all_gather", TIMES, hosts=("a", "a", "b")))
+    assert "a 2, b 1" in line
+
+
+def test_several_runs_of_one_file_labelled_by_the_launcher(tmp_path):
+    runs = REDUCE + printed("reduce_scatter_perf", "reduce_scatter", TIMES, hosts=("x",) * 4)
+    for label in ("0: ", "[1,0]<stdout>: "):
+        text = "".join(f"{label}{line}\n" for line in runs.splitlines())
+        calls = read(tmp_path, "srun: job 7\n" + text).calls
+        assert [(call.kind, call.ranks) for call in calls] == [
+            *[("all_reduce", 8)] * 3,
+            *[("reduce_scatter", 4)] * 3,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("all_reduce", {}),
+        ("reduce_scatter", {}),
+        ("all_gather", {"redop": "none"}),
+        ("all_to_all", {"redop": "none", "in_place": "N/A"}),
+        ("broadcast", {"redop": "none", "root": 0}),
+        ("reduce", {"root": 0}),
+    ],
+)
+def test_a_kind_is_told_by_columns_where_no_program_is_named(tmp_path, kind, columns):
+    log = read(tmp_path, printed("", kind, TIMES, **columns))
+    assert {call.kind for call in log.calls} == {kind}
+
+
+def test_a_command_line_names_the_program(tmp_path):
+    text = "$ mpirun -np 8 ./build/alltoall_perf -b 1M -e 4M -f 2\n"
+    text += printed("", "all_to_all", TIMES, redop="none", dtype="half", width=2, in_place="N/A")
+    assert {call.kind for call in read(tmp_path, text).calls} == {"all_to_all"}
+
+
+def test_a_kind_that_nothing_tells_is_asked_for(tmp_path):
+    unchecked = printed("", "all_gather", TIMES, redop="none", in_place="N/A")
+    unchecked = re.sub(r"      0  ", "    N/A  ", unchecked)
+    assert "--kind" in refused(tmp_path, unchecked)
+    log = read(tmp_path, unchecked, Layout(kind="all_gather"))
+    assert {call.kind for call in log.calls} == {"all_gather"}
+
+
+def test_the_first_nccl_tests_had_no_root_and_left_a_blank_operator_out(tmp_path):
+    text = (
+        "# nThread 1 nGpus 4 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 "
+        "iters: 20 validation: 1 \n#\n# Using devices\n"
+        + "".join(
+            f"#   Rank  {rank} Pid  12 on      host1 device  {rank} [0x06] Tesla V100-SXM2-16GB\n"
+            for rank in range(4)
+        )
+        + "#\n#                                                     out-of-place        in-place\n"
+        "#   size    count  type redop   time  algbw  busbw  error   time  algbw  busbw  error\n"
+        "#    (B) (elements)             (us) (GB/s) (GB/s)          (us) (GB/s) (GB/s)\n"
+        " 1048576    65536 float        50.00  20.97  15.73  0e+00  50.00  20.97  15.73  0e+00\n"
+        " 2097152   131072 float        80.00  26.21  19.66  0e+00  80.00  26.21  19.66  0e+00\n"
+    )
+    log = read(tmp_path, "all_gather_perf\n" + text)
+    assert told(log) == [
+        ("all_gather", 4, 1, MIB, pytest.approx(50)),
+        ("all_gather", 4, 1, 2 * MIB, pytest.approx(80)),
+    ]
+
+
+def test_rccl_tests_on_mi300x(tmp_path):
+    """A row as printed in crickett-hpe/hpc-ai-envs pull request 30, its ranks and host renamed."""
+    ranks = "".join(
+        f"#  Rank  {rank} Group  0 Pid  37300 on   node device  {rank} [0000:05:00] "
+        "AMD Instinct MI300X\n"
+        for rank in range(8)
+    )
+    row = (
+        "     8388608       2097152     float     sum      -1    91.10   92.08  161.14      0"
+        "    94.94   88.36  154.63      0\n"
+    )
+    text = (
+        CONFIG.format(gpus=8, low=8 * MIB, high=8 * MIB) + "rccl-tests: Version develop:83d38d9\n"
+    )
+    log = read(tmp_path, text + ranks + HEADS + row)
+    assert (log.tool, log.library) == ("rccl-tests", "rccl")
+    assert told(log) == [("all_reduce", 8, 1, 8 * MIB, pytest.approx(91.10))]
+
+
+def test_rccl_tests_json_lines(tmp_path):
+    """Lines of ROCm/rccl-tests pull request 93."""
+    line = (
+        '{{"#wrong":"0","algBw":{algbw},"busBw":0.08,"gpus":4,"inPlace":{place},"name":"AllReduce",'
+        '"redop":"sum","size":1024,"time":{time},"type":"float"}}\n'
+    )
+    text = line.format(algbw=0.05337, place=0, time=19.18415)
+    text += line.format(algbw=0.05146, place=1, time=19.89765)
+    log = read(tmp_path, text)
+    assert told(log) == [("all_reduce", 4, None, 1024, pytest.approx(19.18415))]
+    assert log.library == "rccl"
+
+
+def json_run(**changes):
+    """The JSON of nccl-tests' ``-J`` (src/util.cu, version 2 of its form)."""
+    way = {"time": 40.0, "alg_bw": MIB / 40e3, "bus_bw": 1.75 * MIB / 40e3, "nwrong": 0.0}
+    return {
+        "version": 2,
+        "args": ["./build/all_reduce_perf", "-J", "x.json"],
+        "nccl_version": 22807,
+        "config": {
+            "nthreads": 1,
+            "ngpus": 1,
+            "devices": [
+                {"rank": rank, "group": 0, "hostname": f"h{rank // 4}", "device_info": "B200"}
+                for rank in range(8)
+            ],
+        },
+        "results": [
+            {"size": MIB, "count": MIB // 4, "type": "float", "redop": "sum", "root": "    -1"}
+            | {"out_of_place": way, "in_place": way | changes}
+        ],
+        "average_bus_bandwidth": {"bandwidth": way["bus_bw"], "okay": "unchecked"},
+    }
+
+
+def test_nccl_tests_json(tmp_path):
+    log = read(tmp_path, json.dumps(json_run()))
+    assert told(log) == [("all_reduce", 8, 2, MIB, pytest.approx(40.0))]
+    assert log.devices == ("B200",)
+    assert "breaks" in refused(tmp_path, json.dumps(json_run())[:-40])
+
+
+def test_osu_s_sizes_are_a_rank_s_own(tmp_path):
+    head = "\n# OSU MPI-CUDA {} Latency Test v7.1\n# Size       Avg Latency(us)\n"
+    rows = "1024              12.50\n1048576          310.00\n"
+    eight = Layout(ranks=8, nodes=2)
+    whole = read(tmp_path, head.format("Allreduce") + rows, eight)
+    assert told(whole)[0] == ("all_reduce", 8, 2, 1024, pytest.approx(12.5))
+    assert whole.library == "mpi"
+    shares = read(tmp_path, head.format("Allgather") + rows, eight)
+    assert told(shares)[1] == ("all_gather", 8, 2, 8 * MIB, pytest.approx(310))
+    assert "--ranks" in refused(tmp_path, head.format("Allreduce") + rows)
+    barrier = read(tmp_path, "# OSU MPI Barrier Latency Test v5.9\n# Avg Latency(us)\n9.1\n", eight)
+    assert told(barrier) == [("barrier", 8, 2, 0.0, pytest.approx(9.1))]
+
+
+def test_osu_s_messages(tmp_path):
+    latency = "# OSU MPI Latency Test v5.6\n# Size          Latency (us)\n8     1.61\n"
+    assert told(read(tmp_path, latency)) == [("send_receive", 2, None, 8, pytest.approx(1.61))]
+    speed = "# OSU MPI-CUDA Bandwidth Test v7.1\n# Size      Bandwidth (MB/s)\n4194304  24000.0\n"
+    (call,) = read(tmp_path, speed, Layout(nodes=2)).calls
+    assert (call.nodes, call.streamed) == (2, True)
+    assert call.size / call.time == pytest.approx(24e9)
+    both = "# OSU MPI Bi-Directional Bandwidth Test v7.1\n# Size  Bandwidth (MB/s)\n4  3\n"
+    assert "left out" in refused(tmp_path, both)
+
+
+def test_perftest_s_megabytes_are_of_two_to_the_twenty(tmp_path):
+    """The row is one that a public page shows; the rate of its messages says which MB it is."""
+    head = "                    RDMA_Write BW Test\n Dual-port       : OFF\n"
+    table = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n"
+    row = " 65536      1000             2757.96            2757.93\t\t   0.044127\n"
+    (call,) = read(tmp_path, head + table + row).calls
+    assert (call.kind, call.ranks, call.nodes, call.streamed) == (LINK, 2, 2, True)
+    assert call.size / call.time == pytest.approx(0.044127e6 * 65536, rel=1e-4)
+    gbits = table.replace("MB/sec", "Gb/sec") + " 65536  1000  23.2  23.135  0.044127\n"
+    (other,) = read(tmp_path, gbits).calls
+    assert other.time == pytest.approx(call.time, rel=1e-3)
+    wrong = table + " 65536  1000  23.2  23.135  0.044127\n"
+    assert "unit" in refused(tmp_path, wrong)
+
+
+def test_perftest_s_latency(tmp_path):
+    text = (
+        "                    RDMA_Write Latency Test\n"
+        " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]"
+        "    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n"
+        " 2       1000          1.52           4.10         1.55     \t       1.56"
+        "        \t0.05   \t\t1.70    \t\t4.10   \n"
+    )
+    (call,) = read(tmp_path, text).calls
+    assert (call.kind, call.streamed) == (LINK, False)
+    assert call.time == pytest.approx(1.55e-6)
+
+
+def test_tables_by_the_names_of_their_columns(tmp_path):
+    text = "Kind,Nodes,Ranks,Size_MiB,Time_ms,more\nAllReduce,2,16,4,0.25,x\n"
+    assert told(read(tmp_path, text)) == [("all_reduce", 16, 2, 4 * MIB, pytest.approx(250))]
+    without = "# from nowhere\nkind,ranks,size_bytes,time_us\n\nall_gather,8,64,9.5\n"
+    assert told(read(tmp_path, without)) == [("all_gather", 8, None, 64, pytest.approx(9.5))]
+    layout = Layout(ranks_per_node=4)
+    assert told(read(tmp_path, without, layout))[0][:3] == ("all_gather", 8, 2)
+
+
+def test_aiconfigurator_counts_elements_and_milliseconds(tmp_path):
+    text = (
+        "framework,version,device,op_name,kernel_source,nccl_dtype,num_gpus,message_size,latency\n"
+        "TRTLLM,2.27.3,NVIDIA B200,alltoall,NCCL,half,8,512,0.0125\n"
+    )
+    log = read(tmp_path, text)
+    assert told(log) == [("all_to_all", 8, None, 1024, pytest.approx(12.5))]
+    assert log.library == "nccl"
+
+
+def row(text, number):
+    """Line of the ``number``-th row of a printed table."""
+    rows = [line for line in text.splitlines() if line.strip()[:1].isdigit()]
+    return rows[number]
+
+
+TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce,1,8,2048,21\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (REDUCE.replace(" 62.50 ", " 0.06250 "), "unit"),
+        (REDUCE.replace(" 62.50 ", "   nan "), "'nan' is not a time"),
+        (REDUCE[: REDUCE.index(row(REDUCE, 2)) + 70], "truncated"),
+        (REDUCE[: REDUCE.index(row(REDUCE, 2))], "truncated"),
+        (REDUCE.replace(row(REDUCE, 1) + "\n", ""), "rows are missing"),
+        (REDUCE.replace(row(REDUCE, 0) + "\n", ""), "rows are missing"),
+        (REDUCE.replace("     262144 ", "     262145000 "), "elements"),
+        (REDUCE.replace("time", "cputime"), "CPU"),
+        (REDUCE.replace("H100", "A100", 4), "two machines"),
+        (CONFIG.format(gpus=8, low=8, high=8), "no calls"),
+        (REDUCE.replace("all_reduce_perf", "hypercube_perf"), "hypercube"),
+        (TABLE.replace("time_us", "time"), "time with its unit"),
+        (TABLE.replace("size_bytes", "size"), "size with its unit"),
+        (TABLE.replace(",21", ",nan"), "'nan' is not a time"),
+        (TABLE.replace(",21", ",0"), "'0' is not a time"),
+        (TABLE.replace(",21", ""), "truncated"),
+        (TABLE.replace("all_reduce,1,8,2048", "gossip,1,8,2048"), "'gossip'"),
+        (TABLE.replace("1,8,2048", "3,8,2048"), "evenly"),
+        (TABLE.replace("1,8,2048", "1,eight,2048"), "whole number"),
+        (TABLE[: TABLE.index("\n") + 1], "has none"),
+        (
+            "system," + TABLE.replace("\nall", "\nx,all", 1).replace("\nall", "\ny,all", 1),
+            "machines",
+        ),
+        ("hello\n", "is no log that is known"),
+        ("", "is no log that is known"),
+    ],
+)
+def test_what_is_torn_or_contradicts_itself_is_refused_in_one_line(tmp_path, text, said):
+    assert said in refused(tmp_path, text)
+
+
+def test_processes_that_ran_by_themselves(tmp_path):
+    twice = REDUCE.replace("Group  0 ", "").replace("Rank  1", "Rank  0")
+    assert "MPI=1" in refused(tmp_path, twice)
+
+
+def test_logs_of_two_machines(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text(REDUCE)
+    other.write_text(
+        printed("all_reduce_perf", "all_reduce", TIMES, device="NVIDIA A100-SXM4-80GB")
+    )
+    with pytest.raises(TraceError, match=r"one: NVIDIA H100.*other: NVIDIA A100.*two machines"):
+        read_logs([one, other])
+
+
+def test_tables_of_two_machines_are_told_by_their_large_calls(tmp_path):
+    head = "kind,nodes,ranks,size_bytes,time_us\n"
+    rows = [f"all_reduce,1,8,{2**power},{2**power / 1e5}" for power in range(24, 30)]
+    slower = [f"all_reduce,1,8,{2**power},{2**power / 6e4}" for power in range(24, 30)]
+    near = [f"all_reduce,1,8,{2**power},{2**power / 9e4}" for power in range(24, 30)]
+    assert "two machines" in refused(tmp_path, head + "\n".join([*rows, *slower]))
+    assert len(read(tmp_path, head + "\n".join([*rows, *near])).calls) == 12
+
+
+def test_the_user_may_not_contradict_the_log(tmp_path):
+    assert "--ranks 4" in refused(tmp_path, REDUCE, Layout(ranks=4))
+    assert "--nodes 2" in refused(tmp_path, REDUCE, Layout(nodes=2))
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(TraceError, match="nowhere"):
+        read_logs([tmp_path / "nowhere"])

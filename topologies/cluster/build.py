@@ -68,7 +68,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     over = "" if nodes is None else f", nodes={nodes}"
     name = f"{cluster.name}({ranks}{over})"
     nics = node_nics(cluster, placement.nodes)
-    links = []
+    links: list[Link] = []
     if cluster.wiring is not None:
         links += wired_links(cluster, placement, nics, cluster.wiring)
     else:

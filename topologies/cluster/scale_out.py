@@ -63,7 +63,9 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
     >>> [nic.name for nic in node_nics(doubled, 1)]
     ['nic:0.0-1', 'nic:0.2-3', 'nic:0.4-5', 'nic:0.6-7']
     """
-    count = 0 if cluster.scale_out is None else cluster.scale_out.nics_per_node
+    if cluster.scale_out is None:
+        return []
+    count = cluster.scale_out.nics_per_node
     drawn = cluster.wiring.nics if cluster.wiring is not None else cluster.ranks_per_node
     shares = min(count, drawn)
     starts = [-(-share * count // shares) for share in range(shares + 1)]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import yaml
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.costing.calibration import calibrated_cluster, fit_steps, nothing_fitted
@@ -22,6 +21,7 @@ from simulator.errors import CalibrationError
 from simulator.quantities import format_quantity
 from topologies import Cluster
 from topologies.cluster.changed import resource_values
+from topologies.cluster.cluster_text import cluster_text
 from topologies.cluster.schema import Calibrated
 from traces.core.loaded import MEDIAN
 
@@ -188,10 +188,8 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    text = yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=100)
     with writing(path) as stream:
-        stream.write(text.encode())
+        stream.write(cluster_text(cluster).encode())
 
 
 def _parameters(

@@ -1,13 +1,17 @@
 """The catalogue: which clusters there are, and where each number of one comes from."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
+from topologies.cluster.from_nccl import from_nccl as read_dump
+from topologies.cluster.from_nvidia_smi import from_nvidia_smi as read_matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +102,74 @@ class ClustersReport(Report):
 
 
 @question("clusters")
-def clusters(name: str | None = None) -> ClustersReport:
-    """Return the catalogue, or one cluster (a name or a YAML file) with its sources.
+def clusters(
+    name: Cluster | Path | str | None = None,
+    *,
+    from_nccl: Path | str | None = None,
+    from_nvidia_smi: Path | str | None = None,
+    like: Cluster | Path | str | None = None,
+) -> ClustersReport:
+    """Return the catalogue, or one cluster with its sources: named, or as a file draws its node.
+
+    Parameters
+    ----------
+    name
+        A name of the catalogue, or a YAML file.
+    from_nccl
+        A topology that NCCL or RCCL dumped (``NCCL_TOPO_DUMP_FILE``).
+    from_nvidia_smi
+        A matrix of ``nvidia-smi topo -m``.
+    like
+        The cluster that what is not drawn is taken from: needed beside the matrix, which does not
+        name its GPUs; the nearest of the catalogue beside a dump.
+
+    Returns
+    -------
+    ClustersReport
+        Every number of one cluster, or a row for each of the catalogue.
 
     Raises
     ------
     ClusterError
-        If there is no such cluster.
+        If there is no such cluster, or the file draws no node.
+    WhatIfError
+        If more than one cluster is asked for.
     """
-    if name is None:
+    asked = [one for one in (name, from_nccl, from_nvidia_smi) if one is not None]
+    if len(asked) > 1:
+        raise WhatIfError("give one of a name, a topology of NCCL and a matrix of nvidia-smi")
+    if not asked:
         return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
-    cluster = load_cluster(name)
+    cluster = _asked(name, from_nccl, from_nvidia_smi, None if like is None else _named(like))
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
     )
     return ClustersReport((_row(cluster),), rows, cluster)
+
+
+def _asked(
+    name: Cluster | Path | str | None,
+    dump: Path | str | None,
+    matrix: Path | str | None,
+    like: Cluster | None,
+) -> Cluster:
+    if dump is not None:
+        return read_dump(dump, like)
+    if matrix is not None and like is None:
+        raise WhatIfError(
+            f"{matrix}: the matrix does not name its GPUs: say with --like which cluster has the"
+            " same, a name of the catalogue or a YAML file"
+        )
+    if matrix is not None and like is not None:
+        return read_matrix(matrix, like)
+    if like is not None:
+        raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
+    return _named(name or "")
+
+
+def _named(name: Cluster | Path | str) -> Cluster:
+    return name if isinstance(name, Cluster) else load_cluster(name)
 
 
 def describe(cluster: Cluster) -> str:
@@ -138,6 +194,8 @@ def _row(cluster: Cluster) -> ClusterRow:
 
 
 def _plain(value: object) -> float | int | str:
+    if isinstance(value, (list, tuple)) and any(isinstance(one, dict) for one in value):
+        return len(value)
     if isinstance(value, (list, tuple)):
         return "x".join(map(str, value))
     return value if isinstance(value, (float, int)) else str(value)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
-from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology
+from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology, quantities
 from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
 
 GIGA = 1e9
@@ -114,14 +114,15 @@ class _Draft:
     def copy(self, cluster: Cluster, *fields: str) -> None:
         """Take over what a cluster gives of some fields, saying that it is from there."""
         given = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        numbers = quantities(cluster)
         for field in fields:
             value: Any = given
             for name in field.split("."):
                 value = value.get(name) if isinstance(value, dict) else None
             for path, one in _leaves(field, value):
                 source = cluster.sources.get(path, "not given")
-                text = isinstance(one, str) and not one[:1].isdigit()
-                self.put(path, one, "" if text else f"taken from {cluster.name}: {source}")
+                number = path in numbers
+                self.put(path, one, f"taken from {cluster.name}: {source}" if number else "")
 
 
 def _leaves(field: str, value: object) -> list[tuple[str, object]]:
@@ -162,7 +163,8 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         _put_network(draft, drawing, wiring, like or _nearest(drawing, _by_nic))
         if wiring.unit(PCIE):
             _put_pcie(draft, drawing, wiring)
-        draft.data["wiring"] = wiring.model_dump(mode="json", exclude_unset=True)
+        cables = wiring.model_dump(mode="json", exclude_unset=True)["cables"]
+        draft.put("wiring.cables", cables, drawing.file)
         if drawing.cpu:
             draft.put("host.cpu", drawing.cpu)
         draft.copy(chip, "library", "collective_overhead")
@@ -200,7 +202,7 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
     draft.put("scale_up.size", wiring.gpus, drawing.file)
     if drawing.technology == PCIE:
         draft.put("scale_up.bandwidth", f"{unit!r} GB/s", f"{drawing.file} (PCIe of a GPU)")
-        draft.put("scale_up.link", PCIE_GENERATION[_generation_of(unit)])
+        draft.put("scale_up.link", pcie_generation(unit))
     else:
         links = f"{drawing.file} ({unit:g} links of {chip.link_bandwidth / GIGA:g} GB/s)"
         draft.put(
@@ -215,13 +217,19 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
         draft.copy(like, "scale_up.in_network_reduction")
 
 
-PCIE_GENERATION = {16: "pcie3", 32: "pcie4", 64: "pcie5", 128: "pcie6"}
-"""By the GB/s that 16 lanes have before encoding."""
+_PCIE = {16.0: "pcie3", 32.0: "pcie4", 64.0: "pcie5", 128.0: "pcie6"}
+"""Generations by the GB/s that 16 lanes have before encoding."""
 
 
-def _generation_of(width: float) -> int:
-    """Raw GB/s of 16 lanes that a width (GB/s) is nearest to."""
-    return min(PCIE_GENERATION, key=lambda raw: abs(log(raw / width)))
+def pcie_generation(width: float) -> str:
+    """Name the generation of PCIe whose 16 lanes are the nearest to a width (GB/s).
+
+    Examples
+    --------
+    >>> pcie_generation(31.5)
+    'pcie4'
+    """
+    return _PCIE[min(_PCIE, key=lambda raw: abs(log(raw / width)))]
 
 
 def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:
@@ -258,7 +266,7 @@ Key = Callable[[Drawing, Cluster], tuple[float, ...]]
 
 def _nearest(drawing: Drawing, key: Key) -> Cluster:
     """Find the entry of the catalogue that is nearest; of equals the first by name."""
-    entries = [cluster for name in catalog() if _vendor(cluster := load_cluster(name))]
+    entries = [cluster for name in catalog() if vendor_of(cluster := load_cluster(name))]
     return min(entries, key=lambda one: key(drawing, one))
 
 
@@ -273,7 +281,7 @@ def _by_fabric(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
 
 def _by_generation(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     return (
-        _vendor(entry) != drawing.chip.vendor,
+        vendor_of(entry) != drawing.chip.vendor,
         _years(drawing.chip.generation, entry.accelerator.generation or ""),
         _technology(entry) != drawing.technology,
         (entry.scale_up.topology == "switch") != drawing.switched,
@@ -288,7 +296,7 @@ def _by_nic(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     speed = drawing.nic_bandwidth or entry.scale_out.bandwidth
     return (
         0,
-        _vendor(entry) != drawing.chip.vendor,
+        vendor_of(entry) != drawing.chip.vendor,
         abs(log(entry.scale_out.bandwidth / speed)),
         entry.scale_out.message_overhead is not None,
         *_by_generation(drawing, entry),
@@ -303,11 +311,12 @@ def _technology(cluster: Cluster) -> str:
     """Technology of a scale-up fabric; a catalogue that leaves it out says it by its vendor."""
     link = cluster.scale_up.link
     if link is None:
-        return "xgmi" if _vendor(cluster) == "amd" else "nvlink"
+        return "xgmi" if vendor_of(cluster) == "amd" else "nvlink"
     return link.rstrip("0123456789")
 
 
-def _vendor(cluster: Cluster) -> str:
+def vendor_of(cluster: Cluster) -> str:
+    """Name the maker of a cluster's accelerators: ``nvidia``, ``amd``, "" of others."""
     generation = cluster.accelerator.generation or ""
     return next((vendor for vendor, order in _ORDER.items() if generation in order), "")
 

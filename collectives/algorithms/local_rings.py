@@ -8,7 +8,7 @@ other, each with its reverse, every one over the links with the most left.
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.machine import Ranks
+from collectives.algorithms.placement import Ranks
 from simulator.routing.routes import link_metrics, routes
 from simulator.topology import Topology
 

@@ -132,22 +132,16 @@ def _entry(file: Path, here: str, there: str, entry: str) -> str:
 
 
 def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
-    width = like.scale_up.bandwidth if like.pcie is None else like.pcie.bandwidth
+    if like.pcie is None:
+        raise ClusterError(f"{file}: {like.name} gives no pcie.bandwidth, nor does the matrix")
+    width = like.pcie.bandwidth / GIGA
     links = _nvlinks(file, matrix, like)
-    tree, domains = _tree(matrix, width / GIGA)
+    tree, domains = _tree(matrix, width)
     notes = [f"Every PCIe cable is taken to be as wide as {like.name}'s."]
     if len(domains) > 1:
-        cpu = like.host.cpu if like.host else ""
-        processor: str = "arm" if cpu == "grace" else cpu
-        if cpu == "intel":
-            processor = _INTEL[pcie_generation(width / GIGA)]
-        if not processor:
-            raise ClusterError(
-                f"{file}: {len(domains)} NUMA domains, and {like.name} names no host.cpu to tell"
-                " what joins them"
-            )
+        processor, said = _processor(like, width)
         tree += pairs(domains, socket_width(processor))
-        notes.append(PAIRED)
+        notes += [PAIRED, *said]
     technology = like.scale_up.link or ""
     bandwidth = _NVLINK[technology][1] * GIGA if links else 0.0
     chip = Chip(
@@ -169,6 +163,16 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
         cpu=like.host.cpu if like.host else "",
         notes=tuple(notes),
     )
+
+
+def _processor(like: Cluster, width: float) -> tuple[str, list[str]]:
+    """Key of :data:`~topologies.cluster.drawn.SOCKET_GBPS`, and what was assumed."""
+    cpu = like.host.cpu if like.host else ""
+    if cpu == "intel":
+        return _INTEL.get(pcie_generation(width), "ERP"), []
+    if cpu:
+        return "arm" if cpu == "grace" else cpu, []
+    return "amd", [f"{like.name} names no processor: NUMA domains are joined as AMD's are."]
 
 
 def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:

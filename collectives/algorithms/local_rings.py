@@ -30,8 +30,9 @@ def local_rings(positions: Ranks, network: Topology) -> Ranks:
     -------
     ndarray
         Members of the group, in the order of each ring, shape ``(rings, n)``. Over direct links
-        where these close a ring, each ring as fast as the slowest link. Else one ring that goes
-        from each rank to the nearest that is left.
+        where these close a ring, each ring as fast as the slowest link. Else a ring that goes
+        from each rank to the nearest that is left, and back too if it has direct links, of which
+        it would leave one direction idle.
 
     Examples
     --------
@@ -51,7 +52,10 @@ def local_rings(positions: Ranks, network: Topology) -> Ranks:
         for order in (cycle, cycle[::-1]):
             left[order, np.roll(order, -1)] -= share
             found.append(order)
-    return np.array(found or [_nearest_first(positions, network)], dtype=np.int32)
+    if not found:
+        around = _nearest_first(positions, network)
+        found = [around, around[::-1]] if left.any() else [around]
+    return np.array(found, dtype=np.int32)
 
 
 def _direct(positions: Ranks, network: Topology) -> NDArray[np.float64]:

@@ -86,8 +86,9 @@ def test_across_nodes_the_narrowest_part_of_the_tree_is_full():
 
 def test_bridged_pairs_are_neighbours(tmp_path):
     network = build(drawn(tmp_path, "bridged"), 4)
-    (order,) = local_rings(np.array([0, 2, 1, 3], dtype=np.int32), network).tolist()
+    order, back = local_rings(np.array([0, 2, 1, 3], dtype=np.int32), network).tolist()
     assert order == [0, 2, 1, 3]  # positions 0, 1, 2, 3: pairs beside each other
+    assert back == order[::-1]
 
 
 def test_a_tree_is_gone_through_branch_by_branch(tmp_path):

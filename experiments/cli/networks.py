@@ -80,6 +80,9 @@ def clusters(
     from_nvidia_smi: Annotated[
         Path | None, typer.Option(help="Draw the node from what 'nvidia-smi topo -m' printed.")
     ] = None,
+    from_infragraph: Annotated[
+        Path | None, typer.Option(help="Read an infrastructure of InfraGraph (YAML, JSON).")
+    ] = None,
     like: Annotated[
         str | None,
         typer.Option(
@@ -103,7 +106,13 @@ def clusters(
 
     if write is not None:
         check_output(write, (".yaml", ".yml"))
-    report = ask(name, from_nccl=from_nccl, from_nvidia_smi=from_nvidia_smi, like=like)
+    report = ask(
+        name,
+        from_nccl=from_nccl,
+        from_nvidia_smi=from_nvidia_smi,
+        from_infragraph=from_infragraph,
+        like=like,
+    )
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("which cluster? Name one, or give a drawing.")
     if write is not None and report.asked is not None:

@@ -10,6 +10,7 @@ from experiments.report import Report, Rows
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
+from topologies.cluster.from_infragraph import from_infragraph as read_infragraph
 from topologies.cluster.from_nccl import from_nccl as read_dump
 from topologies.cluster.from_nvidia_smi import from_nvidia_smi as read_matrix
 
@@ -107,6 +108,7 @@ def clusters(
     *,
     from_nccl: Path | str | None = None,
     from_nvidia_smi: Path | str | None = None,
+    from_infragraph: Path | str | None = None,
     like: Cluster | Path | str | None = None,
 ) -> ClustersReport:
     """Return the catalogue, or one cluster with its sources: named, or as a file draws its node.
@@ -119,9 +121,11 @@ def clusters(
         A topology that NCCL or RCCL dumped (``NCCL_TOPO_DUMP_FILE``).
     from_nvidia_smi
         A matrix of ``nvidia-smi topo -m``.
+    from_infragraph
+        An infrastructure of InfraGraph, YAML or JSON.
     like
-        The cluster that what is not drawn is taken from: needed beside the matrix, which does not
-        name its GPUs; the nearest of the catalogue beside a dump.
+        The cluster that what is not drawn is taken from; the nearest of the catalogue beside a
+        dump. A matrix or an infrastructure does not name its GPUs, so it is needed beside them.
 
     Returns
     -------
@@ -135,12 +139,18 @@ def clusters(
     WhatIfError
         If more than one cluster is asked for.
     """
-    asked = [one for one in (name, from_nccl, from_nvidia_smi) if one is not None]
-    if len(asked) > 1:
-        raise WhatIfError("give one of a name, a topology of NCCL and a matrix of nvidia-smi")
-    if not asked:
+    files = {"from_nccl": from_nccl, "from_nvidia_smi": from_nvidia_smi} | {
+        "from_infragraph": from_infragraph
+    }
+    drawings = {kind: file for kind, file in files.items() if file is not None}
+    if len(drawings) + (name is not None) > 1:
+        raise WhatIfError("give one of a name and the drawings of NCCL, nvidia-smi and InfraGraph")
+    if like is not None and not drawings:
+        raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
+    if name is None and not drawings:
         return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
-    cluster = _asked(name, from_nccl, from_nvidia_smi, None if like is None else _named(like))
+    other = None if like is None else _named(like)
+    cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), other)
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
@@ -148,24 +158,15 @@ def clusters(
     return ClustersReport((_row(cluster),), rows, cluster)
 
 
-def _asked(
-    name: Cluster | Path | str | None,
-    dump: Path | str | None,
-    matrix: Path | str | None,
-    like: Cluster | None,
-) -> Cluster:
-    if dump is not None:
-        return read_dump(dump, like)
-    if matrix is not None and like is None:
+def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
+    if kind == "from_nccl":
+        return read_dump(file, like)
+    if like is None:
         raise WhatIfError(
-            f"{matrix}: the matrix does not name its GPUs: say with --like which cluster has the"
-            " same, a name of the catalogue or a YAML file"
+            f"{file}: it does not name its GPUs: say with --like which cluster has the same, a name"
+            " of the catalogue or a YAML file"
         )
-    if matrix is not None and like is not None:
-        return read_matrix(matrix, like)
-    if like is not None:
-        raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
-    return _named(name or "")
+    return (read_matrix if kind == "from_nvidia_smi" else read_infragraph)(file, like)
 
 
 def _named(name: Cluster | Path | str) -> Cluster:

@@ -61,7 +61,8 @@ class Drawing:
     """A node as a file draws it.
 
     ``cables`` of tier ``scale_up`` are as wide as they have links, those of tier ``pcie`` as they
-    have GB/s (raw). ``nic_bandwidth`` is that of one NIC (B/s), ``cpu`` the host's processor as
+    have GB/s (raw). ``nic_bandwidth`` is that of one NIC (B/s). ``nic_source`` and ``pcie_source``
+    say where these are from if not from the file, ``cpu`` the host's processor as
     :class:`~topologies.cluster.schema.Host` names it, "" if untold. ``notes`` say what was assumed.
     """
 
@@ -71,6 +72,7 @@ class Drawing:
     cables: tuple[Cable, ...]
     nic_bandwidth: float | None
     nic_source: str = ""
+    pcie_source: str = ""
     cpu: str = ""
     notes: tuple[str, ...] = ()
 
@@ -201,7 +203,8 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
     draft.put("scale_up.topology", WIRED)
     draft.put("scale_up.size", wiring.gpus, drawing.file)
     if drawing.technology == PCIE:
-        draft.put("scale_up.bandwidth", f"{unit!r} GB/s", f"{drawing.file} (PCIe of a GPU)")
+        source = drawing.pcie_source or f"{drawing.file} (PCIe of a GPU)"
+        draft.put("scale_up.bandwidth", f"{unit!r} GB/s", source)
         draft.put("scale_up.link", pcie_generation(unit))
     else:
         links = f"{drawing.file} ({unit:g} links of {chip.link_bandwidth / GIGA:g} GB/s)"
@@ -250,7 +253,8 @@ def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster)
 def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
     """PCIe that peers use carries what it carries of the payload on a box without NVLink."""
     unit = wiring.unit(PCIE)
-    draft.put("pcie.bandwidth", f"{unit!r} GB/s", f"{drawing.file} (the widest)")
+    source = drawing.pcie_source or f"{drawing.file} (the widest)"
+    draft.put("pcie.bandwidth", f"{unit!r} GB/s", source)
     if wiring.peers_use_pcie and drawing.technology != PCIE:
         box = _nearest(drawing, _by_pcie)
         share, source = box.scale_up.efficiency, box.sources.get("scale_up.efficiency", "not given")
@@ -273,7 +277,7 @@ def _nearest(drawing: Drawing, key: Key) -> Cluster:
 def _by_fabric(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     switched = entry.scale_up.topology == "switch"
     return (
-        _technology(entry) != drawing.technology,
+        technology_of(entry) != drawing.technology,
         switched != drawing.switched and drawing.technology != PCIE,
         *_by_generation(drawing, entry),
     )
@@ -283,7 +287,7 @@ def _by_generation(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
     return (
         vendor_of(entry) != drawing.chip.vendor,
         _years(drawing.chip.generation, entry.accelerator.generation or ""),
-        _technology(entry) != drawing.technology,
+        technology_of(entry) != drawing.technology,
         (entry.scale_up.topology == "switch") != drawing.switched,
         (entry.host.cpu if entry.host else "") != drawing.cpu,
         abs(entry.ranks_per_node - drawing.gpus),
@@ -304,11 +308,14 @@ def _by_nic(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
 
 
 def _by_pcie(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
-    return (_technology(entry) != PCIE, *_by_generation(drawing, entry))
+    return (technology_of(entry) != PCIE, *_by_generation(drawing, entry))
 
 
-def _technology(cluster: Cluster) -> str:
-    """Technology of a scale-up fabric; a catalogue that leaves it out says it by its vendor."""
+def technology_of(cluster: Cluster) -> str:
+    """Name the technology of a scale-up fabric, such as ``nvlink``, ``xgmi`` or ``pcie``.
+
+    Where a cluster does not say it, it is that of its accelerators' vendor.
+    """
     link = cluster.scale_up.link
     if link is None:
         return "xgmi" if vendor_of(cluster) == "amd" else "nvlink"
@@ -343,6 +350,28 @@ def socket_width(processor: str) -> float:
     21.3
     """
     return SOCKET_GBPS[processor] / PCIE_SHARE
+
+
+_INTEL = {"pcie3": "SKL", "pcie4": "SKL", "pcie5": "SRP"}
+"""Intel's processors by the PCIe they have: Ice Lake counts as Skylake does (NCCL)."""
+
+
+def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
+    """Name the processor of a cluster as :data:`SOCKET_GBPS` does, and say what was assumed.
+
+    Parameters
+    ----------
+    like
+        The cluster.
+    width
+        GB/s of its PCIe, by which generations of Intel's are told apart.
+    """
+    cpu = like.host.cpu if like.host else ""
+    if cpu == "intel":
+        return _INTEL.get(pcie_generation(width), "ERP"), []
+    if cpu:
+        return "arm" if cpu == "grace" else cpu, []
+    return "amd", [f"{like.name} names no processor: NUMA domains are joined as AMD's are."]
 
 
 def pairs(names: Sequence[str], width: float) -> list[Cable]:

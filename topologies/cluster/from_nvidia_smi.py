@@ -22,7 +22,7 @@ from topologies.cluster.drawn import (
     Chip,
     Drawing,
     pairs,
-    pcie_generation,
+    processor_of,
     socket_width,
     vendor_of,
     wired_cluster,
@@ -42,8 +42,6 @@ _NVLINK = {
 """Links of a GPU, and GB/s of one in one direction, by technology."""
 _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-_INTEL = {"pcie3": "SKL", "pcie4": "SKL", "pcie5": "SRP"}
-"""Intel's processors by the PCIe they have: Ice Lake counts as Skylake does (NCCL)."""
 
 
 def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
@@ -139,7 +137,7 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
     tree, domains = _tree(matrix, width)
     notes = [f"Every PCIe cable is taken to be as wide as {like.name}'s."]
     if len(domains) > 1:
-        processor, said = _processor(like, width)
+        processor, said = processor_of(like, width)
         tree += pairs(domains, socket_width(processor))
         notes += [PAIRED, *said]
     technology = like.scale_up.link or ""
@@ -160,19 +158,10 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
         cables=(*links, *tree),
         nic_bandwidth=None if fabric is None else fabric.bandwidth,
         nic_source=f"taken from {like.name}",
+        pcie_source=f"taken from {like.name}",
         cpu=like.host.cpu if like.host else "",
         notes=tuple(notes),
     )
-
-
-def _processor(like: Cluster, width: float) -> tuple[str, list[str]]:
-    """Key of :data:`~topologies.cluster.drawn.SOCKET_GBPS`, and what was assumed."""
-    cpu = like.host.cpu if like.host else ""
-    if cpu == "intel":
-        return _INTEL.get(pcie_generation(width), "ERP"), []
-    if cpu:
-        return "arm" if cpu == "grace" else cpu, []
-    return "amd", [f"{like.name} names no processor: NUMA domains are joined as AMD's are."]
 
 
 def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:

@@ -48,7 +48,7 @@ def test_a_drawn_cluster_is_written_and_used(dump, tmp_path):
     )
     answer = json.loads(used.stdout)
     assert answer["cluster"]["name"] == "topo"
-    resources = {row["resource"] for row in answer["resources"]}
+    resources = {row["resource"] for row in answer["utilities"]}
     assert {"scale_up.bandwidth", "pcie.bandwidth", "scale_out.bandwidth"} <= resources
 
 

@@ -2,8 +2,9 @@
 
 An infrastructure lists devices (components joined by edges), instances of them and edges between
 instances; an endpoint such as ``xpu[0:4]`` is a Python slice of components. Read are the versions
-whose edges have ``ep1``, ``ep2``, ``scheme`` and ``link`` (0.2 to 2.4), YAML or JSON, with ``npu``
-and ``xpu`` alike. The format gives a link a name and perhaps a bandwidth: what it does not say of
+up to 2.4 whose edges have ``ep1``, ``ep2`` and ``link``, YAML or JSON, with ``scheme`` or the older
+``many2many``, ``xpu`` or the older ``npu``; not the first drafts, whose ``connections`` are text
+with dots. The format gives a link a name and perhaps a bandwidth: what it does not say of
 accelerators, latencies and libraries is that of a cluster named beside it.
 
 The device with accelerators becomes a wired node. Between nodes a file may have no fabric, one
@@ -11,7 +12,7 @@ switch, or leaves that all reach all spines.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -105,6 +106,10 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
     if not isinstance(table, dict) or not {"devices", "instances"} <= table.keys():
         raise _GraphError("not an InfraGraph infrastructure: no devices and instances")
     kinds = {one["name"]: one for one in table["devices"]}
+    if any("connections" in one for one in (table, *kinds.values())):
+        raise _GraphError(
+            "a first draft of the format: its 'connections' became edges; write those"
+        )
     devices = {name: _device(name, kinds) for name in kinds}
     instances = {one["name"]: one for one in table["instances"]}
     unknown = [one["device"] for one in instances.values() if one["device"] not in devices]
@@ -195,6 +200,8 @@ def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
 def _pairs(edge: dict[str, Any], here: list[str], there: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the ends of the edges that one stands for; each two once, and none with itself."""
     scheme = edge.get("scheme")
+    if scheme is None and isinstance(edge.get("many2many"), bool):
+        scheme = "many2many" if edge["many2many"] else "one2one"
     if scheme not in ("many2many", "one2one"):
         raise _GraphError(f"scheme {scheme!r} of an edge: known are many2many and one2one")
     if scheme == "one2one" and len(here) != len(there):
@@ -267,8 +274,9 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
         raise _GraphError(f"{like.name} gives no pcie or no scale_out to take what is missing from")
     ports = {port[2] for port, _, _ in fabric.outlets} or set(node.of("nic"))
     names = {vertex: f"gpu{slot}" for slot, vertex in enumerate(node.of(*_ACCELERATORS))}
-    names |= {one: f"nic{n}" for n, one in enumerate(v for v in node.kinds if v in ports)}
+    plugs = [vertex for vertex in node.kinds if vertex in ports]
     cables, notes = _cables(node, names, like)
+    cables = _with_nics(cables, plugs)
     unit = sum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
     told = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
     speeds = {_speed(link) for _, _, link in fabric.outlets}
@@ -300,6 +308,28 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
             f" {technology_of(like)}: name a cluster with the same"
         )
     return drawing
+
+
+def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]:
+    """Call the vertices that lead outside NICs; one amid a card is beside the NIC itself."""
+    degree = Counter(end for cable in cables for end in cable.ends)
+    names = {vertex: f"nic{n}" for n, vertex in enumerate(plugs)}
+    leaves = {vertex: name for vertex, name in names.items() if degree[vertex] == 1}
+    renamed = [
+        cable.model_copy(
+            update={
+                "source": leaves.get(cable.source, cable.source),
+                "target": leaves.get(cable.target, cable.target),
+            }
+        )
+        for cable in cables
+    ]
+    inner = [
+        Cable(source=vertex, target=name, tier=PCIE, width=_INSIDE)
+        for vertex, name in names.items()
+        if vertex not in leaves
+    ]
+    return (*renamed, *inner)
 
 
 def _pcie_told(node: _Device) -> bool:

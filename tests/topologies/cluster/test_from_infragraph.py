@@ -200,7 +200,28 @@ def test_a_card_within_a_device_is_written_out(tmp_path):
     assert cluster.wiring.own_nics() == list(range(8))
 
 
+def test_the_older_way_to_say_a_scheme_is_read(tmp_path):
+    older = CLOS.replace("scheme: many2many", "many2many: true")
+    older = older.replace("scheme: one2one", "many2many: false")
+    assert older != CLOS
+    assert read(tmp_path, older).wiring == read(tmp_path, CLOS).wiring
+
+
+def test_a_port_amid_a_card_is_beside_its_nic(tmp_path):
+    table = clos()
+    host = table["devices"][0]
+    host["components"].append({"name": "qsfp", "choice": "port", "count": 8})
+    host["links"].append({"name": "serdes"})
+    ends = {"ep1": {"component": "nic"}, "ep2": {"component": "qsfp"}}
+    host["edges"].append({**ends, "scheme": "one2one", "link": "serdes"})
+    cluster = read(tmp_path, table)
+    ends = {cable.ends for cable in cluster.wiring.cables}
+    assert {("nic.5", "nic5"), ("nic.5", "pciesw.2"), ("nic.5", "qsfp.5")} <= ends
+    assert cluster.wiring.own_nics() == list(range(8))
+
+
 BAD = {
+    "draft": (CLOS + "connections: [host.0.nic.0.eth.leaf.0.port.0]\n", "a first draft"),
     "no graph": ("just: words\n", "no devices and instances"),
     "device": (CLOS.replace("device: dgx", "device: dgy"), "device 'dgy'"),
     "component": (CLOS.replace("component: npu}", "component: gpu}"), "there is no 'gpu'"),

@@ -14,6 +14,7 @@ from experiments.scenario.scenario import Site
 from helpers.node_drawings import BOXES
 from helpers.places import SHARED
 from simulator.costing.link_load import cost, lay
+from simulator.topology import Link, topology
 from simulator.workload import Call, Group
 from topologies import build, load_cluster
 from topologies.cluster.from_nccl import from_nccl
@@ -69,6 +70,17 @@ def test_rings_take_no_link_more_often_than_it_is_wide():
     }
     share = min(width.values())
     assert all(taken[pair] * share <= width[pair] * (1 + 1e-9) for pair in taken)
+
+
+def test_a_link_twice_as_wide_carries_two_rings():
+    sides = {(0, 1): 2e9, (1, 2): 2e9, (2, 3): 2e9, (0, 3): 2e9, (0, 2): 1e9}
+    links = [
+        Link(*ends, bandwidth, 0.0)
+        for (a, b), bandwidth in sides.items()
+        for ends in ((a, b), (b, a))
+    ]
+    rings = local_rings(np.arange(4, dtype=np.int32), topology("square", 4, links))
+    assert sorted(rings.tolist()) == [[0, 1, 2, 3]] * 2 + [[3, 2, 1, 0]] * 2
 
 
 def test_the_bandwidth_of_an_all_reduce_is_that_of_its_rings():

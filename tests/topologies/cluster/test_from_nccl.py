@@ -1,10 +1,12 @@
 """NCCL's and RCCL's dumps as clusters: what they draw, what is said of the rest, bad files."""
 
 import re
+from collections import Counter
 from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+import yaml
 
 from helpers.node_drawings import BOXES, Box, bridged, dgx_a100, dgx_h100, l40s, mi300x, nvswitch
 from helpers.places import SHARED
@@ -165,8 +167,13 @@ def test_a_what_if_changes_the_links_of_its_tier_and_no_other(cluster):
 def test_two_nics_in_place_of_each_carry_twice(tmp_path):
     twice = changed(read(tmp_path, dgx_h100()), "scale_out.nics_per_node", 2)
     before, after = build(read(tmp_path, dgx_h100()), 16), build(twice, 16)
-    nics = before.resource == before.resources.index("scale_out")
-    assert after.bandwidth[nics] == pytest.approx(2 * before.bandwidth[nics])
+    nics = np.array(
+        [
+            any(str(end).startswith("nic") for end in (link.source, link.target))
+            for link in map(before.link, range(len(before)))
+        ]
+    )
+    assert after.bandwidth == pytest.approx(np.where(nics, 2, 1) * before.bandwidth)
 
 
 def test_another_topology_takes_the_place_of_the_wiring(tmp_path):
@@ -283,3 +290,38 @@ def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
 def test_cables_away():
     wiring = dump("topo_8p1h").wiring
     assert reached("gpu0", wiring.cables)["gpu2"] == 2
+
+
+def rails(cluster):
+    table = yaml.safe_load(cluster_text(cluster))
+    table["sources"] = {}
+    table["nodes"] = 8
+    table["scale_out"] |= {"topology": "rail", "nodes_per_pod": 8, "spines": 2}
+    return parse_cluster(yaml.safe_dump(table), source="rails.yaml")
+
+
+def test_on_rails_a_message_changes_to_its_targets_rail_inside_the_node(tmp_path):
+    """PXN of NCCL: over NVLink to the GPU whose NIC is on the rail, and past no spine."""
+    network = build(rails(read(tmp_path, dgx_h100())), 16)
+    path = [link.target for link in path_of(network, 0, 13)]
+    assert path[:2] == ["nvswitch:0", 5]
+    assert path[3:6] == ["nic:0.5:out", "rail:0.5", "nic:1.5:in"]
+    assert not any("spine" in str(node) for node in path)
+
+
+@pytest.mark.parametrize("name", [*BOXES, *DUMPS])
+def test_what_leaves_a_node_enters_the_other(tmp_path, name):
+    """Bytes between nodes are those that ranks send there, by their own NICs and no others."""
+    cluster = dump(name) if name in DUMPS else read(tmp_path, BOXES[name]())
+    if cluster.scale_out is None:
+        pytest.skip("no NIC")
+    per_node = cluster.ranks_per_node
+    network, own = build(cluster, 2 * per_node), cluster.wiring.own_nics()
+    pairs = [(a, b) for a in range(per_node) for b in range(per_node, 2 * per_node)]
+    source, target = np.array(pairs, dtype=np.int32).T
+    _, links = routes(network, source, target)
+    taken = Counter(network.link(int(one)).target for one in links)
+    for nic in range(cluster.wiring.nics):
+        assert taken[f"nic:0.{nic}:out"] == own.count(nic) * per_node
+        assert taken[f"nic:1.{nic}:in"] == own.count(nic) * per_node
+    assert taken["fabric"] == len(pairs)

@@ -10,9 +10,6 @@ from experiments.report import Report, Rows
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
-from topologies.cluster.from_infragraph import from_infragraph as read_infragraph
-from topologies.cluster.from_nccl import from_nccl as read_dump
-from topologies.cluster.from_nvidia_smi import from_nvidia_smi as read_matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +156,23 @@ def clusters(
 
 
 def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
+    """Read a drawing; the readers are loaded when they are needed."""
     if kind == "from_nccl":
-        return read_dump(file, like)
+        from topologies.cluster.from_nccl import from_nccl
+
+        return from_nccl(file, like)
     if like is None:
         raise WhatIfError(
             f"{file}: it does not name its GPUs: say with --like which cluster has the same, a name"
             " of the catalogue or a YAML file"
         )
-    return (read_matrix if kind == "from_nvidia_smi" else read_infragraph)(file, like)
+    if kind == "from_nvidia_smi":
+        from topologies.cluster.from_nvidia_smi import from_nvidia_smi
+
+        return from_nvidia_smi(file, like)
+    from topologies.cluster.from_infragraph import from_infragraph
+
+    return from_infragraph(file, like)
 
 
 def _named(name: Cluster | Path | str) -> Cluster:

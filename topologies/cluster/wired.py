@@ -10,22 +10,19 @@ has latency only where peers have to use it: elsewhere it leads to NICs, whose l
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.topology import PCIE, SCALE_UP, Doors, Link, Node, Topology
 from topologies.cluster.fabrics import RailFabric
+from topologies.cluster.placement import Placement
 from topologies.cluster.scale_out import Nic
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
 
-if TYPE_CHECKING:
-    from topologies.cluster.build import Placement
-
 
 def wired_links(
-    cluster: Cluster, placement: "Placement", nics: Sequence[Nic], wiring: Wiring
+    cluster: Cluster, placement: Placement, nics: Sequence[Nic], wiring: Wiring
 ) -> Iterator[Link]:
     """Links inside every node in use; none to NICs where there is no fabric.
 
@@ -65,7 +62,7 @@ def wired_links(
 
 
 def with_doors(
-    network: Topology, cluster: Cluster, placement: "Placement", nics: Sequence[Nic]
+    network: Topology, cluster: Cluster, placement: Placement, nics: Sequence[Nic]
 ) -> Topology:
     """Return the network, its messages leaving and entering nodes by the ranks' own NICs."""
     wiring = cluster.wiring
@@ -96,7 +93,7 @@ def _speeds(cluster: Cluster, wiring: Wiring) -> dict[str, float]:
     return {tier: each / unit for tier, each in whole.items() if (unit := wiring.unit(tier))}
 
 
-def _vertex(name: str, node: int, placement: "Placement") -> Node:
+def _vertex(name: str, node: int, placement: Placement) -> Node:
     slot = gpu_number(name)
     if slot is None:
         return f"{name}:{node}"

@@ -100,9 +100,7 @@ def clusters(
 ) -> None:
     """List the catalogue of clusters, one with the source of every number, or draw your own."""
     from experiments.files import check_output
-    from experiments.questions.calibrate import write_cluster
     from experiments.questions.clusters import clusters as ask
-    from topologies.cluster.cluster_text import cluster_text
 
     if write is not None:
         check_output(write, (".yaml", ".yml"))
@@ -116,9 +114,13 @@ def clusters(
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("which cluster? Name one, or give a drawing.")
     if write is not None and report.asked is not None:
+        from experiments.questions.calibrate import write_cluster
+
         write_cluster(report.asked, write)
         say(f"wrote {write}; use it with --cluster {write}")
     if output == ClusterOutput.YAML and report.asked is not None:
+        from topologies.cluster.cluster_text import cluster_text
+
         typer.echo(cluster_text(report.asked), nl=False)
         return
     show(report, Output(output))

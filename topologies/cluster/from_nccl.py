@@ -35,7 +35,7 @@ _XGMI = {
     "cdna1": (46.0, "AMD CDNA white paper (92 GB/s both ways per link)"),
     "cdna2": (50.0, "github stas00/ml-engineering network/README.md (one direction)"),
     "cdna3": (64.0, "github stas00/ml-engineering network/README.md (one direction)"),
-    "cdna4": (76.8, "AMD Instinct MI350 data sheet (153.6 GB/s both ways per link)"),
+    "cdna4": (76.5, "as in mi355x-8: 535.5 GB/s over 7 links"),
 }
 _ENCODING = {2.5: 0.8, 5.0: 0.8}
 """Of a PCIe lane's bits those of data: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base

@@ -203,8 +203,9 @@ class Machine:
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
     differ from the library's constant. ``calibration`` is what a trace or log showed, by kind of
     collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
-    library's place. ``known`` is what planning has found out so far, by graph, so that the next
-    size is planned sooner; it changes no result.
+    library's place. ``wired``: nodes are graphs of their own, through which a library lays its
+    rings (:mod:`collectives.algorithms.local_rings`). ``known`` is what planning has found out so
+    far, by graph, so that the next size is planned sooner; it changes no result.
     """
 
     domains: Ranks
@@ -217,6 +218,7 @@ class Machine:
     net_message: float | None = None
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
+    wired: bool = False
     known: dict[int, Known] = field(default_factory=dict, init=False, repr=False)
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:

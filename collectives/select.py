@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
+from collectives.algorithms.local_rings import local_rings
 from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed
 from collectives.machine import Machine, Ranks
 from simulator.costing.link_load import cost, lay
@@ -112,6 +113,8 @@ SLICE = 512 * 1024
 
 _NESTED, _GRID = "by domain", "by grid"
 """Stand for the choice among ``BY_DOMAIN`` and ``BY_GRID`` by time."""
+_WIRED = "rings by wiring"
+"""Stands for the rings that the links inside a wired node carry."""
 _UNEVEN = "uneven rings"
 """Stands for a ring per place of the smallest of unequal domains."""
 ON_A_MESH = {
@@ -182,6 +185,8 @@ def choices(
     check_group(call.kind, positions, network, machine.domains)
     where = np.asarray(machine.domains)[positions]
     name = algorithm or _default(call.kind, positions, where, network)
+    if algorithm is None and name == "ring" and call.kind in ON_RINGS:
+        name = _WIRED if machine.wired and len(set(where.tolist())) == 1 else name
     several = {_NESTED: BY_DOMAIN, _GRID: BY_GRID}
     return tuple(several[name][call.kind]) if name in several else (name,)
 
@@ -197,7 +202,13 @@ def _schedule(
     kind, where = call.kind, np.asarray(machine.domains)[positions]
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
     if name in by_domain_of:
-        return by_domain_of[name](domain_grid(positions, where))
+        grid = domain_grid(positions, where)
+        if machine.wired and name == "rings":
+            cycles = local_rings(positions[grid[:, 0]], network)
+            return ON_RINGS[kind](ring.rings_across_domains(grid, cycles))
+        return by_domain_of[name](grid)
+    if name == _WIRED:
+        return on_local_rings(kind, positions, network)
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
         return _shaped(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
@@ -207,7 +218,7 @@ def _schedule(
         schedule = _CHAINS[kind](len(positions), chunks)
     else:
         schedule = ALGORITHMS[kind][name](len(positions))
-    return placed(schedule, _order(kind, positions, where))
+    return placed(schedule, _order(kind, positions, network, machine))
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -274,12 +285,30 @@ def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topol
     return max(1, round(min(best, size / SLICE)))
 
 
-def _order(kind: str, positions: Ranks, domains: Ranks) -> Ranks:
+def on_local_rings(kind: str, positions: Ranks, network: Topology) -> Schedule:
+    """Lay a kind that rings serve on the rings that a node's links carry."""
+    rings = local_rings(positions, network)
+    if len(rings) == 1:
+        return placed(ALGORITHMS[kind]["ring"](len(positions)), rings[0])
+    return ON_RINGS[kind](rings)
+
+
+def in_order(positions: Ranks, network: Topology, machine: Machine) -> Ranks:
+    """Sort members by domain, and inside one by position, or by its ring where it is wired."""
+    where = np.asarray(machine.domains)[positions]
+    order = by_domain(positions, where)
+    if not machine.wired:
+        return order
+    inside = [order[where[order] == domain] for domain in np.unique(where)]
+    return np.concatenate([one[local_rings(positions[one], network)[0]] for one in inside])
+
+
+def _order(kind: str, positions: Ranks, network: Topology, machine: Machine) -> Ranks:
     """All-to-alls and messages name their two ends, so nobody can stand in for another."""
     if kind in ("all_to_all", "send_receive"):
         return np.arange(len(positions), dtype=np.int32)
-    order = by_domain(positions, domains)
-    return from_root(order, domains) if kind in _ROOTED else order
+    order = in_order(positions, network, machine)
+    return from_root(order, np.asarray(machine.domains)[positions]) if kind in _ROOTED else order
 
 
 def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:

@@ -78,6 +78,32 @@ class Link:
             raise TopologyError(f"link {self.source} -> {self.target} ends where it starts")
 
 
+@dataclass(frozen=True, eq=False)
+class Doors:
+    """By which NIC a rank leaves its node and is reached, where its node has paths to several.
+
+    A message between nodes takes the shortest paths from its source to that NIC, from NIC to NIC
+    and from there to its target. Inside a node a NIC is passed by nobody.
+
+    Parameters
+    ----------
+    node, nic
+        Of each rank: its node, and its NIC's number there, shape ``(ranks,)``.
+    out, into
+        The sides of each NIC that send and receive, indices into the nodes of the topology, shape
+        ``(nodes, NICs of a node)``.
+    by_target
+        Whether a message leaves by the NIC with the number of its target's: where NICs of one
+        number share a switch (rails), it then crosses no other.
+    """
+
+    node: NDArray[np.int32]
+    nic: NDArray[np.int32]
+    out: NDArray[np.int32]
+    into: NDArray[np.int32]
+    by_target: bool = False
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """Links compiled to columns; ranks are the nodes ``0 … ranks - 1``.
@@ -105,6 +131,8 @@ class Topology:
     route
         Which nodes a message passes, both ends included; without it
         :mod:`simulator.routing.routes` finds the shortest path.
+    doors
+        By which NICs messages leave and enter nodes; without them by those on the shortest path.
 
     Examples
     --------
@@ -124,6 +152,7 @@ class Topology:
     resources: tuple[str, ...]
     latency_resource: NDArray[np.str_]
     route: Route | None = None
+    doors: Doors | None = None
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""

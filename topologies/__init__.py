@@ -1,8 +1,9 @@
 """Functions that return a topology, and the catalogue of real clusters."""
 
-from topologies.cluster.build import Placement, build, place
+from topologies.cluster.build import build
 from topologies.cluster.catalog import catalog, load_cluster, parse_cluster
 from topologies.cluster.changed import changed, resource_values, with_topology
+from topologies.cluster.placement import Placement, place
 from topologies.cluster.schema import Cluster, quantities
 from topologies.degrade import cut, double, slow
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail

@@ -243,18 +243,66 @@ def disjoint_rings(n: int) -> Ranks:
     return np.concatenate([cycles, cycles[:, ::-1]])
 
 
-def rings_across_domains(grid: Ranks) -> Ranks:
+def rings_across_domains(grid: Ranks, cycles: Ranks | None = None) -> Ranks:
     """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
 
-    Ring c enters even domains at place c and goes up, odd ones at place c-1 and goes down: it
-    leaves a domain through the NIC at whose rail it enters the next one (but for the last hop
-    around an odd number of domains), and every rank sends and receives across for one ring.
+    Ring c enters even domains at place c and goes through them along a cycle, odd ones where that
+    cycle ends and goes back: it leaves a domain through the NIC at whose rail it enters the next
+    one (but for the last hop around an odd number of domains), and every rank sends and receives
+    across for one ring. Rings share the ``cycles`` of places, shape ``(cycles, places)``; without
+    them all go up from place to place.
     """
     local, domains = grid.shape
-    ring, domain, hop = np.ogrid[:local, :domains, :local]
-    visited = np.where(domain % 2, ring - 1 - hop, ring + hop) % local
-    rings: Ranks = grid[visited, domain].reshape(local, -1)
+    cycles = np.arange(local, dtype=np.int32)[None, :] if cycles is None else cycles
+    ways = _shared_out(cycles)
+    orders = np.stack([_from(cycles[way], place) for place, way in enumerate(ways)])
+    odd = (np.arange(domains) % 2 == 1)[None, :, None]
+    visited = np.where(odd, orders[:, None, ::-1], orders[:, None, :])
+    rings: Ranks = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
     return rings
+
+
+def _from(cycle: Ranks, place: int) -> Ranks:
+    return np.roll(cycle, -int(np.argmax(cycle == place)))
+
+
+def _shared_out(cycles: Ranks) -> list[int]:
+    """Give the ring from each place a cycle: as many to each, and no two that end in one place.
+
+    Where no such sharing is found all take the first, which ends in different places from each.
+    """
+    local = cycles.shape[1]
+    ends = np.stack([np.roll(cycle, 1)[np.argsort(cycle)] for cycle in cycles]).tolist()
+    most = -(-local // len(cycles))
+    chosen: list[int] = []
+    nexts = [0]
+    for _ in range(_MOST_SHARINGS):
+        place = len(chosen)
+        taken = {ends[way][start] for start, way in enumerate(chosen)}
+        way = next(
+            (
+                way
+                for way in range(nexts[place], len(cycles))
+                if ends[way][place] not in taken and chosen.count(way) < most
+            ),
+            None,
+        )
+        if way is not None:
+            nexts[place] = way + 1
+            chosen.append(way)
+            if len(chosen) == local:
+                return chosen
+            nexts.append(0)
+        elif not chosen:
+            break
+        else:
+            nexts.pop()
+            chosen.pop()
+    return [0] * local
+
+
+_MOST_SHARINGS = 20_000
+"""Choices tried for the rings of a domain before all take one cycle; 8 ranks take some dozens."""
 
 
 def rings_across_uneven_domains(positions: Ranks, domains: Ranks) -> Ranks:

@@ -1,6 +1,7 @@
 """NCCL: which algorithm and protocol carries out a call, and what that costs.
 
-Inside a domain: one ring (several on a mesh, so that every link is used); NVLS for all-reduce
+Inside a domain: one ring (several on a mesh, so that every link is used, and as many as fit where
+the node is wired cable by cable); NVLS for all-reduce
 where the switch can add and it is faster. Across domains: rings for all-gather and reduce-scatter;
 for all-reduce trees up to a size that NCCL's own model of its latencies gives, rings beyond, and
 NVLSTree where it is faster. All-to-all and messages are grouped sends. The protocol is the
@@ -183,7 +184,7 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
 
 
 def _tree(case: Case) -> Schedule:
-    return case.schedule("tree", lambda: tree.chained_all_reduce(case.grid))
+    return case.schedule("tree", lambda: tree.chained_all_reduce(case.chain))
 
 
 def _ringed(case: Case) -> list[Offer]:
@@ -193,13 +194,15 @@ def _ringed(case: Case) -> list[Offer]:
 
 def _ring_schedule(case: Case) -> Schedule:
     if case.domains > 1 and case.even and case.local > 1:
-        return _RINGS[case.kind](ring.rings_across_domains(case.grid))
+        return _RINGS[case.kind](ring.rings_across_domains(case.grid, case.cycles))
     if case.domains > 1 and case.local > 1:
         return _RINGS[case.kind](ring.rings_across_uneven_domains(case.positions, case.where))
     if case.domains == 1 and select.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
             return _RINGS[case.kind](_all_orders(case.n))
         return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
+    if case.domains == 1 and case.machine.wired:
+        return select.on_local_rings(case.kind, case.positions, case.topology)
     return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
 
 
@@ -211,7 +214,7 @@ def _all_orders(n: int) -> Ranks:
 def _other(case: Case, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in _CHAINS and algorithm in (None, "ring"):
-        order = from_root(by_domain(case.positions, case.where), case.where)
+        order = from_root(select.in_order(case.positions, case.topology, case.machine), case.where)
         chain = _CHAINS[case.kind]
         return chained(case, case.schedule("chain", lambda: placed(chain(case.n, 1), order)))
     schedule = case.schedule(f"other {algorithm}", lambda: _selected(case, algorithm))

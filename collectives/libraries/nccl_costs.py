@@ -26,6 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
+from collectives.algorithms.local_rings import local_rings
 from collectives.algorithms.placement import domain_grid
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
@@ -120,6 +121,18 @@ class Case:
     def grid(self) -> Ranks:
         """Group ranks as :func:`collectives.algorithms.placement.domain_grid` puts them."""
         return domain_grid(self.positions, self.where)
+
+    @cached_property
+    def cycles(self) -> Ranks | None:
+        """Rings through the places of a domain, where nodes are wired; None where all are alike."""
+        if not self.machine.wired:
+            return None
+        return local_rings(self.positions[self.grid[:, 0]], self.topology)
+
+    @property
+    def chain(self) -> Ranks:
+        """The grid with the places of a domain in the order of its first ring."""
+        return self.grid if self.cycles is None else self.grid[self.cycles[0]]
 
     @property
     def domains(self) -> int:

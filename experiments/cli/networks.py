@@ -5,6 +5,7 @@ A command declares the options that it takes; those of the settings are gathered
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,15 @@ def _algorithms() -> Iterable[str]:
     return dict.fromkeys(name for kind in options.kinds() for name in known(kind))
 
 
+class ClusterOutput(StrEnum):
+    """How a cluster is printed: as any answer, or as a cluster file."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    YAML = "yaml"
+
+
 def clusters(
     name: Annotated[
         str | None,
@@ -63,12 +73,57 @@ def clusters(
             autocompletion=completed(options.clusters), help="One cluster, with its sources."
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    from_nccl: Annotated[
+        Path | None,
+        typer.Option(help="Draw the node from a topology of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."),
+    ] = None,
+    from_nvidia_smi: Annotated[
+        Path | None, typer.Option(help="Draw the node from what 'nvidia-smi topo -m' printed.")
+    ] = None,
+    from_infragraph: Annotated[
+        Path | None, typer.Option(help="Read an infrastructure of InfraGraph (YAML, JSON).")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completed(options.clusters),
+            help="A cluster with the same GPUs, for what a drawing does not tell.",
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
+    ] = None,
+    output: Annotated[
+        ClusterOutput,
+        typer.Option("--output", "-o", help="How the answer is printed; yaml: as a cluster file."),
+    ] = ClusterOutput.TABLE,
 ) -> None:
-    """List the catalogue of clusters, or one of them with the source of every number."""
+    """List the catalogue of clusters, one with the source of every number, or draw your own."""
+    from experiments.files import check_output
     from experiments.questions.clusters import clusters as ask
 
-    show(ask(name), output)
+    if write is not None:
+        check_output(write, (".yaml", ".yml"))
+    report = ask(
+        name,
+        from_nccl=from_nccl,
+        from_nvidia_smi=from_nvidia_smi,
+        from_infragraph=from_infragraph,
+        like=like,
+    )
+    if report.asked is None and (write is not None or output == ClusterOutput.YAML):
+        raise typer.BadParameter("which cluster? Name one, or give a drawing.")
+    if write is not None and report.asked is not None:
+        from experiments.questions.calibrate import write_cluster
+
+        write_cluster(report.asked, write)
+        say(f"wrote {write}; use it with --cluster {write}")
+    if output == ClusterOutput.YAML and report.asked is not None:
+        from topologies.cluster.cluster_text import cluster_text
+
+        typer.echo(cluster_text(report.asked), nl=False)
+        return
+    show(report, Output(output))
 
 
 def collective(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import yaml
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import BenchmarkLog, Layout
@@ -33,6 +32,7 @@ from experiments.validation.measured_collectives import ALL
 from simulator.errors import CalibrationError
 from topologies import Cluster, load_cluster
 from topologies.cluster.changed import resource_values
+from topologies.cluster.cluster_text import cluster_text
 from topologies.cluster.schema import Calibrated
 from traces.core.loaded import MEDIAN
 
@@ -181,10 +181,8 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    text = yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=100)
     with writing(path) as stream:
-        stream.write(text.encode())
+        stream.write(cluster_text(cluster).encode())
 
 
 def _parameters(

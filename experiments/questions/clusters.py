@@ -1,11 +1,13 @@
 """The catalogue: which clusters there are, and where each number of one comes from."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
 
@@ -98,22 +100,83 @@ class ClustersReport(Report):
 
 
 @question("clusters")
-def clusters(name: str | None = None) -> ClustersReport:
-    """Return the catalogue, or one cluster (a name or a YAML file) with its sources.
+def clusters(
+    name: Cluster | Path | str | None = None,
+    *,
+    from_nccl: Path | str | None = None,
+    from_nvidia_smi: Path | str | None = None,
+    from_infragraph: Path | str | None = None,
+    like: Cluster | Path | str | None = None,
+) -> ClustersReport:
+    """Return the catalogue, or one cluster with its sources: named, or as a file draws its node.
+
+    Parameters
+    ----------
+    name
+        A name of the catalogue, or a YAML file.
+    from_nccl
+        A topology that NCCL or RCCL dumped (``NCCL_TOPO_DUMP_FILE``).
+    from_nvidia_smi
+        A matrix of ``nvidia-smi topo -m``.
+    from_infragraph
+        An infrastructure of InfraGraph, YAML or JSON.
+    like
+        The cluster that what is not drawn is taken from; the nearest of the catalogue beside a
+        dump. A matrix or an infrastructure does not name its GPUs, so it is needed beside them.
+
+    Returns
+    -------
+    ClustersReport
+        Every number of one cluster, or a row for each of the catalogue.
 
     Raises
     ------
     ClusterError
-        If there is no such cluster.
+        If there is no such cluster, or the file draws no node.
+    WhatIfError
+        If more than one cluster is asked for.
     """
-    if name is None:
+    files = {"from_nccl": from_nccl, "from_nvidia_smi": from_nvidia_smi} | {
+        "from_infragraph": from_infragraph
+    }
+    drawings = {kind: file for kind, file in files.items() if file is not None}
+    if len(drawings) + (name is not None) > 1:
+        raise WhatIfError("give one of a name and the drawings of NCCL, nvidia-smi and InfraGraph")
+    if like is not None and not drawings:
+        raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
+    if name is None and not drawings:
         return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
-    cluster = load_cluster(name)
+    other = None if like is None else _named(like)
+    cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), other)
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
     )
     return ClustersReport((_row(cluster),), rows, cluster)
+
+
+def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
+    """Read a drawing; the readers are loaded when they are needed."""
+    if kind == "from_nccl":
+        from topologies.cluster.from_nccl import from_nccl
+
+        return from_nccl(file, like)
+    if like is None:
+        raise WhatIfError(
+            f"{file}: it does not name its GPUs: say with --like which cluster has the same, a name"
+            " of the catalogue or a YAML file"
+        )
+    if kind == "from_nvidia_smi":
+        from topologies.cluster.from_nvidia_smi import from_nvidia_smi
+
+        return from_nvidia_smi(file, like)
+    from topologies.cluster.from_infragraph import from_infragraph
+
+    return from_infragraph(file, like)
+
+
+def _named(name: Cluster | Path | str) -> Cluster:
+    return name if isinstance(name, Cluster) else load_cluster(name)
 
 
 def describe(cluster: Cluster) -> str:
@@ -138,6 +201,8 @@ def _row(cluster: Cluster) -> ClusterRow:
 
 
 def _plain(value: object) -> float | int | str:
+    if isinstance(value, (list, tuple)) and any(isinstance(one, dict) for one in value):
+        return len(value)
     if isinstance(value, (list, tuple)):
         return "x".join(map(str, value))
     return value if isinstance(value, (float, int)) else str(value)

@@ -34,7 +34,8 @@ from simulator.errors import ClusterError, WhatIfError
 from simulator.timeline import RunTimes, measured
 from simulator.workload import KINDS, What
 from topologies import Cluster, place
-from topologies.cluster.build import one_slot
+from topologies.cluster.build import one_slot, own_nics
+from topologies.cluster.scale_out import node_nics
 from topologies.cluster.schema import Accelerator
 from traces.card.card import WorkloadCard
 from traces.card.package import Package, find_package, open_package
@@ -48,12 +49,13 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     where the scale-up fabric is PCIe itself, any of those that its domain's ranks have.
     """
     placement = place(cluster, ranks, nodes)
-    fabric, per_node = cluster.scale_out, cluster.ranks_per_node
-    nics = min(fabric.nics_per_node, per_node) if fabric is not None else 0
+    fabric = cluster.scale_out
+    nics = len(node_nics(cluster, 1))
+    nic_of = own_nics(cluster)
     shared = placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
     places = [placement.seat(rank) for rank in range(ranks)]
     domains = [placement.domain(cluster, rank) for rank in range(ranks)]
-    own = [slot * nics // per_node if nics else None for _, slot in places]
+    own = [nic_of[slot] if nics else None for _, slot in places]
     return Ports(
         adds=cluster.scale_up.in_network_reduction,
         domain=domains,

@@ -92,6 +92,7 @@ class Site:
             net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
             calibration=cluster.calibration,
             forced=self.forced,
+            wired=cluster.wiring is not None,
         )
 
 

@@ -21,7 +21,8 @@ def schema_names() -> tuple[str, ...]:
     """Names that have a schema: those of the commands, ``program`` and ``calibrate_logs``.
 
     ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
-    times. ``calibrate --logs`` answers with ``calibrate_logs``.
+    times. ``calibrate --logs`` answers with ``calibrate_logs``; ``cluster`` is that of a cluster
+    file.
 
     Examples
     --------
@@ -34,6 +35,8 @@ def schema_names() -> tuple[str, ...]:
 
 def schema_of(command: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of what a command prints with ``--output json``.
+
+    ``cluster`` is that of a cluster file, in YAML or JSON.
 
     Raises
     ------
@@ -56,6 +59,7 @@ def schema_of(command: str) -> dict[str, Any]:
 
 
 _FOLDER = Path(__file__).parent
+_CLUSTER = "twofold/cluster/1"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -80,6 +84,25 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     answer = get_type_hints(report.answer)["return"]
     made = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(made, report.schema)}
+
+
+def schema_of_cluster() -> dict[str, Any]:
+    """Make the schema of a cluster file, whose quantities are text with a unit."""
+    from topologies import Cluster
+
+    return {"$schema": _DRAFT, "$id": _CLUSTER, **_untitled(Cluster.model_json_schema())}
+
+
+def _untitled(value: Any) -> Any:
+    """Leave out pydantic's titles, and join the lines of descriptions."""
+    if isinstance(value, list):
+        return [_untitled(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _untitled(one) for key, one in value.items() if not _is_title(key, one)}
+    if isinstance(kept.get("description"), str):
+        kept["description"] = " ".join(kept["description"].split())
+    return kept
 
 
 def _closed(value: Any, schema: str) -> Any:
@@ -109,9 +132,9 @@ def _is_title(key: str, value: object) -> bool:
 
 def main() -> None:
     """Write all schemas."""
-    for name, report in reports().items():
-        text = json.dumps(schema_of_report(report), indent=1) + "\n"
-        (_FOLDER / f"{name}.json").write_text(text, "utf-8")
+    made = {name: schema_of_report(report) for name, report in reports().items()}
+    for name, schema in {**made, "cluster": schema_of_cluster()}.items():
+        (_FOLDER / f"{name}.json").write_text(json.dumps(schema, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

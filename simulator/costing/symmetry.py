@@ -101,7 +101,7 @@ def symmetry(network: Topology) -> Symmetry | None:
     >>> found.shape.tolist(), found.kind.tolist()
     ([0, 0], [0, 0])
     """
-    if network.route is not None:
+    if network.route is not None or network.doors is not None:
         return None
     links = np.bincount(network.source, minlength=len(network.nodes))
     links += np.bincount(network.target, minlength=len(network.nodes))

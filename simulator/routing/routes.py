@@ -5,6 +5,10 @@ stays in its scale-up domain if it can, however many hops that takes. A path may
 ranks, where that is shorter or the only way. Among equal next hops one is chosen by a hash of
 source, target and node (static ECMP), and so is, among equal paths, the switch from which the
 target is entered: equal-cost paths are all used and every run chooses the same.
+
+Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
+eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
+paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.
 """
 
 from dataclasses import dataclass
@@ -18,10 +22,12 @@ from simulator.errors import TopologyError
 from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.topology import SCALE_OUT, Topology
+from simulator.topology import PCIE, SCALE_OUT, Doors, Topology
 
 _SCALE_OUT_METRIC = 1000
 """More than the hops of any scale-up domain, so that leaving it never looks shorter."""
+_PCIE_METRIC = 8
+"""More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""
 _KEPT = 8
 """Answers kept per topology: steps of the schedules that a planner compares."""
 _SMALL_DOMAIN = 16
@@ -58,8 +64,12 @@ def routes(
         _check_nodes(network, source, target)
         if len(known) >= _KEPT:
             del known[next(iter(known))]
-        search = _search if network.route is None else _follow
-        known[messages] = search(network, source, target)
+        if network.route is not None:
+            known[messages] = _follow(network, source, target)
+        elif network.doors is not None:
+            known[messages] = _by_doors(network, network.doors, source, target)
+        else:
+            known[messages] = _search(network, source, target)
     return known[messages]
 
 
@@ -89,6 +99,34 @@ def _follow(
             raise TopologyError(f"{network.name}: no path {way}: a link is missing") from None
         offset.append(len(links))
     return np.array(offset, dtype=np.int64), np.array(links, dtype=np.int32)
+
+
+def _by_doors(
+    network: Topology, doors: Doors, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
+
+    A message with an end that is no rank is sent as it is.
+    """
+    far = (source < network.ranks) & (target < network.ranks)
+    far[far] = doors.node[source[far]] != doors.node[target[far]]
+    here, there = source[far], target[far]
+    leaving = doors.nic[there if doors.by_target else here]
+    out = doors.out[doors.node[here], leaving]
+    into = doors.into[doors.node[there], doors.nic[there]]
+    near, across = np.flatnonzero(~far), np.flatnonzero(far)
+    offset, link = _search(
+        network,
+        np.concatenate([source[near], here, out, into]).astype(np.int32),
+        np.concatenate([target[near], out, into, there]).astype(np.int32),
+    )
+    message = np.concatenate([near, across, across, across])
+    order = np.argsort(message, kind="stable")
+    hops, first = np.diff(offset)[order], offset[:-1][order]
+    taken = np.arange(hops.sum()) + np.repeat(first - (np.cumsum(hops) - hops), hops)
+    ends = np.zeros(len(source) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(message[order], hops, len(source)).astype(np.int64), out=ends[1:])
+    return ends, link[taken]
 
 
 def _search(
@@ -141,6 +179,8 @@ def link_metrics(network: Topology) -> NDArray[np.int64]:
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
         metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+    if network.doors is not None and PCIE in network.resources:
+        metric[network.resource == network.resources.index(PCIE)] = _PCIE_METRIC
     return metric
 
 

@@ -10,18 +10,22 @@ Where a node holds several domains and the file gives ``pcie``, its ranks reach 
 ``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are others:
 that a rank's traffic to its NIC and to its host shares one slot is not modelled.
 
+Where the cluster has a ``wiring`` a node is the graph that it draws
+(:mod:`topologies.cluster.wired`).
+
 The path of a message in a tier costs the latency that the cluster file states for the tier: a
 switch has half of it on each side, a direct cable all of it.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
+from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, node_nics
-from topologies.cluster.schema import Cluster, ScaleUp
+from topologies.cluster.schema import WIRED, Cluster, ScaleUp
+from topologies.cluster.wired import wired_links, with_doors
 from topologies.families.family import Domain, cables
 
 
@@ -61,97 +65,20 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     ('dgx-a100(16)', ('scale_up', 'pcie', 'scale_out'))
     """
     placement = place(cluster, ranks, nodes)
-    links = list(_domain_links(cluster, placement))
-    links += _host_links(cluster, placement)
-    if cluster.scale_out is not None:
-        nics = node_nics(cluster, placement.nodes)
-        links += _port_links(cluster, placement, nics)
-        links += fabric_links(cluster.scale_out, nics, placement.nodes)
     over = "" if nodes is None else f", nodes={nodes}"
-    return topology(f"{cluster.name}({ranks}{over})", ranks, links)
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where the ranks of a job sit.
-
-    Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``.
-
-    ``ranks_per_node`` is that of the job, which may leave slots of a node empty.
-    """
-
-    ranks: int
-    ranks_per_node: int
-
-    @property
-    def nodes(self) -> int:
-        """Nodes with at least one rank."""
-        return -(-self.ranks // self.ranks_per_node)
-
-    def seat(self, rank: int) -> tuple[int, int]:
-        """Node and slot of a rank."""
-        return divmod(rank, self.ranks_per_node)
-
-    def domains(self, cluster: Cluster) -> dict[int, list[int]]:
-        """Ranks of each scale-up domain in use."""
-        domains: dict[int, list[int]] = {}
-        for rank in range(self.ranks):
-            domains.setdefault(self.domain(cluster, rank), []).append(rank)
-        return domains
-
-    def domain(self, cluster: Cluster, rank: int) -> int:
-        """Scale-up domain of a rank."""
-        node, slot = self.seat(rank)
-        return (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
-
-
-def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
-    """Fill the nodes in order, or spread the ranks evenly over ``nodes`` of them.
-
-    Parameters
-    ----------
-    cluster
-        The machine.
-    ranks
-        Of the job.
-    nodes
-        Over how many the ranks are spread evenly; as few as hold them if it is not given.
-
-    Returns
-    -------
-    Placement
-        Node and slot of every rank.
-
-    Raises
-    ------
-    ClusterError
-        If the job does not fit on the machine, or does not divide evenly over the nodes.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> place(load_cluster("dgx-a100"), 16).nodes, place(load_cluster("dgx-a100"), 16, 8).nodes
-    (2, 8)
-    """
-    if ranks < 1:
-        raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
-    machine = f"{cluster.nodes} nodes of {cluster.ranks_per_node}"
-    if ranks > cluster.capacity:
-        raise ClusterError(
-            f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
-        )
-    if nodes is None:
-        return Placement(ranks, cluster.ranks_per_node)
-    if not 1 <= nodes <= cluster.nodes:
-        raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
-    if ranks % nodes:
-        raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
-    if ranks // nodes > cluster.ranks_per_node:
-        raise ClusterError(
-            f"{cluster.name}: {ranks} ranks on {nodes} nodes are {ranks // nodes} per node,"
-            f" and a node has {cluster.ranks_per_node}"
-        )
-    return Placement(ranks, ranks // nodes)
+    name = f"{cluster.name}({ranks}{over})"
+    nics = node_nics(cluster, placement.nodes)
+    links: list[Link] = []
+    if cluster.wiring is not None:
+        links += wired_links(cluster, placement, nics, cluster.wiring)
+    else:
+        links += _domain_links(cluster, placement)
+        links += _host_links(cluster, placement)
+        links += _port_links(cluster, placement, nics)
+    if cluster.scale_out is not None:
+        links += fabric_links(cluster.scale_out, nics, placement.nodes)
+    network = topology(name, ranks, links)
+    return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
 
 
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
@@ -177,7 +104,8 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     if latency is None:
         latency, of = cluster.scale_up.latency, SCALE_UP
     ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in range(placement.ranks)]
-    for link in cables(ends, bandwidth=pcie.bandwidth, latency=latency / 2, resource=PCIE):
+    bandwidth = pcie.bandwidth * pcie.efficiency
+    for link in cables(ends, bandwidth=bandwidth, latency=latency / 2, resource=PCIE):
         yield replace(link, latency_resource=of)
 
 
@@ -187,13 +115,14 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     Where the scale-up fabric is PCIe itself a rank has one slot for both: the NIC is plugged into
     the switch of the domain.
     """
-    bandwidth = math.inf if cluster.pcie is None else cluster.pcie.bandwidth
-    resource = SCALE_OUT if cluster.pcie is None else PCIE
-    per_node = len(nics) // placement.nodes
+    pcie = cluster.pcie
+    bandwidth = math.inf if pcie is None else pcie.bandwidth * pcie.efficiency
+    resource = SCALE_OUT if pcie is None else PCIE
+    per_node, own = len(nics) // placement.nodes, own_nics(cluster)
     plugs: dict[tuple[Node, str], Nic] = {}
-    for rank in range(placement.ranks):
+    for rank in range(placement.ranks if nics else 0):
         node, slot = placement.seat(rank)
-        nic = nics[node * per_node + slot * per_node // cluster.ranks_per_node]
+        nic = nics[node * per_node + own[slot]]
         domain = placement.domain(cluster, rank)
         plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
         plugs.setdefault((plug, nic.out), nic)
@@ -202,6 +131,24 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
         yield Link(nic.into, plug, bandwidth, 0.0, resource)
 
 
+def own_nics(cluster: Cluster) -> list[int]:
+    """Which of the NICs that :func:`~topologies.cluster.scale_out.node_nics` lists a slot uses.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> own_nics(load_cluster("mi250x-frontier"))
+    [0, 0, 1, 1, 2, 2, 3, 3]
+    """
+    if cluster.scale_out is None:
+        return []
+    if cluster.wiring is not None:
+        return cluster.wiring.own_nics()
+    per_node = cluster.ranks_per_node
+    nics = min(cluster.scale_out.nics_per_node, per_node)
+    return [slot * nics // per_node for slot in range(per_node)]
+
+
 def one_slot(scale_up: ScaleUp) -> bool:
     """Whether a rank reaches its peers and its NIC over the same PCIe slot."""
-    return scale_up.topology == "switch" and (scale_up.link or "").startswith("pcie")
+    return scale_up.topology in ("switch", WIRED) and (scale_up.link or "").startswith("pcie")

@@ -15,6 +15,7 @@ from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.cluster.wiring import Cable, Wiring
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
@@ -164,6 +165,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "accelerator": Accelerator,
     "scale_up": ScaleUp,
     "pcie": Pcie,
+    "wiring": Wiring,
     "host": Host,
     "library": Library,
 }
@@ -176,6 +178,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
         model = FABRICS[location[1]]
     elif location[0] == "calibration" and len(location) > 2:
         model = Calibrated
+    elif location[0] == "wiring" and len(location) > 2:
+        model = Cable
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)

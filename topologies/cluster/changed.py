@@ -9,7 +9,8 @@ from simulator.names import did_you_mean, same_name
 from topologies.cluster.catalog import complaints
 from topologies.cluster.schema import Cluster
 
-_SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", "scale_up.size")
+_SIZE = "scale_up.size"
+_SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", _SIZE)
 _SCALE_OUT = ("scale_out.bandwidth", "scale_out.latency", "scale_out.nics_per_node")
 _PCIE = "pcie.bandwidth"
 _WITH_IT = {
@@ -29,7 +30,9 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     300000000000.0
     """
     values: dict[str, float | int] = {
-        name: getattr(cluster.scale_up, name.partition(".")[2]) for name in _SCALE_UP
+        name: getattr(cluster.scale_up, name.partition(".")[2])
+        for name in _SCALE_UP
+        if cluster.wiring is None or name != _SIZE  # a wired node is one domain
     }
     if cluster.scale_out is not None:
         fabric = cluster.scale_out
@@ -126,6 +129,8 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     if resource in (*_SCALE_OUT, _PCIE):
         tier = resource.partition(".")[0]
         return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
+    if resource == _SIZE:
+        return f"{cluster.name} is wired cable by cable, so its domains cannot grow or shrink"
     hint = did_you_mean(resource, known)
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
@@ -171,6 +176,8 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
         part.pop("hop_latency", None)
     if dimensions:
         part["dimensions"] = dimensions
+    if tier == "scale_up":
+        data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
     try:
         return Cluster.model_validate(data)

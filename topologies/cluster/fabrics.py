@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     StrictInt,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -27,11 +28,21 @@ def _written(base: str) -> PlainSerializer:
     return PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
 
 
+def _as_text(example: str) -> WithJsonSchema:
+    """In the JSON Schema it is text too: a number and a unit."""
+    pattern = r"^\s*[0-9][0-9.]*([eE][-+]?[0-9]+)?\s*[A-Za-zµμ][A-Za-z/]*\s*$"
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+
+
 Count = Annotated[StrictInt, Field(gt=0)]
-Bandwidth = Annotated[BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s")]
-Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s")]
-Rate = Annotated[FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s")]
-Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _written("B")]
+Bandwidth = Annotated[
+    BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s"), _as_text("400 Gbit/s")
+]
+Latency = Annotated[SecondsText, Field(ge=0, allow_inf_nan=False), _written("s"), _as_text("2 us")]
+Rate = Annotated[
+    FlopsText, Field(gt=0, allow_inf_nan=False), _written("FLOP/s"), _as_text("312 TFLOP/s")
+]
+Size = Annotated[BytesText, Field(gt=0, allow_inf_nan=False), _written("B"), _as_text("64 MiB")]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Multiple = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveMultiple = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -52,6 +63,7 @@ Dimensions = Annotated[
     tuple[int, ...],
     BeforeValidator(_dimensions),
     PlainSerializer(lambda lengths: "x".join(map(str, lengths)), return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]*(x[1-9][0-9]*)*$"}),
 ]
 
 

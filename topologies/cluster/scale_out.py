@@ -54,6 +54,8 @@ class Nic:
 def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
     """Every NIC of the first ``nodes`` nodes, whether or not a rank uses it; as many per node.
 
+    Where a wired node has more than its wiring, each of that stands for several.
+
     Examples
     --------
     >>> from topologies import changed, load_cluster
@@ -61,8 +63,11 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
     >>> [nic.name for nic in node_nics(doubled, 1)]
     ['nic:0.0-1', 'nic:0.2-3', 'nic:0.4-5', 'nic:0.6-7']
     """
-    count = 0 if cluster.scale_out is None else cluster.scale_out.nics_per_node
-    shares = min(count, cluster.ranks_per_node)
+    if cluster.scale_out is None:
+        return []
+    count = cluster.scale_out.nics_per_node
+    drawn = cluster.wiring.nics if cluster.wiring is not None else cluster.ranks_per_node
+    shares = min(count, drawn)
     starts = [-(-share * count // shares) for share in range(shares + 1)]
     return [
         Nic(node, first, after - first)

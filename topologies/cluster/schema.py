@@ -26,6 +26,7 @@ from topologies.cluster.fabrics import (
     ScaleOut,
     Size,
 )
+from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
 
@@ -48,11 +49,19 @@ LinkTechnology = Literal[
 ]
 
 
+WIRED = "wired"
+"""Stands in ``scale_up.topology`` for what the cluster's ``wiring`` says, cable by cable."""
+_ROLES = SCALE_UP_ROLES | {
+    WIRED: ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
+}
+"""How a domain is built by its topology; the cables of a wired one are in its wiring."""
+
+
 def _known_topology(name: object) -> object:
     """Refuse what is no family of the table with a scale-up role."""
-    if name in list(SCALE_UP_ROLES):
+    if name in list(_ROLES):
         return name
-    *names, last = map(repr, SCALE_UP_ROLES)
+    *names, last = map(repr, _ROLES)
     raise PydanticCustomError(
         "literal_error", "Input should be {names}", {"names": f"{', '.join(names)} or {last}"}
     )
@@ -61,9 +70,10 @@ def _known_topology(name: object) -> object:
 ScaleUpTopology = Annotated[
     str,
     BeforeValidator(_known_topology),
-    WithJsonSchema({"enum": list(SCALE_UP_ROLES), "type": "string"}),
+    WithJsonSchema({"enum": list(_ROLES), "type": "string"}),
 ]
-"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`)."""
+"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`), or
+``wired``."""
 
 
 class Accelerator(ClusterPart):
@@ -84,6 +94,7 @@ class ScaleUp(ClusterPart):
     ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
     to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
     mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
+    Of a ``wired`` fabric it is that of the rank with the most.
     ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
     collective costs between two neighbours, hardware and protocol together.
 
@@ -124,7 +135,7 @@ class ScaleUp(ClusterPart):
     @property
     def role(self) -> ScaleUpRole:
         """How the family of the topology serves inside a domain."""
-        return SCALE_UP_ROLES[self.topology]
+        return _ROLES[self.topology]
 
     @property
     def link_bandwidth(self) -> float:
@@ -137,11 +148,12 @@ class Pcie(ClusterPart):
 
     Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
     each with such a port; ``latency`` is that of a step on this path, if not told otherwise that
-    of the scale-up fabric.
+    of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload.
     """
 
     bandwidth: Bandwidth
     latency: Latency | None = None
+    efficiency: Fraction = 1.0
 
 
 class Host(ClusterPart):
@@ -222,6 +234,8 @@ class Cluster(ClusterPart):
         The fabric between domains; without it the machine is one domain.
     pcie
         The port between a rank and its NICs; without it nothing limits a rank before its NIC.
+    wiring
+        The cables inside a node, where ``scale_up.topology`` is ``wired``.
     host, library
         What decides a library's overheads.
     collective_overhead
@@ -252,6 +266,7 @@ class Cluster(ClusterPart):
     scale_up: ScaleUp
     scale_out: ScaleOut | None = None
     pcie: Pcie | None = None
+    wiring: Wiring | None = None
     host: Host | None = None
     library: Library | None = None
     collective_overhead: Latency = 0.0
@@ -283,6 +298,27 @@ class Cluster(ClusterPart):
         room = None if self.scale_out is None else self.scale_out.room
         if room is not None and self.nodes > room:
             raise ValueError(f"scale_out has room for {room} nodes, not for {self.nodes}")
+        return self
+
+    @model_validator(mode="after")
+    def _wiring_fits(self) -> Self:
+        if (self.wiring is None) != (self.scale_up.topology != WIRED):
+            raise ValueError(f"wiring belongs to scale_up.topology {WIRED}, and to nothing else")
+        if self.wiring is None:
+            return self
+        gpus, nics = self.wiring.gpus, self.wiring.nics
+        if not gpus == self.ranks_per_node == self.scale_up.size:
+            raise ValueError(
+                f"wiring has {gpus} gpus, ranks_per_node is {self.ranks_per_node} and"
+                f" scale_up.size {self.scale_up.size}: a wired node is one domain"
+            )
+        if self.pcie is None and self.wiring.unit(PCIE):
+            raise ValueError("wiring has cables of tier pcie: give pcie.bandwidth")
+        if self.scale_out is not None and (not nics or self.scale_out.nics_per_node % nics):
+            raise ValueError(
+                f"scale_out.nics_per_node {self.scale_out.nics_per_node} is no multiple of"
+                f" the {nics} nics of the wiring"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,17 +1,26 @@
 """The JSON Schema of every answer: made of the types, and true of what commands print."""
 
 import json
+from importlib.resources import files
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from experiments.cli.main import COMMANDS, app
-from experiments.schemas.schema import reports, schema_names, schema_of, schema_of_report
+from experiments.schemas.schema import (
+    reports,
+    schema_names,
+    schema_of,
+    schema_of_cluster,
+    schema_of_report,
+)
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
 from simulator.errors import WhatIfError
+from topologies import catalog
 
 C = ("-c", "dgx-a100")
 GPU = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
@@ -110,15 +119,26 @@ def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
 
 
 def test_every_command_that_answers_has_a_schema():
-    assert set(ANSWERS) | {"program", "calibrate_logs"} == set(schema_names()) == set(reports())
+    answers = set(schema_names()) - {"cluster"}
+    assert set(ANSWERS) | {"program", "calibrate_logs"} == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 
 
 @pytest.mark.parametrize("name", schema_names())
 def test_what_ships_is_made_of_the_types(name):
-    made = json.loads(json.dumps(schema_of_report(reports()[name])))
+    found = schema_of_cluster() if name == "cluster" else schema_of_report(reports()[name])
+    made = json.loads(json.dumps(found))
     assert made == schema_of(name), "python -m experiments.schemas.schema"
     Draft202012Validator.check_schema(made)
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_cluster_of_the_catalogue_is_as_the_schema_says(name):
+    table = yaml.safe_load((files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8"))
+    validator = Draft202012Validator(schema_of("cluster"))
+    assert list(validator.iter_errors(table)) == []
+    assert not validator.is_valid({**table, "scale": "up"})
+    assert not validator.is_valid({**table, "pcie": {"bandwidth": 31e9}})
 
 
 def test_a_schema_refuses_what_is_missing_and_what_is_too_much(places):

@@ -1,0 +1,108 @@
+"""Clusters by name and by drawing, on the command line and from Python."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import twofold as tf
+from experiments.cli.main import app
+from experiments.questions.clusters import clusters
+from helpers.node_drawings import MATRIX_A100, dgx_h100, l40s
+from helpers.places import SAMPLES
+from simulator.errors import WhatIfError
+from topologies import catalog, load_cluster, parse_cluster
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def dump(tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(dgx_h100())
+    return path
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_template_reads_back_as_the_cluster(name):
+    printed = RUN.invoke(app, ["clusters", name, "--output", "yaml"])
+    assert printed.exit_code == 0
+    assert parse_cluster(printed.stdout, source=name) == load_cluster(name)
+
+
+def test_a_template_is_written_as_people_write_one():
+    printed = RUN.invoke(app, ["clusters", "dgx-a100", "-o", "yaml"]).stdout
+    assert "bandwidth: 300 GB/s" in printed
+    assert "latency: 0.6 us" in printed
+    assert "memory_bandwidth: 2.039 TB/s" in printed
+
+
+def test_a_drawn_cluster_is_written_and_used(dump, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    written = RUN.invoke(app, ["clusters", "--from-nccl", str(dump), "-w", str(mine)])
+    assert written.exit_code == 0
+    assert "taken from" in written.stdout
+    used = RUN.invoke(
+        app,
+        ["utility", str(SAMPLES / "gpu-dp2-tp4"), "-c", str(mine), "--nodes", "2", "-o", "json"],
+    )
+    answer = json.loads(used.stdout)
+    assert answer["cluster"]["name"] == "topo"
+    resources = {row["resource"] for row in answer["utilities"]}
+    assert {"scale_up.bandwidth", "pcie.bandwidth", "scale_out.bandwidth"} <= resources
+
+
+def test_a_drawn_cluster_is_compared_with_others(dump):
+    report = clusters(from_nccl=dump)
+    found = tf.compare(SAMPLES / "gpu-dp2-tp4", [report.asked, load_cluster("hgx-h100")], nodes=2)
+    steps = [point.step_s for point in found.points]
+    assert steps[0] == pytest.approx(steps[1], rel=0.01)
+
+
+def test_a_box_without_nvlink_says_whether_pcie_is_the_limit(tmp_path):
+    path = tmp_path / "pcie.xml"
+    path.write_text(l40s())
+    report = tf.utility(SAMPLES / "gpu-dp2-tp4", clusters(from_nccl=path).asked)
+    by_name = {row.resource: row.utility_pct for row in report.rows}
+    assert by_name["scale_up.bandwidth"] > 10
+    assert by_name["scale_out.bandwidth"] is None  # one node
+
+
+def test_the_numbers_of_a_drawing_say_where_they_are_from(dump):
+    rows = {row.quantity: row for row in clusters(from_nccl=dump).quantities}
+    assert rows["wiring.cables"].value > 20
+    assert rows["wiring.cables"].source == "topo.xml"
+    assert "18 links of 25 GB/s" in rows["scale_up.bandwidth"].source
+
+
+def test_a_matrix_needs_a_cluster_with_the_same_gpus(tmp_path):
+    path = tmp_path / "topo.txt"
+    path.write_text(MATRIX_A100)
+    with pytest.raises(WhatIfError, match="say with --like"):
+        clusters(from_nvidia_smi=path)
+    assert clusters(from_nvidia_smi=path, like="dgx-a100").asked.ranks_per_node == 4
+
+
+def test_like_names_what_is_not_drawn(dump):
+    cluster = clusters(from_nccl=dump, like="azure-nd-h100-v5").asked
+    like = load_cluster("azure-nd-h100-v5")
+    assert cluster.scale_out.latency == like.scale_out.latency
+    assert cluster.sources["scale_out.latency"].startswith("taken from azure-nd-h100-v5")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give one of"),
+        ({"name": "dgx-a100", "like": "hgx-h100"}, "--like means nothing"),
+    ],
+)
+def test_questions_that_contradict_themselves_are_refused(asked, words):
+    with pytest.raises(WhatIfError, match=words):
+        clusters(**asked)
+
+
+def test_the_catalogue_is_no_cluster_file():
+    refused = RUN.invoke(app, ["clusters", "--output", "yaml"])
+    assert refused.exit_code == 2
+    assert "which cluster" in refused.output

@@ -1,0 +1,386 @@
+"""From the drawing of a node to a cluster, with what the drawing does not tell from the catalogue.
+
+A drawing says how a node is wired. Latencies, the part of a wire that carries payload, peak rates
+and the library come from catalogue entries: of the scale-up fabric from the nearest with the same
+technology, of the accelerator from the nearest generation, of the NICs from the nearest speed. The
+cluster's ``sources`` name for every number the drawing or the entry.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import log
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from simulator.errors import ClusterError
+from simulator.topology import PCIE, SCALE_UP
+from topologies.cluster.catalog import catalog, complaints, load_cluster
+from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology, quantities
+from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
+
+GIGA = 1e9
+PCIE_SHARE = 0.75
+"""Of a PCIe link's raw rate that NCCL counts with: 12 GB/s of Gen3 x16 (src/graph/topo.h). Its
+figures for the links between processors are of the same kind, and are divided by this to stand
+beside raw rates of PCIe."""
+SOCKET_GBPS = {"BDW": 6.0, "SKL": 10.0, "SRP": 22.0, "ERP": 40.0} | {
+    "amd": 16.0,
+    "power": 32.0,
+    "arm": 6.0,
+}
+"""GB/s between two NUMA domains by the processor (NVIDIA/nccl v2.30.7 src/graph/topo.h): Intel's
+Broadwell, Skylake to Ice Lake, Sapphire Rapids, Emerald Rapids and later; any AMD, POWER9, Arm."""
+_ORDER = {
+    "nvidia": ("pascal", "volta", "ampere", "ada", "hopper", "blackwell"),
+    "amd": ("cdna1", "cdna2", "cdna3", "cdna4"),
+}
+"""Generations of each vendor's accelerators, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """What a drawing knows of the accelerators.
+
+    ``name`` is how the file names them, ``generation`` one of ``_ORDER`` or "" where the file does
+    not tell, ``link`` the technology of their links and ``link_bandwidth`` one link's (B/s, one
+    direction, from ``link_source``); without links they meet on PCIe.
+    """
+
+    name: str
+    vendor: str
+    generation: str
+    link: str = ""
+    link_bandwidth: float = 0.0
+    link_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A node as a file draws it.
+
+    ``cables`` of tier ``scale_up`` are as wide as they have links, those of tier ``pcie`` as they
+    have GB/s (raw). ``nic_bandwidth`` is that of one NIC (B/s). ``nic_source`` and ``pcie_source``
+    say where these are from if not from the file, ``cpu`` the host's processor as
+    :class:`~topologies.cluster.schema.Host` names it, "" if untold. ``notes`` say what was assumed.
+    """
+
+    file: str
+    name: str
+    chip: Chip
+    cables: tuple[Cable, ...]
+    nic_bandwidth: float | None
+    nic_source: str = ""
+    pcie_source: str = ""
+    cpu: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def technology(self) -> str:
+        """What joins the GPUs: ``nvlink``, ``xgmi`` or ``pcie``."""
+        if not any(cable.tier == SCALE_UP for cable in self.cables):
+            return PCIE
+        return self.chip.link.rstrip("0123456789")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the node."""
+        ends = {end for cable in self.cables for end in cable.ends}
+        return sum(gpu_number(end) is not None for end in ends)
+
+    @property
+    def switched(self) -> bool:
+        """Whether the scale-up fabric has a switch."""
+        ends = [end for cable in self.cables if cable.tier == SCALE_UP for end in cable.ends]
+        return any(gpu_number(end) is None for end in ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A cluster file in the making: fields by their path with dots, and where each is from."""
+
+    data: dict[str, Any]
+    sources: dict[str, str]
+
+    def put(self, field: str, value: object, source: str = "") -> None:
+        """Set a field; without a source it is a word, which needs none."""
+        *tables, last = field.split(".")
+        table = self.data
+        for name in tables:
+            table = table.setdefault(name, {})
+        table[last] = value
+        if source:
+            self.sources[field] = source
+
+    def copy(self, cluster: Cluster, *fields: str) -> None:
+        """Take over what a cluster gives of some fields, saying that it is from there."""
+        given = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        numbers = quantities(cluster)
+        for field in fields:
+            value: Any = given
+            for name in field.split("."):
+                value = value.get(name) if isinstance(value, dict) else None
+            for path, one in _leaves(field, value):
+                source = cluster.sources.get(path, "not given")
+                number = path in numbers
+                self.put(path, one, f"taken from {cluster.name}: {source}" if number else "")
+
+
+def _leaves(field: str, value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [leaf for name in value for leaf in _leaves(f"{field}.{name}", value[name])]
+    return [] if value is None else [(field, value)]
+
+
+def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
+    """Make the cluster whose nodes are as drawn.
+
+    Parameters
+    ----------
+    drawing
+        The node.
+    like
+        The cluster that what is not drawn is taken from; the nearest of the catalogue if not given.
+
+    Returns
+    -------
+    Cluster
+        Its ``sources`` say of every number whether it was drawn or from which cluster it is.
+
+    Raises
+    ------
+    ClusterError
+        If the drawing is no node, or the given cluster lacks what the drawing needs.
+    """
+    try:
+        wiring = Wiring(cables=_tiered(drawing))
+        draft = _Draft({}, {})
+        draft.put("name", drawing.name)
+        about = f"A node as drawn in {drawing.file}; its sources say what is not drawn."
+        draft.put("description", " ".join((about, *drawing.notes)))
+        chip = like or _nearest(drawing, _by_generation)
+        _put_chip(draft, drawing, chip)
+        _put_scale_up(draft, drawing, wiring, like or _nearest(drawing, _by_fabric))
+        _put_network(draft, drawing, wiring, like or _nearest(drawing, _by_nic))
+        if wiring.unit(PCIE):
+            _put_pcie(draft, drawing, wiring)
+        cables = wiring.model_dump(mode="json", exclude_unset=True)["cables"]
+        draft.put("wiring.cables", cables, drawing.file)
+        if drawing.cpu:
+            draft.put("host.cpu", drawing.cpu)
+        draft.copy(chip, "library", "collective_overhead")
+        return Cluster.model_validate(draft.data | {"sources": draft.sources})
+    except ValidationError as error:
+        raise ClusterError(f"{drawing.file}: {complaints(error)}") from error
+
+
+def _tiered(drawing: Drawing) -> tuple[Cable, ...]:
+    """Make PCIe the scale-up fabric where there is nothing else, but for the ports of NICs."""
+    if drawing.technology != PCIE:
+        return drawing.cables
+    return tuple(
+        cable
+        if any(nic_number(end) is not None for end in cable.ends)
+        else cable.model_copy(update={"tier": SCALE_UP})
+        for cable in drawing.cables
+    )
+
+
+def _put_chip(draft: _Draft, drawing: Drawing, like: Cluster) -> None:
+    """Peaks and memory are those of the entry only where it is of the same generation."""
+    chip = drawing.chip
+    draft.put("accelerator.name", chip.name)
+    if chip.generation in get_args(Generation):
+        draft.put("accelerator.generation", chip.generation)
+    if chip.generation == like.accelerator.generation:
+        draft.copy(like, "accelerator.peak", "accelerator.memory_bandwidth")
+
+
+def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:
+    chip, unit = drawing.chip, wiring.unit(SCALE_UP)
+    draft.put("ranks_per_node", wiring.gpus, drawing.file)
+    draft.put("scale_up.topology", WIRED)
+    draft.put("scale_up.size", wiring.gpus, drawing.file)
+    if drawing.technology == PCIE:
+        source = drawing.pcie_source or f"{drawing.file} (PCIe of a GPU)"
+        draft.put("scale_up.bandwidth", f"{unit!r} GB/s", source)
+        draft.put("scale_up.link", pcie_generation(unit))
+    else:
+        links = f"{drawing.file} ({unit:g} links of {chip.link_bandwidth / GIGA:g} GB/s)"
+        draft.put(
+            "scale_up.bandwidth",
+            f"{unit * chip.link_bandwidth!r} B/s",
+            f"{links}; {chip.link_source}",
+        )
+        if chip.link in get_args(LinkTechnology):
+            draft.put("scale_up.link", chip.link)
+    draft.copy(like, "scale_up.efficiency", "scale_up.latency")
+    if drawing.switched and chip.generation == like.accelerator.generation:
+        draft.copy(like, "scale_up.in_network_reduction")
+
+
+_PCIE = {16.0: "pcie3", 32.0: "pcie4", 64.0: "pcie5", 128.0: "pcie6"}
+"""Generations by the GB/s that 16 lanes have before encoding."""
+
+
+def pcie_generation(width: float) -> str:
+    """Name the generation of PCIe whose 16 lanes are the nearest to a width (GB/s).
+
+    Examples
+    --------
+    >>> pcie_generation(31.5)
+    'pcie4'
+    """
+    return _PCIE[min(_PCIE, key=lambda raw: abs(log(raw / width)))]
+
+
+def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:
+    """Nodes are joined by one switch that never blocks, for a node tells nothing of the fabric."""
+    if not wiring.nics or drawing.nic_bandwidth is None:
+        draft.put("nodes", 1, f"{drawing.file} (no NIC)")
+        return
+    if like.scale_out is None:
+        raise ClusterError(f"{like.name} has no scale_out to take the latency of the NICs from")
+    draft.copy(like, "nodes")
+    draft.put("scale_out.topology", "switch")
+    draft.put("scale_out.nics_per_node", wiring.nics, drawing.file)
+    source = drawing.nic_source or drawing.file
+    draft.put("scale_out.bandwidth", f"{drawing.nic_bandwidth!r} B/s", source)
+    draft.copy(like, "scale_out.efficiency", "scale_out.latency", "scale_out.message_overhead")
+
+
+def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
+    """PCIe that peers use carries what it carries of the payload on a box without NVLink."""
+    unit = wiring.unit(PCIE)
+    source = drawing.pcie_source or f"{drawing.file} (the widest)"
+    draft.put("pcie.bandwidth", f"{unit!r} GB/s", source)
+    if wiring.peers_use_pcie and drawing.technology != PCIE:
+        box = _nearest(drawing, _by_pcie)
+        share, source = box.scale_up.efficiency, box.sources.get("scale_up.efficiency", "not given")
+        draft.put("pcie.efficiency", share, f"taken from {box.name}: {source}")
+        latency = box.scale_up.latency
+        source = box.sources.get("scale_up.latency", "not given")
+        draft.put("pcie.latency", f"{latency!r} s", f"taken from {box.name}: {source}")
+
+
+Key = Callable[[Drawing, Cluster], tuple[float, ...]]
+"""How far a catalogue entry is from a drawing, the most important first."""
+
+
+def _nearest(drawing: Drawing, key: Key) -> Cluster:
+    """Find the entry of the catalogue that is nearest; of equals the first by name."""
+    entries = [cluster for name in catalog() if vendor_of(cluster := load_cluster(name))]
+    return min(entries, key=lambda one: key(drawing, one))
+
+
+def _by_fabric(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+    switched = entry.scale_up.topology == "switch"
+    return (
+        technology_of(entry) != drawing.technology,
+        switched != drawing.switched and drawing.technology != PCIE,
+        *_by_generation(drawing, entry),
+    )
+
+
+def _by_generation(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+    return (
+        vendor_of(entry) != drawing.chip.vendor,
+        _years(drawing.chip.generation, entry.accelerator.generation or ""),
+        technology_of(entry) != drawing.technology,
+        (entry.scale_up.topology == "switch") != drawing.switched,
+        (entry.host.cpu if entry.host else "") != drawing.cpu,
+        abs(entry.ranks_per_node - drawing.gpus),
+    )
+
+
+def _by_nic(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+    if entry.scale_out is None:
+        return (1,)
+    speed = drawing.nic_bandwidth or entry.scale_out.bandwidth
+    return (
+        0,
+        vendor_of(entry) != drawing.chip.vendor,
+        abs(log(entry.scale_out.bandwidth / speed)),
+        entry.scale_out.message_overhead is not None,
+        *_by_generation(drawing, entry),
+    )
+
+
+def _by_pcie(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
+    return (technology_of(entry) != PCIE, *_by_generation(drawing, entry))
+
+
+def technology_of(cluster: Cluster) -> str:
+    """Name the technology of a scale-up fabric, such as ``nvlink``, ``xgmi`` or ``pcie``.
+
+    Where a cluster does not say it, it is that of its accelerators' vendor.
+    """
+    link = cluster.scale_up.link
+    if link is None:
+        return "xgmi" if vendor_of(cluster) == "amd" else "nvlink"
+    return link.rstrip("0123456789")
+
+
+def vendor_of(cluster: Cluster) -> str:
+    """Name the maker of a cluster's accelerators: ``nvidia``, ``amd``, "" of others."""
+    generation = cluster.accelerator.generation or ""
+    return next((vendor for vendor, order in _ORDER.items() if generation in order), "")
+
+
+def _years(here: str, there: str) -> float:
+    """Count the generations between two; many where they are not of one vendor."""
+    for order in _ORDER.values():
+        if here in order and there in order:
+            return abs(order.index(here) - order.index(there))
+    return len(_ORDER["nvidia"])
+
+
+def socket_width(processor: str) -> float:
+    """Width of the link between two NUMA domains beside PCIe, GB/s (raw, as PCIe counts).
+
+    Parameters
+    ----------
+    processor
+        A key of :data:`SOCKET_GBPS`.
+
+    Examples
+    --------
+    >>> round(socket_width("amd"), 1)
+    21.3
+    """
+    return SOCKET_GBPS[processor] / PCIE_SHARE
+
+
+_INTEL = {"pcie3": "SKL", "pcie4": "SKL", "pcie5": "SRP"}
+"""Intel's processors by the PCIe they have: Ice Lake counts as Skylake does (NCCL)."""
+
+
+def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
+    """Name the processor of a cluster as :data:`SOCKET_GBPS` does, and say what was assumed.
+
+    Parameters
+    ----------
+    like
+        The cluster.
+    width
+        GB/s of its PCIe, by which generations of Intel's are told apart.
+    """
+    cpu = like.host.cpu if like.host else ""
+    if cpu == "intel":
+        return _INTEL.get(pcie_generation(width), "ERP"), []
+    if cpu:
+        return "arm" if cpu == "grace" else cpu, []
+    return "amd", [f"{like.name} names no processor: NUMA domains are joined as AMD's are."]
+
+
+def pairs(names: Sequence[str], width: float) -> list[Cable]:
+    """Join every two of some NUMA domains by a link of their own."""
+    return [
+        Cable(source=here, target=there, tier=PCIE, width=width)
+        for here, there in combinations(names, 2)
+    ]
+
+
+PAIRED = "Any two NUMA domains have a link of their own, as NCCL takes it."
+"""What :func:`pairs` assumes."""

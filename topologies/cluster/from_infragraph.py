@@ -1,0 +1,453 @@
+"""A cluster from an InfraGraph file (Keysight, infragraph.dev): infrastructure as a graph.
+
+An infrastructure lists devices (components joined by edges), instances of them and edges between
+instances; an endpoint such as ``xpu[0:4]`` is a Python slice of components. Read are the versions
+up to 2.4 whose edges have ``ep1``, ``ep2`` and ``link``, YAML or JSON, with ``scheme`` or the older
+``many2many``, ``xpu`` or the older ``npu``; not the first drafts, whose ``connections`` are text
+with dots. The format gives a link a name and perhaps a bandwidth: what it does not say of
+accelerators, latencies and libraries is that of a cluster named beside it.
+
+The device with accelerators becomes a wired node. Between nodes a file may have no fabric, one
+switch, or leaves that all reach all spines.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ClusterError
+from simulator.topology import PCIE, SCALE_UP
+from simulator.yaml_text import parse_yaml
+from topologies.cluster.drawn import (
+    GIGA,
+    Chip,
+    Drawing,
+    processor_of,
+    socket_width,
+    technology_of,
+    vendor_of,
+    wired_cluster,
+)
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import Cable, reached
+
+_ACCELERATORS, _PCI = ("xpu", "npu"), re.compile("pci", re.IGNORECASE)
+_SCALE_UP = re.compile(r"nv_?link|xgmi|ualink|xpu_fabric|scale.?up|\bici\b", re.IGNORECASE)
+_ENDPOINT = re.compile(r"([\w ()<>-]+?)(?:\[(-?\d*)(?:(:)(-?\d*))?\])?")
+_UNITS = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0}
+"""GB/s of each unit of bandwidth that says what it carries; transfers do not."""
+
+
+def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
+    """Read an infrastructure as a cluster.
+
+    Parameters
+    ----------
+    path
+        A YAML or JSON file with an infrastructure, or with one under ``infrastructure``.
+    like
+        A cluster with the same accelerators, for what the format does not tell.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file told and what not.
+
+    Raises
+    ------
+    ClusterError
+        If the file is no infrastructure, or one that no cluster file describes: it names the part.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ClusterError(f"{file}: cannot be read: {reason}") from error
+    try:
+        return _cluster(file, parse_yaml(text, str(file), ClusterError), like)
+    except _GraphError as error:
+        raise ClusterError(f"{file}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ClusterError(f"{file}: not an InfraGraph infrastructure: {error!r}") from error
+
+
+class _GraphError(Exception):
+    """Says what is wrong with a part; the reader adds the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Two vertices, and the link between them."""
+
+    here: str
+    there: str
+    link: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """Vertices by name (``xpu.0``) with their kinds, and the edges between them."""
+
+    kinds: dict[str, str]
+    edges: tuple[_Edge, ...]
+
+    def of(self, *kinds: str) -> list[str]:
+        """Vertices of some kinds, in order."""
+        return [vertex for vertex, kind in self.kinds.items() if kind in kinds]
+
+
+def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
+    table = data.get("infrastructure", data) if isinstance(data, dict) else data
+    if not isinstance(table, dict) or not {"devices", "instances"} <= table.keys():
+        raise _GraphError("not an InfraGraph infrastructure: no devices and instances")
+    kinds = {one["name"]: one for one in table["devices"]}
+    if any("connections" in one for one in (table, *kinds.values())):
+        raise _GraphError(
+            "a first draft of the format: its 'connections' became edges; write those"
+        )
+    devices = {name: _device(name, kinds) for name in kinds}
+    instances = {one["name"]: one for one in table["instances"]}
+    unknown = [one["device"] for one in instances.values() if one["device"] not in devices]
+    if unknown:
+        raise _GraphError(f"device {unknown[0]!r} of an instance is not among the devices")
+    hosts = [name for name, one in instances.items() if devices[one["device"]].of(*_ACCELERATORS)]
+    if len(hosts) != 1:
+        raise _GraphError(f"{len(hosts)} instances with accelerators; a cluster has nodes of one")
+    host, node = hosts[0], devices[instances[hosts[0]]["device"]]
+    fabric = _Fabric(host, int(instances[host]["count"]), _outer(table, kinds, instances))
+    cluster = wired_cluster(_drawing(file, str(table["name"]), node, fabric, like), like)
+    return _between(file, cluster, fabric)
+
+
+def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _Device:
+    """Write out a device, those that it is composed of within."""
+    if name not in kinds:
+        raise _GraphError(f"device {name!r} is not among the devices")
+    if name in inside:
+        raise _GraphError(f"device {name!r} contains itself: a cycle")
+    found: dict[str, str] = {}
+    edges: list[_Edge] = []
+    for component in kinds[name]["components"]:
+        kind = component["choice"]
+        part = _device(component["name"], kinds, (*inside, name)) if kind == "device" else None
+        for number in range(int(component["count"])):
+            vertex = f"{component['name']}.{number}"
+            if part is None:
+                found[vertex] = (
+                    component["custom"]["type"]
+                    if kind == "custom" and ("custom" in component)
+                    else kind
+                )
+                continue
+            found |= {f"{vertex}.{one}": what for one, what in part.kinds.items()}
+            edges += [
+                _Edge(f"{vertex}.{one.here}", f"{vertex}.{one.there}", one.link)
+                for one in part.edges
+            ]
+    links = {one["name"]: one for one in kinds[name].get("links", ())}
+    for edge in kinds[name].get("edges", ()):
+        ends = [_expanded(_joined(edge[end]), name, kinds) for end in ("ep1", "ep2")]
+        edges += [_Edge(here, there, _link(edge, links)) for here, there in _pairs(edge, *ends)]
+    return _Device(found, tuple(edges))
+
+
+def _joined(endpoint: dict[str, Any]) -> str:
+    device = endpoint.get("device")
+    return f"{device}.{endpoint['component']}" if device else str(endpoint["component"])
+
+
+def _link(edge: dict[str, Any], links: dict[str, Any]) -> dict[str, Any]:
+    if edge["link"] not in links:
+        raise _GraphError(f"an edge names the link {edge['link']!r}, which is not among the links")
+    found: dict[str, Any] = links[edge["link"]]
+    return found
+
+
+def _expanded(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
+    """Vertices that an endpoint (``cx5[0:2].port``) names within a device, in order."""
+    found = [""]
+    for part in text.split("."):
+        components = {one["name"]: one for one in kinds[device]["components"]}
+        name, numbers = _sliced(part, {one: int(c["count"]) for one, c in components.items()})
+        found = [f"{before}{name}.{number}." for before, number in product(found, numbers)]
+        device = name if components[name]["choice"] == "device" else device
+    return [vertex.rstrip(".") for vertex in found]
+
+
+def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
+    match = _ENDPOINT.fullmatch(part)
+    name = match.group(1) if match else part
+    if match is None or name not in counts:
+        raise _GraphError(f"endpoint {part!r}: there is no {name!r}; there are {', '.join(counts)}")
+    start, colon, stop = match.group(2), match.group(3), match.group(4)
+    everything = range(counts[name])
+    if start is None:
+        return name, everything
+    if not colon:
+        if int(start) >= counts[name]:
+            raise _GraphError(f"endpoint {part!r}: there are {counts[name]} of {name}")
+        return name, everything[int(start) : int(start) + 1]
+    if int(stop or 0) > counts[name]:
+        raise _GraphError(f"endpoint {part!r}: there are {counts[name]} of {name}")
+    return name, everything[int(start or 0) : int(stop) if stop else None]
+
+
+def _pairs(edge: dict[str, Any], here: list[str], there: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the ends of the edges that one stands for; each two once, and none with itself."""
+    scheme = edge.get("scheme")
+    if scheme is None and isinstance(edge.get("many2many"), bool):
+        scheme = "many2many" if edge["many2many"] else "one2one"
+    if scheme not in ("many2many", "one2one"):
+        raise _GraphError(f"scheme {scheme!r} of an edge: known are many2many and one2one")
+    if scheme == "one2one" and len(here) != len(there):
+        raise _GraphError(f"one2one of {len(here)} and {len(there)} ends: {here[0]} - {there[0]}")
+    ends = product(here, there) if scheme == "many2many" else zip(here, there, strict=True)
+    seen = set()
+    for pair in ends:
+        if pair[0] != pair[1] and frozenset(pair) not in seen:
+            seen.add(frozenset(pair))
+            yield pair
+
+
+_Port = tuple[str, int, str]
+"""Instance, its number, and a vertex of its device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fabric:
+    """What joins instances: edges between ports, of which ``host`` has the accelerators."""
+
+    host: str
+    nodes: int
+    edges: tuple[tuple[_Port, _Port, dict[str, Any]], ...]
+
+    @property
+    def outlets(self) -> list[tuple[_Port, _Port, dict[str, Any]]]:
+        """Edges of hosts, the host first."""
+        turned = [(b, a, link) if b[0] == self.host else (a, b, link) for a, b, link in self.edges]
+        return [edge for edge in turned if edge[0][0] == self.host]
+
+
+def _outer(
+    table: dict[str, Any], kinds: dict[str, Any], instances: dict[str, Any]
+) -> tuple[tuple[_Port, _Port, dict[str, Any]], ...]:
+    counts = {name: int(one["count"]) for name, one in instances.items()}
+    links = {one["name"]: one for one in table.get("links", ())}
+    found = []
+    for edge in table.get("edges", ()):
+        ends = []
+        for end in (edge["ep1"], edge["ep2"]):
+            name, numbers = _sliced(str(end["instance"]), counts)
+            vertices = _expanded(str(end["component"]), instances[name]["device"], kinds)
+            ends.append([f"{name}|{n}|{vertex}" for n, vertex in product(numbers, vertices)])
+        for pair in _pairs(edge, *ends):
+            here, there = (_port(one) for one in pair)
+            found.append((here, there, _link(edge, links)))
+    return tuple(found)
+
+
+def _port(text: str) -> _Port:
+    name, number, vertex = text.split("|")
+    return name, int(number), vertex
+
+
+def _speed(link: dict[str, Any]) -> float | None:
+    """GB/s of a link, None where it does not say."""
+    bandwidth = (link.get("physical") or {}).get("bandwidth")
+    if not bandwidth:
+        return None
+    unit = bandwidth.get("choice") or next(iter(bandwidth))
+    if unit not in _UNITS:
+        raise _GraphError(
+            f"link {link['name']!r}: bandwidth in {unit} does not say what it carries"
+        )
+    return float(bandwidth[unit]) * _UNITS[unit]
+
+
+def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluster) -> Drawing:
+    if like.pcie is None or like.scale_out is None:
+        raise _GraphError(f"{like.name} gives no pcie or no scale_out to take what is missing from")
+    ports = {port[2] for port, _, _ in fabric.outlets} or set(node.of("nic"))
+    names = {vertex: f"gpu{slot}" for slot, vertex in enumerate(node.of(*_ACCELERATORS))}
+    plugs = [vertex for vertex in node.kinds if vertex in ports]
+    cables, notes = _cables(node, names, like)
+    cables = _with_nics(cables, plugs)
+    unit = sum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
+    told = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
+    speeds = {_speed(link) for _, _, link in fabric.outlets}
+    if len(speeds) > 1:
+        raise _GraphError("NICs of several speeds; a cluster file has one")
+    nic = next(iter(speeds), None)
+    chip = Chip(
+        like.accelerator.name,
+        vendor_of(like),
+        like.accelerator.generation or "",
+        like.scale_up.link or technology_of(like),
+        GIGA if told or not unit else like.scale_up.bandwidth / unit,
+        file.name if told else f"taken from {like.name}",
+    )
+    drawing = Drawing(
+        file=file.name,
+        name=name,
+        chip=chip,
+        cables=cables,
+        nic_bandwidth=nic * GIGA if nic else like.scale_out.bandwidth,
+        nic_source=file.name if nic else f"taken from {like.name}",
+        pcie_source="" if _pcie_told(node) else f"taken from {like.name}",
+        cpu=like.host.cpu if like.host else "",
+        notes=tuple(notes),
+    )
+    if drawing.technology != technology_of(like):
+        raise _GraphError(
+            f"accelerators are joined by {drawing.technology}, and those of {like.name} by"
+            f" {technology_of(like)}: name a cluster with the same"
+        )
+    return drawing
+
+
+def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]:
+    """Call the vertices that lead outside NICs; one amid a card is beside the NIC itself."""
+    degree = Counter(end for cable in cables for end in cable.ends)
+    names = {vertex: f"nic{n}" for n, vertex in enumerate(plugs)}
+    leaves = {vertex: name for vertex, name in names.items() if degree[vertex] == 1}
+    renamed = [
+        cable.model_copy(
+            update={
+                "source": leaves.get(cable.source, cable.source),
+                "target": leaves.get(cable.target, cable.target),
+            }
+        )
+        for cable in cables
+    ]
+    inner = [
+        Cable(source=vertex, target=name, tier=PCIE, width=_INSIDE)
+        for vertex, name in names.items()
+        if vertex not in leaves
+    ]
+    return (*renamed, *inner)
+
+
+def _pcie_told(node: _Device) -> bool:
+    return any(_tier(edge, node) == PCIE and _speed(edge.link) for edge in node.edges)
+
+
+_INSIDE = 5000.0
+"""GB/s inside a chip or card, which limits nothing (LOC_BW, NVIDIA/nccl src/graph/topo.h)."""
+
+
+def _tier(edge: _Edge, node: _Device) -> str:
+    """Tier of an edge by the name and description of its link; "" for one inside a chip."""
+    text = f"{edge.link['name']} {edge.link.get('description') or ''}"
+    if _PCI.search(text):
+        return PCIE
+    if _SCALE_UP.search(text):
+        return SCALE_UP
+    if any(node.kinds[end] in _ACCELERATORS for end in (edge.here, edge.there)):
+        raise _GraphError(
+            f"link {edge.link['name']!r} of {edge.here} - {edge.there}: neither its name nor its"
+            " description says PCIe, NVLink, xGMI or UALink"
+        )
+    return ""
+
+
+def _cables(
+    node: _Device, names: dict[str, str], like: Cluster
+) -> tuple[tuple[Cable, ...], list[str]]:
+    """Cables of a node: those of switches that reach the same accelerators as one switch's."""
+    pcie = (like.pcie.bandwidth if like.pcie else like.scale_up.bandwidth) / GIGA
+    processor, said = processor_of(like, pcie)
+    merged = _one_switch(node)
+    widths: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+    notes: dict[str, None] = {}
+    for edge in node.edges:
+        tier = _tier(edge, node)
+        here, there = (
+            names.get(merged.get(end, end), merged.get(end, end)) for end in (edge.here, edge.there)
+        )
+        width = _speed(edge.link)
+        if width is None and tier == PCIE:
+            width = pcie
+        elif width is None and tier == SCALE_UP:
+            width = 1.0
+        elif width is None and {node.kinds[edge.here], node.kinds[edge.there]} == {"cpu"}:
+            width = socket_width(processor)
+            notes |= dict.fromkeys(said)
+        if here != there:
+            ends = (there, here) if here > there else (here, there)
+            widths[(*ends, tier or PCIE)] += _INSIDE if width is None else width
+    cables = [
+        Cable(source=here, target=there, tier=tier, width=width)
+        for (here, there, tier), width in widths.items()
+    ]
+    near = reached("gpu0", cables)
+    if not all(_speed(edge.link) for edge in node.edges):
+        notes[f"Where a link tells no bandwidth it is that of {like.name}."] = None
+    return tuple(cable for cable in cables if cable.source in near), list(notes)
+
+
+def _one_switch(node: _Device) -> dict[str, str]:
+    """Name the switches of the scale-up fabric by the accelerators that they reach."""
+    beside: defaultdict[str, set[str]] = defaultdict(set)
+    for edge in node.edges:
+        if _tier(edge, node) == SCALE_UP:
+            beside[edge.here].add(edge.there)
+            beside[edge.there].add(edge.here)
+    groups: dict[frozenset[str], str] = {}
+    return {
+        vertex: groups.setdefault(frozenset(there), f"fabric{len(groups)}")
+        for vertex, there in beside.items()
+        if node.kinds[vertex] not in _ACCELERATORS
+    }
+
+
+def _between(file: Path, cluster: Cluster, fabric: _Fabric) -> Cluster:
+    """Put the fabric between nodes in place: none, one switch, or leaves that reach all spines."""
+    if fabric.nodes > 1 and not fabric.outlets:
+        raise _GraphError(f"{fabric.nodes} of {fabric.host}, and no edges between them")
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    data["nodes"] = fabric.nodes
+    data["sources"]["nodes"] = file.name
+    leaves: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for port, switch, _ in fabric.outlets:
+        leaves[switch[:2]].append(port[1])
+    if len(leaves) > 1:
+        data["scale_out"] |= _leaf_spine(fabric, dict(leaves))
+        for field in ("nodes_per_leaf", "spines", "oversubscription"):
+            data["sources"][f"scale_out.{field}"] = file.name
+    return Cluster.model_validate(data)
+
+
+def _leaf_spine(fabric: _Fabric, leaves: dict[tuple[str, int], list[int]]) -> dict[str, object]:
+    """Fields of a fabric of leaves and spines; whole nodes fill the leaves in order."""
+    up: defaultdict[tuple[tuple[str, int], tuple[str, int]], float] = defaultdict(float)
+    for here, there, link in fabric.edges:
+        if fabric.host not in (here[0], there[0]):
+            ends = (here[:2], there[:2]) if here[:2] in leaves else (there[:2], here[:2])
+            up[ends] += _speed(link) or 0.0
+    spines = {spine for _, spine in up}
+    seated = [sorted(set(nodes)) for nodes in leaves.values()]
+    per_leaf = len(seated[0])
+    in_order = [
+        list(range(first, min(first + per_leaf, fabric.nodes)))
+        for first in range(0, fabric.nodes, per_leaf)
+    ]
+    alike = up.keys() == set(product(leaves, spines)) and len(set(up.values())) == 1
+    if spines & leaves.keys() or not alike or seated != in_order:
+        raise _GraphError(
+            "the fabric is neither one switch nor leaves of whole nodes that all reach all spines"
+        )
+    first, each = next(iter(leaves)), next(iter(up.values()))
+    down = sum(_speed(link) or 0.0 for _, port, link in fabric.outlets if port[:2] == first)
+    if not each or not down:
+        raise _GraphError("links of NICs, or between switches, tell no bandwidth")
+    return {
+        "topology": "leaf_spine",
+        "nodes_per_leaf": per_leaf,
+        "spines": len(spines),
+        "oversubscription": max(1.0, down / (len(spines) * each)),
+    }

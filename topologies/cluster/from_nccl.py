@@ -1,0 +1,338 @@
+"""A node from the topology that NCCL or RCCL dumps (``NCCL_TOPO_DUMP_FILE``).
+
+``<system>`` holds a ``<cpu>`` per NUMA domain, these the tree of ``<pci>`` devices, and a device
+has a ``<gpu>`` with its ``<nvlink>`` or ``<xgmi>`` links, or a ``<nic>`` with its ``<net>`` ports
+(NVIDIA/nccl v2.30.7 src/graph/topo.cc and xml.cc, ROCm/rccl the same). Every bridge is kept. All
+NVSwitches of a node are one switch, as in NCCL: its links are shared out over all of them.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, parse
+
+from simulator.errors import ClusterError
+from simulator.topology import PCIE, SCALE_UP
+from topologies.cluster.drawn import PAIRED, Chip, Drawing, pairs, socket_width, wired_cluster
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import Cable
+
+_SM = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+"""Generation by the first digits of CUDA's compute capability; sm 89 is Ada."""
+_NVLINK = {6: ("nvlink1", 20.0), 7: ("nvlink2", 25.0), 8: ("nvlink3", 25.0)} | {
+    9: ("nvlink4", 25.0),
+    10: ("nvlink5", 50.0),
+}
+_NVLINK_SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
+_SM86 = ("nvlink3", 14.0625, "NVIDIA RTX A6000 data sheet (112.5 GB/s both ways over 4 links)")
+_GCN = {"908": "cdna1", "90a": "cdna2", "910": "cdna2", "940": "cdna3", "941": "cdna3"} | {
+    "942": "cdna3",
+    "950": "cdna4",
+}
+"""Generation by the architecture; RCCL once wrote MI200's 90a as the number 910."""
+_XGMI = {
+    "cdna1": (46.0, "AMD CDNA white paper (92 GB/s both ways per link)"),
+    "cdna2": (50.0, "github stas00/ml-engineering network/README.md (one direction)"),
+    "cdna3": (64.0, "github stas00/ml-engineering network/README.md (one direction)"),
+    "cdna4": (76.5, "as in mi355x-8: 535.5 GB/s over 7 links"),
+}
+_ENCODING = {2.5: 0.8, 5.0: 0.8}
+"""Of a PCIe lane's bits those of data: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
+specification); Gen6's flits carry 236 of 256 bytes."""
+_GEN3 = 8.0
+_LOCAL = 5000.0
+"""GB/s of what is no cable: a software NIC on its processor, two ports of one PCIe switch chip
+(LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
+_INTEL = ((0xCF, "ERP"), (0x8F, "SRP"), (0x55, "SKL"), (0, "BDW"))
+"""Intel's generations by the least model of family 6 (NVIDIA/nccl v2.30.7 src/graph/topo.cc)."""
+_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
+_LINKS = ("nvlink", "xgmi", "c2c")
+
+
+def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
+    """Read a topology dump as a cluster whose nodes are wired like that one.
+
+    Parameters
+    ----------
+    path
+        What ``NCCL_TOPO_DUMP_FILE`` named.
+    like
+        The cluster that what is not in the file is taken from; the nearest of the catalogue if not
+        given.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file told and what not.
+
+    Raises
+    ------
+    ClusterError
+        If the file cannot be read or is no dump of one whole node: it names the element.
+    """
+    file = Path(path)
+    try:
+        root = parse(file).getroot()
+    except OSError as error:
+        raise ClusterError(f"{file}: cannot be read: {error.strerror}") from error
+    except (ParseError, ValueError) as error:
+        raise ClusterError(f"{file}: not a topology of NCCL: {error}") from error
+    try:
+        return wired_cluster(_drawing(file, root), like)
+    except _ElementError as error:
+        raise ClusterError(f"{file}: {error}") from error
+
+
+class _ElementError(Exception):
+    """Says what is wrong with an element; the reader adds the file."""
+
+
+@dataclass
+class _Reading:
+    """What was seen so far while the tree is walked."""
+
+    gpus: dict[str, Element] = field(default_factory=dict)
+    ports: list[tuple[str, float, Element]] = field(default_factory=list)
+    cables: list[Cable] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    notes: dict[str, None] = field(default_factory=dict)
+
+
+def _drawing(file: Path, root: Element) -> Drawing:
+    if root.tag != "system":
+        raise _ElementError(f"not a topology of NCCL: <{root.tag}> where <system> is expected")
+    reading = _Reading()
+    processors = _processors(root)
+    for name, element in processors.items():
+        _walk(element, name, reading)
+    if not reading.gpus:
+        raise _ElementError(
+            "no gpu: a dump has a <gpu> in the <pci> of each (NCCL_TOPO_DUMP_FILE writes one)"
+        )
+    chip = _chip(list(reading.gpus.values()))
+    order = sorted(reading.gpus, key=lambda bus: _rank(reading.gpus[bus]))
+    names = {bus: f"gpu{slot}" for slot, bus in enumerate(order)}
+    links = _links(reading.gpus, names)
+    nics, speed = _nics(reading)
+    first = next(iter(processors.values()))
+    cpu, processor = _cpu(first)
+    sockets = _sockets(processors, processor)
+    cables = [_renamed(cable, names) for cable in (*reading.cables, *sockets)]
+    notes = dict(reading.notes)
+    if sockets:
+        notes[PAIRED] = None
+    if any(True for _ in root.iter("c2c")):
+        notes["C2C between GPU and processor is left out: PCIe leads to the NICs."] = None
+    return Drawing(
+        file=file.name,
+        name=file.stem,
+        chip=chip,
+        cables=(*links, *cables, *nics),
+        nic_bandwidth=speed,
+        cpu=cpu,
+        notes=tuple(notes),
+    )
+
+
+def _processors(root: Element) -> dict[str, Element]:
+    found: dict[str, Element] = {}
+    hosts = {element.get("host_hash", "") for element in root.iter("cpu")}
+    if len(hosts) > 1:
+        raise _ElementError(f"{len(hosts)} hosts in one file; a node is one host")
+    for element in root:
+        if element.tag != "cpu":
+            raise _ElementError(f"<{element.tag}> in <system>: only <cpu> is known there")
+        name = f"cpu{element.get('numaid', '')}"
+        if name in found:
+            raise _ElementError(f"two <cpu numaid={element.get('numaid')!r}>")
+        found[name] = element
+    return found
+
+
+def _walk(parent: Element, name: str, reading: _Reading) -> None:
+    """Take the devices below a vertex; a branch without GPU or NIC is left out, as in NCCL."""
+    for element in parent:
+        if element.tag == "nic":
+            reading.ports += [(name, _LOCAL, port) for port in element.iter("net")]
+        elif element.tag == "pci" and _is_used(element):
+            _device(element, name, reading)
+        elif element.tag == "pcilink":
+            ends = sorted((name, f"pci-{_text(element, 'target')}"))
+            cable = Cable(source=ends[0], target=ends[1], tier=PCIE, width=_LOCAL)
+            if cable not in reading.cables:
+                reading.cables.append(cable)
+        elif element.tag not in ("pci", "gpu"):
+            raise _ElementError(f"<{element.tag}> in {name}: unknown element")
+
+
+def _is_used(element: Element) -> bool:
+    return any(one.tag in ("gpu", "net") for one in element.iter())
+
+
+def _device(element: Element, parent: str, reading: _Reading) -> None:
+    bus = _text(element, "busid")
+    if bus in reading.seen:
+        raise _ElementError(f"pci {bus} occurs twice: the tree has a cycle")
+    reading.seen.add(bus)
+    width = _pcie_width(element, reading)
+    ports = [port for nic in element.findall("nic") for port in nic.findall("net")]
+    if (gpu := element.find("gpu")) is not None:
+        reading.gpus[bus] = gpu
+    elif len(ports) == 1 and len(element) == 1:
+        reading.ports.append((parent, width, ports[0]))
+        return
+    name = f"pci-{bus}"
+    reading.cables.append(Cable(source=name, target=parent, tier=PCIE, width=width))
+    reading.ports += [(name, width, port) for port in ports]
+    children = Element(element.tag)
+    children.extend(one for one in element if one.tag != "nic")
+    _walk(children, name, reading)
+
+
+def _pcie_width(element: Element, reading: _Reading) -> float:
+    """GB/s of a device's link to what is above it."""
+    match = re.match(r"([\d.]+) GT/s", element.get("link_speed", ""))
+    lanes = element.get("link_width", "0")
+    if match is None:
+        reading.notes["Where it tells no PCIe speed, NCCL's Gen3 is taken."] = None
+    rate = _GEN3 if match is None else float(match.group(1))
+    if not lanes.isdigit():
+        raise _ElementError(f"pci {element.get('busid')}: link_width {lanes!r} is not a number")
+    share = 236 / 256 if rate >= 64 else _ENCODING.get(rate, 128 / 130)
+    return rate * (int(lanes) or 16) * share / 8
+
+
+def _chip(gpus: list[Element]) -> Chip:
+    kinds = {(gpu.get("sm", ""), gpu.get("gcn", "")) for gpu in gpus}
+    if len(kinds) > 1:
+        raise _ElementError(f"GPUs of {len(kinds)} kinds; a node has one")
+    ((sm, gcn),) = kinds
+    if gcn:
+        architecture = gcn.removeprefix("gfx").partition(":")[0]
+        generation = _GCN.get(architecture, "")
+        if not generation:
+            raise _ElementError(f"gpu gcn={gcn!r}: no generation of this name is known")
+        bandwidth, source = _XGMI[generation]
+        return Chip(f"gfx{architecture}", "amd", generation, "xgmi", bandwidth * 1e9, source)
+    if not sm.isdigit() or int(sm) // 10 not in _SM or sm == "75":
+        raise _ElementError(f"gpu sm={sm!r}: no generation of this compute capability is known")
+    if sm == "86":
+        link, speed, source = _SM86
+    else:
+        link, speed = _NVLINK.get(int(sm) // 10, ("", 0.0))
+        source = _NVLINK_SOURCE
+    generation = "ada" if sm == "89" else _SM[int(sm) // 10]
+    return Chip(f"sm {sm}", "nvidia", generation, link, speed * 1e9, source)
+
+
+def _rank(gpu: Element) -> tuple[int, int]:
+    return _number(gpu, "rank", -1), _number(gpu, "dev", 0)
+
+
+def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
+    """NVLink and xGMI: as many links each way, and all NVSwitches one."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for bus, gpu in gpus.items():
+        for link in gpu:
+            target = _target(link, names[bus], names)
+            if target:
+                counts[names[bus], target] += _number(link, "count")
+    cables = []
+    for (here, there), count in counts.items():
+        if there.startswith("gpu") and counts[there, here] != count:
+            raise _ElementError(
+                f"{here} has {count} links to {there}, and {there} {counts[there, here]} back"
+            )
+        if not (there.startswith("gpu") and there < here):
+            cables.append(Cable(source=here, target=there, tier=SCALE_UP, width=float(count)))
+    return cables
+
+
+def _target(link: Element, here: str, names: dict[str, str]) -> str:
+    """Vertex a link leads to; "" to a processor, which is no peer."""
+    if link.tag not in _LINKS:
+        raise _ElementError(f"{here}: unknown link <{link.tag}>; known: {', '.join(_LINKS)}")
+    kind = link.get("tclass", "")
+    if link.tag == "c2c" or kind == "0x068001":
+        return ""
+    if kind == "0x068000":
+        return "nvswitch"
+    if not kind.startswith("0x03"):
+        raise _ElementError(f"{here}: unknown link class tclass={kind!r} of <{link.tag}>")
+    target = _text(link, "target")
+    if target not in names:
+        raise _ElementError(f"{here}: <{link.tag} target={target!r}>: no such gpu in the file")
+    return names[target]
+
+
+def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
+    """Ports of the greatest speed, by their number; its bandwidth (B/s)."""
+    ports = sorted(reading.ports, key=lambda port: _number(port[2], "dev", 0))
+    speeds = [_number(port, "speed") for _, _, port in ports]
+    if not ports:
+        return [], None
+    best = max(speeds)
+    if best <= 0:
+        raise _ElementError("no <net> tells its speed")
+    kept = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
+    if len(kept) < len(ports):
+        left = len(ports) - len(kept)
+        reading.notes[f"{left} slower of {len(ports)} NICs are left out."] = None
+    cables = [
+        Cable(source=plug, target=f"nic{number}", tier=PCIE, width=width)
+        for number, (plug, width, _) in enumerate(kept)
+    ]
+    return cables, best * 1e6 / 8
+
+
+def _cpu(element: Element) -> tuple[str, str]:
+    """Name the processor as cluster files do and as :data:`~topologies.cluster.drawn.SOCKET_GBPS`.
+
+    Either is "" where it is not known.
+    """
+    architecture = element.get("arch", "")
+    if architecture == "ppc64":
+        return "power", "power"
+    if architecture == "arm64":
+        return ("grace" if any(True for _ in element.iter("c2c")) else ""), "arm"
+    cpu = _VENDORS.get(element.get("vendor", ""), "")
+    if cpu != "intel":
+        return cpu, cpu
+    known = _number(element, "familyid", 0) == 6
+    number = _number(element, "modelid", 0) if known else 0
+    return cpu, next(model for least, model in _INTEL if number >= least)
+
+
+def _sockets(processors: dict[str, Element], processor: str) -> list[Cable]:
+    if len(processors) < 2:
+        return []
+    if not processor:
+        vendor = next(iter(processors.values())).get("vendor")
+        raise _ElementError(
+            f"<cpu vendor={vendor!r}>: how its NUMA domains are joined is not known"
+        )
+    return pairs(list(processors), socket_width(processor))
+
+
+def _renamed(cable: Cable, names: dict[str, str]) -> Cable:
+    ends = (names.get(end.removeprefix("pci-"), end) for end in cable.ends)
+    source, target = ends
+    return cable.model_copy(update={"source": source, "target": target})
+
+
+def _text(element: Element, name: str) -> str:
+    text = element.get(name)
+    if not text:
+        raise _ElementError(f"<{element.tag}> without {name}")
+    return text
+
+
+def _number(element: Element, name: str, default: int | None = None) -> int:
+    text = element.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise _ElementError(f"<{element.tag} {name}={text!r}>: not a whole number") from None

@@ -1,0 +1,238 @@
+"""A node from the matrix that ``nvidia-smi topo -m`` prints.
+
+Rows and columns are GPUs and NICs; an entry says how two are joined: ``NV4`` by so many NVLinks,
+``PIX`` over one PCIe bridge, ``PXB`` over several, ``PHB`` over a host bridge, ``NODE`` over host
+bridges of one NUMA domain, ``SYS`` between domains (the legend below the matrix). The tree is the
+least one that says the same: a switch for those joined by PIX, above it one for PXB, and so on to
+the NUMA domain. The matrix tells neither the GPU, nor speeds, nor how wide PCIe is: they are those
+of the cluster that is named beside it.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from simulator.errors import ClusterError
+from simulator.topology import PCIE, SCALE_UP
+from topologies.cluster.drawn import (
+    GIGA,
+    PAIRED,
+    Chip,
+    Drawing,
+    pairs,
+    processor_of,
+    socket_width,
+    vendor_of,
+    wired_cluster,
+)
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import Cable
+
+_LEVELS = ("PIX", "PXB", "PHB", "NODE")
+"""From the nearest; what is joined by none of them is in another NUMA domain (``SYS``)."""
+_NVLINK = {
+    "nvlink1": (4, 20.0),
+    "nvlink2": (6, 25.0),
+    "nvlink3": (12, 25.0),
+    "nvlink4": (18, 25.0),
+    "nvlink5": (18, 50.0),
+}
+"""Links of a GPU, and GB/s of one in one direction, by technology."""
+_SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
+    """Read a matrix of ``nvidia-smi topo -m`` as a cluster whose nodes are wired like that.
+
+    Parameters
+    ----------
+    path
+        A file with what the command printed.
+    like
+        A cluster with the same GPUs and NICs: the matrix names neither.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file told and what not.
+
+    Raises
+    ------
+    ClusterError
+        If the file cannot be read or is no such matrix: it names the row and column.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ClusterError(f"{file}: cannot be read: {reason}") from error
+    matrix = _matrix(file, _ESCAPE.sub("", text))
+    return wired_cluster(_drawing(file, matrix, like), like)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Devices, how each two are joined, and the processors a GPU is near to ("" where untold)."""
+
+    devices: tuple[str, ...]
+    joined: dict[tuple[str, str], str]
+    near: dict[str, str]
+
+    @property
+    def vertices(self) -> dict[str, str]:
+        """Devices by the names of a wiring."""
+        gpus = [one for one in self.devices if one.startswith("GPU")]
+        nics = [one for one in self.devices if not one.startswith("GPU")]
+        return {name: f"gpu{slot}" for slot, name in enumerate(gpus)} | {
+            name: f"nic{number}" for number, name in enumerate(nics)
+        }
+
+
+def _matrix(file: Path, text: str) -> _Matrix:
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    start = next((at for at, words in enumerate(lines) if words[:1] == ["GPU0"]), None)
+    if start is None:
+        raise ClusterError(f"{file}: no gpu: a matrix of nvidia-smi topo -m begins with GPU0")
+    header = lines[start]
+    devices = tuple(header[: header.index("CPU")] if "CPU" in header else header)
+    rows: dict[str, list[str]] = {}
+    for name, *entries in lines[start + 1 :]:
+        rows.setdefault(name, entries)
+    for device in devices:
+        if len(rows.get(device, ())) < len(devices):
+            raise ClusterError(f"{file}: row {device} is missing or has not {len(devices)} entries")
+    joined = {}
+    for (at, here), (to, there) in combinations(enumerate(devices), 2):
+        entry = _entry(file, here, there, rows[here][to])
+        if rows[there][at] != rows[here][to]:
+            raise ClusterError(
+                f"{file}: {here} to {there} is {rows[here][to]}, and back {rows[there][at]}"
+            )
+        joined[here, there] = entry
+    after = len(devices)
+    near = {name: "".join(rows[name][after : after + 1]) for name in devices}
+    return _Matrix(devices, joined, near)
+
+
+def _entry(file: Path, here: str, there: str, entry: str) -> str:
+    if entry == "SOC":  # what SYS was called before driver 396
+        return "SYS"
+    if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV\d+", entry):
+        return entry
+    known = ", ".join(("NV#", *_LEVELS, "SYS"))
+    raise ClusterError(
+        f"{file}: row {here}, column {there}: unknown link {entry!r}; known: {known}"
+    )
+
+
+def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
+    if like.pcie is None:
+        raise ClusterError(f"{file}: {like.name} gives no pcie.bandwidth, nor does the matrix")
+    width = like.pcie.bandwidth / GIGA
+    links = _nvlinks(file, matrix, like)
+    tree, domains = _tree(matrix, width)
+    notes = [f"Every PCIe cable is taken to be as wide as {like.name}'s."]
+    if len(domains) > 1:
+        processor, said = processor_of(like, width)
+        tree += pairs(domains, socket_width(processor))
+        notes += [PAIRED, *said]
+    technology = like.scale_up.link or ""
+    bandwidth = _NVLINK[technology][1] * GIGA if links else 0.0
+    chip = Chip(
+        like.accelerator.name,
+        vendor_of(like),
+        like.accelerator.generation or "",
+        technology,
+        bandwidth,
+        _SOURCE,
+    )
+    fabric = like.scale_out
+    return Drawing(
+        file=file.name,
+        name=file.stem,
+        chip=chip,
+        cables=(*links, *tree),
+        nic_bandwidth=None if fabric is None else fabric.bandwidth,
+        nic_source=f"taken from {like.name}",
+        pcie_source=f"taken from {like.name}",
+        cpu=like.host.cpu if like.host else "",
+        notes=tuple(notes),
+    )
+
+
+def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
+    """Cables between GPUs, or to a switch where a GPU has too few links to have one per peer."""
+    counts = {
+        (matrix.vertices[here], matrix.vertices[there]): int(entry.removeprefix("NV"))
+        for (here, there), entry in matrix.joined.items()
+        if entry.startswith("NV")
+    }
+    if not counts:
+        return []
+    if like.scale_up.link not in _NVLINK:
+        raise ClusterError(f"{file}: has NVLinks, and {like.name} does not say of which generation")
+    most, _ = _NVLINK[like.scale_up.link]
+    sums: Counter[str] = Counter()
+    for ends, count in counts.items():
+        sums.update(dict.fromkeys(ends, count))
+    if max(sums.values()) <= most:
+        return [
+            Cable(source=here, target=there, tier=SCALE_UP, width=float(count))
+            for (here, there), count in counts.items()
+        ]
+    gpus = list(sums)
+    if len(set(counts.values())) > 1 or len(counts) != len(gpus) * (len(gpus) - 1) // 2:
+        raise ClusterError(
+            f"{file}: {max(sums.values())} NVLinks at one GPU are more than the {most} it has, and"
+            " not alike, as over a switch"
+        )
+    width = float(next(iter(counts.values())))
+    return [Cable(source=gpu, target="nvswitch", tier=SCALE_UP, width=width) for gpu in gpus]
+
+
+_STAGES = {"PIX": "switch", "PXB": "bridge", "PHB": "host", "NODE": "cpu"}
+"""What joins the devices of a level."""
+_INSIDE = 5000.0
+"""GB/s inside a processor, which limits nothing (LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
+
+
+def _tree(matrix: _Matrix, width: float) -> tuple[list[Cable], list[str]]:
+    """Make the PCIe tree and name its NUMA domains."""
+    top = dict(matrix.vertices)
+    group = {device: number for number, device in enumerate(matrix.devices)}
+    cables: dict[Cable, None] = {}
+    for level in _LEVELS:
+        before, group = group, _joined(matrix, group, level)
+        for device in matrix.devices:
+            grew = sum(one == group[device] for one in group.values()) > sum(
+                one == before[device] for one in before.values()
+            )
+            if grew or level == _LEVELS[-1]:
+                here, there = top[device], f"{_STAGES[level]}{group[device]}"
+                inside = here.startswith("host")
+                cable = Cable(
+                    source=here, target=there, tier=PCIE, width=_INSIDE if inside else width
+                )
+                cables[cable] = None
+                top[device] = there
+    return list(cables), list(dict.fromkeys(top.values()))
+
+
+def _joined(matrix: _Matrix, group: dict[str, int], level: str) -> dict[str, int]:
+    """Group the devices that a level joins, each group named by its first device's number."""
+    merged = dict(group)
+    same = [ends for ends, entry in matrix.joined.items() if entry == level]
+    if level == _LEVELS[-1]:
+        same += [
+            (here, there)
+            for here, there in matrix.joined
+            if matrix.near[here] == matrix.near[there] and matrix.near[here][:1].isdigit()
+        ]
+    for here, there in same:
+        kept, gone = sorted((merged[here], merged[there]))
+        merged = {device: kept if one == gone else one for device, one in merged.items()}
+    return merged

@@ -177,9 +177,8 @@ def _merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
             latency[tier] = latency.get(tier, 1.0) * multiple
         else:
             bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
-    return Calibrated(
-        overhead=overhead, latency=latency, bandwidth=bandwidth, by_size=known.by_size
-    )
+    made = Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+    return made.model_copy(update={"by_size": known.by_size}) if known.by_size else made
 
 
 def _field(name: str) -> str:

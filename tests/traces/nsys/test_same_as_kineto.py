@@ -205,5 +205,10 @@ def test_the_megatron_job_is_the_same_workload(tmp_path: Path) -> None:
     found, expected = load(path, "3"), link_job(MEGATRON, two, "3")
     assert found.coverage.collectives == expected.coverage.collectives == 84
     assert found.measured_step == pytest.approx(expected.measured_step, abs=1e-6)
-    np.testing.assert_allclose(found.workload.duration, expected.workload.duration, atol=TICK)
+    one, other = (loaded.workload for loaded in (found, expected))
+    device, same = (work.duration[work.what != What.HOST] for work in (one, other))
+    np.testing.assert_allclose(device, same, atol=TICK)
+    # An export tells fewer of the host's events, so that long pauses are usual: no silences there.
+    host, whole = (float(work.duration[work.what == What.HOST].sum()) for work in (one, other))
+    assert host == pytest.approx(whole, abs=1e-6)
     assert [one[2] for one in calls(found)] == [one[2] for one in calls(expected)]

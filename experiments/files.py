@@ -19,7 +19,8 @@ TRACES = ("trace", "trace_b", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
     *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
-    *("spec", "algorithm", "change", "what_if", "logs", "collectives"),
+    *("spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
+    *("from_nccl", "from_nvidia_smi", "from_infragraph"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")

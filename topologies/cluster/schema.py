@@ -352,16 +352,15 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     return dict(_leaves(given, ""))
 
 
+_CURVES = "by_size"
+"""A field that is a list of tables, which no line of a table of numbers can hold."""
+
+
 def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
     leaves: list[tuple[str, object]] = []
     for key, value in table.items():
         if isinstance(value, dict):
             leaves += _leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str) and not _is_curves(value):
+        elif not isinstance(value, str) and key != _CURVES:
             leaves.append((f"{prefix}{key}", value))
     return leaves
-
-
-def _is_curves(value: object) -> bool:
-    """Whether it is a list of tables, which no line of a table of numbers can hold."""
-    return isinstance(value, tuple) and any(isinstance(one, dict) for one in value)

@@ -147,7 +147,7 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
 def _spread(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
     """Share of a span of time that lies in each part between edges; of an instant, all in one."""
     if end > start:
-        done = np.clip((edges - start) / (end - start), 0.0, 1.0)
+        done = (np.clip(edges, start, end) - start) / (end - start)
         done[-1] = 1.0  # the last part ends with the last op, but for rounding
         done[0] = 0.0
         return np.diff(done)

@@ -86,6 +86,7 @@ class Site:
             library=self.library,
             generation=cluster.accelerator.generation or "",
             cpu=cluster.host.cpu if cluster.host else "",
+            link=cluster.scale_up.link or "",
             version=(cluster.library.version or "") if cluster.library else "",
             in_network=cluster.scale_up.in_network_reduction,
             overhead=cluster.collective_overhead,

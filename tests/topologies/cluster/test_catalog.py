@@ -12,8 +12,8 @@ from topologies.families.grid import slice_shape
 
 NAMES = (
     "a100-mesh-4 aws-p4d aws-p5 azure-nd-h100-v5 dgx-a100 dgx-v100 gb200-nvl72 gcp-a3-mega"
-    " gh200-alps hgx-b200 hgx-h100 hgx-h200 l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi355x-8"
-    " perlmutter polaris tpu-v4 tpu-v5e tpu-v5p tpu-v6e"
+    " gh200-alps hgx-b200 hgx-b300 hgx-h100 hgx-h200 l40s-pcie-8 leonardo mi250x-frontier mi300x-8"
+    " mi355x-8 perlmutter polaris rtx-pro-6000-pcie-8 tpu-v4 tpu-v5e tpu-v5p tpu-v6e"
 )
 SWITCHED_REDUCTION = {
     "aws-p5",
@@ -21,6 +21,7 @@ SWITCHED_REDUCTION = {
     "gb200-nvl72",
     "gcp-a3-mega",
     "hgx-b200",
+    "hgx-b300",
     "hgx-h100",
     "hgx-h200",
 }

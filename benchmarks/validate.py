@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import astra
+from benchmarks import astra, left_out
 from experiments.questions.collective import collective
 from topologies import catalog
 
@@ -29,6 +29,8 @@ CLUSTERS = {
     "alps-gh200": "gh200-alps",
     "polaris": "polaris",
     "a100-4gpu-mesh": "a100-mesh-4",
+    "hgx-b300": "hgx-b300",
+    "rtx-pro-6000-pcie-8": "rtx-pro-6000-pcie-8",
 }
 """The catalogue's name of each measured system."""
 MOST_PEERS = 256
@@ -73,12 +75,17 @@ def compare(measured: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def load(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read the rows that can be compared, and say which systems cannot."""
+def load_rows(path: Path) -> pd.DataFrame:
+    """Read the rows of systems that the catalogue has, NCCL's own choices only."""
     table = pd.read_csv(path)
     table = table[table.system.isin(CLUSTERS) & (table.size_bytes > 0)]
     table = table[~table.setting.fillna("").str.contains(NOT_NCCL)]
-    table = table[(table.collective != "all_to_all") | (table.gpus <= MOST_PEERS)]
+    return table[(table.collective != "all_to_all") | (table.gpus <= MOST_PEERS)]
+
+
+def load(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Read the rows that can be compared, and say which systems cannot."""
+    table = load_rows(path)
     known = catalog()
     absent = sorted({name for name in table.system if CLUSTERS[name] not in known})
     return table[~table.system.isin(absent)], absent
@@ -148,6 +155,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
         broken += median > most
         word = "broken" if median > most else "kept"
         console.print(f"{word}: {system}: {which}: median {median:.1f} %, limit {most:g} %")
+    left_out.show(rows, console)
     broken += not astra.main(console=console)
     if broken:
         sys.exit(1)

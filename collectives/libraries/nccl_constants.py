@@ -74,6 +74,10 @@ NVLS_LEAST = 5
 NET_MESSAGE, NET_EAGER = 3.0 * MICRO, 8 * KIB
 """Fitted: what a message between nodes takes the host's proxy beyond a flag, reached half at
 ``NET_EAGER`` bytes; InfiniBand NDR, H100 on 2 nodes. Simple has it in its hardware latency."""
+NET_SLOTS = 8
+"""Slots of a connection's buffer (NCCL_STEPS), each of which a latency of the network passes
+before Simple's pipeline between nodes runs full. Not fitted; on three fabrics whose latency is ten
+and more times InfiniBand's (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
 BASE_RING_SIMPLE = 8.4 * MICRO
 WIDE = 14.0 * MICRO - 6.6 * MICRO
 """What LL128 costs more than LL once per call (base latencies of Ring); fits Simple as well, where

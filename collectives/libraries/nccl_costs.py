@@ -26,6 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
+from collectives.algorithms import direct
 from collectives.algorithms.local_rings import local_rings
 from collectives.algorithms.placement import domain_grid
 from collectives.bandwidth import least_bytes
@@ -100,6 +101,21 @@ class Case:
     def channels(self) -> int:
         """Channels of the communicator."""
         return self.link.channels or self.tuning.channels
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Protocols that NCCL has to choose from."""
+        unordered = self.domains > 1 and not self.machine.in_order
+        return tuple(name for name in self.link.fractions if name != "LL128" or not unordered)
+
+    @cached_property
+    def net_fill(self) -> Number:
+        """Time until Simple's pipeline between two domains runs full (s); 0 inside one."""
+        if self.domains == 1:
+            return 0.0
+        ends = np.array([self.positions[self.where == one][0] for one in np.unique(self.where)[:2]])
+        message = self.links.wire(direct.send_receive(2), ends, pipelined=False)
+        return tables.NET_SLOTS * message.latency
 
     @property
     def base(self) -> float:
@@ -193,6 +209,13 @@ class Case:
             return 0.0
         return self.net_message * size / (size + tables.NET_EAGER)
 
+    def proxied(self, size: Number) -> Number:
+        """Time a NIC takes for a message of some bytes, while the next one of a ring waits (s).
+
+        Every step some rank of a ring crosses to the next domain; a flag (LL) waits for nobody.
+        """
+        return self.net_message * size / (size + tables.NET_EAGER)
+
     def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
         """Lay a schedule on the links, once."""
         return self.links.wire(schedule, self.positions, pipelined=pipelined)
@@ -221,7 +244,7 @@ class Case:
 
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule of blocks that go round, all ranks at once."""
-    return [_ring(case, schedule, name, pipelined=pipelined) for name in case.link.fractions]
+    return [_ring(case, schedule, name, pipelined=pipelined) for name in case.protocols]
 
 
 def treed(case: Case, schedule: Schedule) -> list[Offer]:
@@ -229,7 +252,7 @@ def treed(case: Case, schedule: Schedule) -> list[Offer]:
     net_hops = 2 * (case.domains - 1).bit_length()
     return [
         _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
-        for name in case.link.fractions
+        for name in case.protocols
     ]
 
 
@@ -237,7 +260,7 @@ def chained(case: Case, schedule: Schedule) -> list[Offer]:
     """Offer slices that go down a chain, domain by domain."""
     return [
         _sliced(case, schedule, (name, case.link.fractions[name]), case.domains - 1)
-        for name in case.link.fractions
+        for name in case.protocols
     ]
 
 
@@ -320,6 +343,7 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
     across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
     software = (case.tuning.step if name == "LL" else 0.0) + near + crossing * (across - near)
+    posted = case.proxied(case.block) if crossing and name != "LL" else 0.0
     block = case.block
     if name == "LL":
         passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
@@ -330,7 +354,7 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
     return Offer(
         schedule,
         overhead=_base(case, name) + fill + case.own_copy,
-        step_latency=_uncovered(software, step / fraction),
+        step_latency=np.maximum(_uncovered(software, step / fraction), posted - step / fraction),
         efficiency=fraction,
         protocol=name,
         pipelined=pipelined,
@@ -361,5 +385,7 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
     return np.where(some, np.minimum(half, cap / carried), half)
 
 
-def _base(case: Case, name: str) -> float:
-    return case.base + (0.0 if name == "LL" else tables.WIDE)
+def _base(case: Case, name: str) -> Number:
+    """Launch of a kernel with a protocol, and what its pipeline waits for on the network (s)."""
+    wide = case.base + (0.0 if name == "LL" else tables.WIDE)
+    return wide + case.net_fill if name == "Simple" else wide

@@ -91,6 +91,7 @@ class Site:
             in_network=cluster.scale_up.in_network_reduction,
             overhead=cluster.collective_overhead,
             net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
+            in_order=cluster.scale_out.in_order if cluster.scale_out else True,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,

@@ -17,7 +17,7 @@ from experiments.scenario.resources import PARTS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
 from simulator.edits.ops import Mask, dropped, durations_scaled, evened, fused, lags_scaled
-from simulator.edits.overlap import with_full_overlap, without_overlap
+from simulator.edits.overlap import one_call_at_a_time, with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
 from simulator.names import did_you_mean
 from simulator.quantities import format_quantity
@@ -122,6 +122,17 @@ def _full_overlap(scenario: Scenario) -> Changed:
 _OVERLAP = {"none": Edited(_no_overlap), "full": Edited(_full_overlap)}
 OVERLAPS = tuple(_OVERLAP)
 """What overlap can be."""
+
+
+def one_call_per_rank(scenario: Scenario) -> Changed:
+    """Let every rank have one call under way, in the order of the step as it is."""
+    if not len(scenario.workload.calls):
+        raise WhatIfError("the step has no calls")
+    whole = scenario.whole()
+    workload = one_call_at_a_time(whole.workload, whole.run().call_start)
+    ordered = len(workload.edges.source) - len(whole.workload.edges.source)
+    note = f"{say_count(ordered, 'call')} of a rank begin when its call before has ended"
+    return Changed(replace(whole, workload=workload), note)
 
 
 def without_stragglers(scenario: Scenario) -> Changed:

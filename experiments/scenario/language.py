@@ -178,7 +178,7 @@ def _one_call(clause: Clause) -> Part:
     clause.for_all_ranks()
     if [word.text for word in clause.words] != ["one", "call", "per", "rank"]:
         raise WhatIfError("'one' begins 'one call per rank'; quote the name of an op")
-    return Edited(ops.one_call_per_rank)
+    return Edited(ops.one_call_at_a_time)
 
 
 def _stragglers(clause: Clause) -> Part:

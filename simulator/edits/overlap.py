@@ -1,4 +1,4 @@
-"""Overlap as a what-if: of compute and communication none, or all; none among calls."""
+"""Overlap of compute and communication as a what-if: none of it, or all that could be."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,23 +44,10 @@ def without_overlap(workload: Workload) -> Workload:
 
 def _line(workload: Workload) -> NDArray[np.int64]:
     """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
-    node, depth = _in_program(workload)
-    line = np.lexsort((node, workload.call < 0, depth, workload.rank))
-    return np.asarray(line[workload.what[line] != What.HOST])
-
-
-def _in_program(workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One op for all members of a call, for others themselves; and how many ops come before each.
-
-    Returns
-    -------
-    node, depth
-        Of every op, shape ``(ops,)``: the op that stands for it, and that one's depth on the
-        longest path. Who waits for a member of a call waits for all of them; but a receiver that
-        its message does not wait for comes after it.
-    """
     node = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
+    # All members of a call count as one: who waits for one of them waits for all. But a receiver
+    # that its message does not wait for comes after it.
     first = np.full(len(workload.calls), len(workload), dtype=np.int64)
     met = calls[~workload.unawaited[calls]]
     np.minimum.at(first, workload.call[met], met)
@@ -73,7 +60,9 @@ def _in_program(workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64
         np.concatenate([node[edges.target], after]),
         np.concatenate([edges.lag, np.zeros(len(after))]),
     )
-    return node, depths(joined.offset, joined.target)[node]
+    depth = depths(joined.offset, joined.target)
+    line = np.lexsort((node, workload.call < 0, depth[node], workload.rank))
+    return np.asarray(line[workload.what[line] != What.HOST])
 
 
 def with_full_overlap(workload: Workload) -> Workload:
@@ -97,36 +86,6 @@ def with_full_overlap(workload: Workload) -> Workload:
         np.concatenate([np.where(among, 0.0, edges.lag), edges.lag[among], np.zeros(len(calls))]),
     )
     return _with_joints(workload, calls, workload.ready[calls], free)
-
-
-def one_call_at_a_time(workload: Workload, call_start: Floats) -> Workload:
-    """Let every rank have one call under way; receives are excepted.
-
-    ASTRA-sim's workload layer works so: a rank issues its next collective or send when the one
-    before has ended. Calls are issued in the order in which they start where they may overlap,
-    which is one order for all ranks, so that no cycle can come of it.
-
-    Parameters
-    ----------
-    workload
-        The step.
-    call_start
-        When each call starts in a simulation of it (s), shape ``(calls,)``.
-    """
-    issued = np.flatnonzero((workload.call >= 0) & (workload.what != What.RECEIVE))
-    edges = workload.edges
-    # Of calls that start at one time the program's order tells.
-    depth = _in_program(workload)[1][issued]
-    call, rank = workload.call[issued], workload.rank[issued]
-    line = issued[np.lexsort((call, depth, call_start[call], rank))]
-    follows = workload.rank[line[1:]] == workload.rank[line[:-1]]
-    ordered = Edges.of(
-        len(workload),
-        np.concatenate([edges.source, line[:-1][follows]]),
-        np.concatenate([edges.target, line[1:][follows]]),
-        np.concatenate([edges.lag, np.zeros(int(follows.sum()))]),
-    )
-    return replace(workload, edges=ordered)
 
 
 def _with_joints(

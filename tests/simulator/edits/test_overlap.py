@@ -9,7 +9,7 @@ from helpers.strategies import cases, plan, ring_network
 from simulator.analysis.metrics import length, union
 from simulator.builder import WorkloadBuilder
 from simulator.edits.ops import calls_dropped
-from simulator.edits.overlap import one_call_at_a_time, with_full_overlap, without_overlap
+from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
 from simulator.workload import CallRow, What
 
@@ -48,27 +48,6 @@ def test_a_call_comes_before_what_is_launched_behind_it():
     builder.edge(first, reduce)
     timeline = simulate(without_overlap(builder.build()), ring_network(1), plan)
     assert (timeline.start[reduce], timeline.start[behind], timeline.makespan) == (1.0, 3.0, 4.0)
-
-
-@given(cases(), st.sampled_from(["analytic", "flow"]))
-@settings(deadline=None)
-def test_one_call_at_a_time_lets_no_two_of_a_rank_overlap_but_receives(case, engine):
-    workload, network = case
-    begins = simulate(workload, network, plan, engine=engine).call_start
-    timeline = simulate(one_call_at_a_time(workload, begins), network, plan, engine=engine)
-    issued = (workload.call >= 0) & (workload.what != What.RECEIVE)
-    for rank in workload.ranks:
-        mine = np.flatnonzero(issued & (workload.rank == rank))
-        mine = mine[np.lexsort((timeline.end[mine], timeline.start[mine]))]
-        assert (timeline.start[mine[1:]] >= timeline.end[mine[:-1]]).all()
-
-
-@given(cases())
-def test_a_step_whose_calls_never_overlap_is_what_it_was(case):
-    workload, network = case
-    once = one_call_at_a_time(workload, simulate(workload, network, plan).call_start)
-    twice = one_call_at_a_time(once, simulate(once, network, plan).call_start)
-    assert makespan(twice, network) == makespan(once, network)
 
 
 @given(cases())

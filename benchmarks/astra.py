@@ -60,7 +60,7 @@ SCHEDULES = {
 STORED = "the switch stores whole messages before it forwards them, so the wire is paid twice"
 PORT = "n-1 messages leave through one port at once, each at the port's full speed"
 NOT_SHARED = "messages that meet on a link do not slow each other"
-ORDER = "the nearest partner gets the largest half there, the farthest here"
+ORDER = "the nearest partner gets the largest half there, whose parts do not lie side by side"
 LATENCY = "one message's latency overlaps another's bytes; here the longest path's comes first"
 TREES = "two trees without pipelining, a chunk each; here one binomial tree"
 REASONS = (TREES, STORED, PORT, NOT_SHARED, ORDER, LATENCY)
@@ -200,6 +200,7 @@ def _case(row: object) -> Case:
 def _reason(case: Case, backend: str) -> str:
     """Why the row is no yardstick; empty where physics agrees."""
     aware = backend != "congestion_unaware"
+    halves = case.kind != "all_reduce" or len(case.dimensions) > 1
     found = {
         reason
         for one in case.dimensions
@@ -208,7 +209,10 @@ def _reason(case: Case, backend: str) -> str:
             STORED: one.network == "Switch" and aware,
             PORT: one.network == "Switch" and not aware and one.algorithm == "direct",
             NOT_SHARED: one.network == "Ring" and not aware and one.algorithm != "ring",
-            ORDER: one.network == "Ring" and aware and one.algorithm == "halvingDoubling",
+            ORDER: one.network == "Ring"
+            and aware
+            and one.algorithm == "halvingDoubling"
+            and halves,
             LATENCY: one.network == "Ring" and aware and one.algorithm == "direct",
         }.items()
         if applies

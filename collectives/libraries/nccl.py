@@ -91,8 +91,14 @@ def times(
         As :func:`plan` does.
     """
     case = _case(call, networks, machine)
-    offers = _offers(case, algorithm)
-    known = machine.calibrated(call, networks.graph)
+    return least_times(call, case, _offers(case, algorithm), networks)
+
+
+def least_times(
+    call: Call, case: Case, offers: list[Offer], networks: Networks
+) -> NDArray[np.float64]:
+    """Time of the fastest of some offers on each network, calibrated (s)."""
+    known = case.machine.calibrated(call, networks.graph)
     if known is None:
         return np.broadcast_to(_least(case, offers), len(networks))
     there = networks.multiplied(known.latency, known.bandwidth)

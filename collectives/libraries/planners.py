@@ -86,7 +86,9 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
 
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
     """
-    if machine.library in ("nccl", "rccl", "gloo"):
+    if machine.library in ("nccl", "gloo"):
+        return False
+    if machine.library == "rccl" and rccl.on_mesh(call, graph, machine):
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []

@@ -63,6 +63,11 @@ def times(
     return least_times(call, case, _offers(case), networks)
 
 
+def on_mesh(call: Call, graph: Topology, machine: Machine) -> bool:
+    """Whether RCCL has two ways to carry out a call, by itself: every two members have a link."""
+    return _on_mesh(_case(call, machine.on(graph).network, machine), None)
+
+
 def _case(call: Call, links: Links, machine: Machine) -> Case:
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, links.graph, machine.domains)

@@ -45,7 +45,7 @@ NVLINK = LocalLink(
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
-    fractions={"LL": 0.3, "Simple": 1.0},
+    fractions={"LL": 0.42, "Simple": 1.0},
     bridged=0.65,
     channels=2,
     base=4.2 * MICRO,
@@ -89,6 +89,10 @@ TREE_FRACTION = 0.92 * 0.85
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""
+P2P_MESSAGE = 36 * MICRO
+"""Fitted on all-to-all between nodes of Polaris: sends move 0.6 of the wire where a NIC takes 18 us
+for a message, as if six chunks of 128 KiB (NCCL's on a network) were under way at 25 GB/s. Held
+out: 4 GiB on four nodes of Perlmutter, some 200 ms (NVIDIA/nccl-tests issue 139)."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""

@@ -301,7 +301,7 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     slot = case.slot("Simple")
     fill = transfer / max(peers, 1) * slot / (slot + block)
     moves = per_byte > 0
-    slowest = np.maximum(per_byte / tables.P2P_FRACTION, 1 / case.tuning.sends)
+    slowest = np.maximum(per_byte / _sends_fraction(case), 1 / case.tuning.sends)
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
@@ -312,6 +312,12 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
             protocol="Simple",
         ),
     ]
+
+
+def _sends_fraction(case: Case) -> float:
+    """Return what grouped sends move of the wire: less where a NIC takes long for a message."""
+    longer = max(0.0, case.net_message - tables.NET_MESSAGE) if case.domains > 1 else 0.0
+    return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
 
 
 def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:

@@ -112,7 +112,7 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (23, ('a100-mesh-4', 'aws-p4d', 'aws-p5'))
+    (32, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

@@ -136,7 +136,7 @@ def _command(*words: str) -> Process:
 
 
 def _answers(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
-    """The first answer of each engine, and a sweep, in times of ASTRA-sim's on this machine."""
+    """Give first answers and a sweep, in times of ASTRA-sim on this machine."""
     asked = ["--cluster", str(cluster), "--algorithm", "all_reduce=ring", "-o", "json"]
     theirs = {"analytic": case.unaware, "flow": case.aware or case.unaware}
     for engine, seconds in theirs.items():

@@ -12,7 +12,7 @@ its links.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -250,8 +250,10 @@ def _go_on(s: State, rank: int, delay: float) -> None:
     while ranks.pending[rank] == 0 and ranks.run[rank] < calls.last_run[call]:
         run = ranks.run[rank]
         row = -1 if run < calls.first_run[call] else rows.row[run] + ranks.local[rank]
-        if row >= 0 and rows.first[row] < rows.last[row] and (
-            ranks.segment[rank] + 1 < rows.segments[run]
+        if (
+            row >= 0
+            and rows.first[row] < rows.last[row]
+            and (ranks.segment[rank] + 1 < rows.segments[run])
         ):
             ranks.segment[rank] += 1
         else:
@@ -484,6 +486,10 @@ class Program:
     row_flow: Ints
     transfers: int
 
+    def on(self, link: Ints) -> "Program":
+        """Return the same program on other links."""
+        return replace(self, link=link)
+
     @property
     def segments(self) -> Ints:
         """In how many parts each run is taken."""
@@ -688,16 +694,17 @@ class Crowd:
             Calls(*(_ints(calls) for _ in range(5)), np.zeros(calls), np.zeros((calls, parts))),
             Rows(*(_ints(runs) for _ in range(4)), _ints(rows), _ints(rows), _ints(entries)),
             Book(
-                np.array([0.0, np.inf]), _ints(4), *(_ints(flows) for _ in range(3)), _ints(calls),
+                np.array([0.0, np.inf]),
+                _ints(4),
+                *(_ints(flows) for _ in range(3)),
+                _ints(calls),
                 np.zeros(parts),
             ),
         )
         self._free_calls = list(reversed(range(calls)))
 
 
-_WHOLE = (
-    "call", "source", "target", "first", "last", "doing", "held_by", "place", "mark", "fixed"
-)
+_WHOLE = ("call", "source", "target", "first", "last", "doing", "held_by", "place", "mark", "fixed")
 _REAL = ("latency", "amount", "wakes", "remaining", "rate", "since", "end")
 
 

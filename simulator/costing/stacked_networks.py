@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.link_load import Floats, by_resource, bytes_on_links, lay
+from simulator.costing.link_load import Floats, bytes_on_links, lay_in_step
+from simulator.costing.programs import by_resource
 from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Topology
@@ -201,7 +202,7 @@ class Laid:
 def _on_one(
     schedule: Schedule, positions: Positions, network: Topology, *, pipelined: bool
 ) -> Wire:
-    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
+    loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
     all_of = loads[0]
     return Wire(
         per_byte=sum(load.transfer for load in loads),

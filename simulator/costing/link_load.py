@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costing.crowd import Program
+from simulator.costing.keeping_step import keeps_step
 from simulator.costing.programs import (
     Alone,
     OneFlow,
-    Program,
     alone,
     by_resource,
     in_a_row,
-    keeps_step,
     runs_ahead,
     write,
 )

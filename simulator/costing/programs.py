@@ -3,18 +3,18 @@
 Ranks run ahead: each takes its own steps in order, and a transfer starts when both its ends have
 ended all that they send and receive in the steps before. Where all ranks end every step at the same
 time, or a chain of transfers runs through the slowest of every step, the call takes as long as its
-steps one after the other (:func:`keeps_step`), and that is a closed form. Elsewhere it takes less,
-sometimes by a third, and is simulated once by itself (:func:`alone`).
+steps one after the other (:mod:`simulator.costing.keeping_step`), a closed form. Elsewhere it takes
+less, sometimes by a third, and is simulated once by itself (:func:`alone`).
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.crowd import Crowd, Ints, Program
+from simulator.costing.crowd import Crowd, Program
+from simulator.costing.crowd_loop import Ints
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
 from simulator.topology import Topology
@@ -29,8 +29,6 @@ at a time: their latencies, then their bytes."""
 WIDEST = 2**12
 """Transfers of a step, at the most; the steps of a call with a wider one end for the whole group at
 once."""
-_ALIKE = 1e-12
-"""Times that differ by less than this fraction are the same."""
 
 
 def has_transfers(plan: Plan | None) -> bool:
@@ -71,7 +69,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
         If a transfer has no path.
     """
     steps = plan.schedule.steps
-    parts = [_transfers(step, plan, positions, (size, network)) for step in steps]
+    parts = [transfers(step, plan, positions, (size, network)) for step in steps]
     source = np.concatenate([step.source for step in steps]).astype(np.int64)
     target = np.concatenate([step.target for step in steps]).astype(np.int64)
     widths = np.array([len(step.source) for step in steps], dtype=np.int64)
@@ -101,7 +99,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     )
 
 
-class _Transfers(NamedTuple):
+class Transfers(NamedTuple):
     """Of a step: latencies (s), bytes, and the links of finite bandwidth of each transfer."""
 
     latency_of: Floats
@@ -111,9 +109,16 @@ class _Transfers(NamedTuple):
     weight: Floats
 
 
-def _transfers(
+def transfers(
     step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]
-) -> _Transfers:
+) -> Transfers:
+    """Lay the transfers of a step on links; ``where`` is the size of the message and the network.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
     size, network = where
     amount: Floats = step.count * np.float64(size / plan.schedule.parts / plan.efficiency)
     ways = routes(network, positions[step.source], positions[step.target], amount)
@@ -121,7 +126,7 @@ def _transfers(
     link = ways.link[finite]
     hops = np.bincount(ways.message[finite], minlength=len(amount))
     factor = by_resource(plan.bandwidth_factor, network)[network.resource[link]]
-    return _Transfers(
+    return Transfers(
         latency_of=latencies(ways, plan, network),
         amount=np.where(hops > 0, amount, 0.0),
         hops=hops,
@@ -135,10 +140,11 @@ def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
     messages, parts = len(ways.offset) - 1, len(network.resources) + 1
     at = ways.message * parts + network.resource[ways.link]
     hop = network.latency[ways.link] * ways.share
-    found = np.bincount(at, weights=hop, minlength=messages * parts).reshape(messages, parts)
+    found: Floats = np.bincount(at, weights=hop, minlength=messages * parts).astype(np.float64)
+    found = found.reshape(messages, parts)
     found[:, :-1] *= plan.latencies * by_resource(plan.latency_factor, network)
     found[:, -1] = plan.step_latency
-    return np.asarray(found, dtype=np.float64)
+    return found
 
 
 def _stride(repeats: Ints, widths: Ints) -> int:
@@ -165,103 +171,6 @@ def alone(program: Program, overhead: float, network: Topology) -> Alone:
     call = crowd.begin(own, 1.0, overhead)
     crowd.advance(np.inf)
     return Alone(crowd.time, crowd.spent(call))
-
-
-def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
-    """Whether a call alone takes as long as its steps one after the other.
-
-    A step of a whole group lasts its longest latency and then its longest drain, found on its
-    busiest link. That is what the call takes if, step by step, all transfers start together and
-    end together; or if ranks that were last in the step before are so again: the busiest link
-    carries only what such a rank sends or receives, all of it at the longest latency.
-    """
-    last = np.ones(plan.schedule.ranks, dtype=np.bool_)
-    together, chained = True, True
-    steps = plan.schedule.steps
-    single = sum(step.repeats for step in steps) == 1
-    for before, step in pairwise((None, *steps)):
-        assert step is not None  # noqa: S101
-        pace = _pace(step, plan, positions, (size, network))
-        together = together and pace.together and _follows(before, step)
-        chained = chained and pace.own
-        for _ in range(min(step.repeats, plan.schedule.ranks) if chained else 0):
-            chained = bool((last := _last(pace, step, last)).any())
-        if single and pace.full.any():
-            return True
-        if not (together or chained):
-            return False
-    return True
-
-
-class _Pace(NamedTuple):
-    """How the transfers of a step keep pace.
-
-    ``together``: all start and end together, if their ranks do. ``own``: every link is used by one
-    rank only. ``full`` marks transfers on a busiest link all of whose transfers have the longest
-    latency, ``single`` those of them that have it for themselves, ``sends`` and ``receives`` those
-    that have it with others of their source or target.
-    """
-
-    together: bool
-    own: bool
-    full: NDArray[np.bool_]
-    single: NDArray[np.bool_]
-    sends: NDArray[np.bool_]
-    receives: NDArray[np.bool_]
-
-
-def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> _Pace:
-    found, (_, network) = _transfers(step, plan, positions, where), where
-    latency, count = found.latency_of.sum(axis=1), len(step.source)
-    slow = latency >= latency.max() * (1 - _ALIKE)
-    of = np.repeat(np.arange(count), found.hops)
-    used, link = np.unique(found.link, return_inverse=True)
-    link = link.ravel()
-    equal = bool((found.amount == found.amount[0]).all())
-    if not len(used) or not found.amount.any():
-        return _Pace(bool(slow.all()), True, slow, slow, slow, slow)
-    busy = np.bincount(link, found.amount[of] * found.weight) / network.bandwidth[used]
-    of_all = np.bincount(link)
-    lone, clean = of_all == 1, np.bincount(link, slow[of]) == of_all
-    own_source, own_target = (
-        _of_one(end[of], link, len(used)) for end in (step.source, step.target)
-    )
-    most = busy >= busy.max() * (1 - _ALIKE)
-    full = most & clean
-    sound = equal or bool(lone.all())
-    marks = [
-        np.bincount(of[(one & sound)[link]], minlength=count) > 0
-        for one in (full, full & lone, full & own_source, full & own_target)
-    ]
-    on_most = np.bincount(of[most[link]], minlength=count) > 0
-    together = bool(equal and slow.all() and on_most.all())
-    return _Pace(together, bool((own_source | own_target).all()), *marks)
-
-
-def _of_one(end: NDArray[np.int32], link: Ints, links: int) -> NDArray[np.bool_]:
-    """Whether the transfers on each link have the same end."""
-    least = np.full(links, np.iinfo(np.int64).max)
-    most = np.full(links, -1, dtype=np.int64)
-    np.minimum.at(least, link, end)
-    np.maximum.at(most, link, end)
-    return np.asarray(least == most)
-
-
-def _last(pace: _Pace, step: Step, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Ranks that are last in a step, of those that were in the step before."""
-    found = np.zeros_like(last)
-    both = pace.single & (last[step.source] | last[step.target])
-    found[step.source[both | (pace.sends & last[step.source])]] = True
-    found[step.target[both | (pace.receives & last[step.target])]] = True
-    return found
-
-
-def _follows(before: Step | None, step: Step) -> bool:
-    """Whether every transfer has an end that takes part in the step before."""
-    if before is None:
-        return True
-    there = np.concatenate([before.source, before.target])
-    return bool((np.isin(step.source, there) | np.isin(step.target, there)).all())
 
 
 def in_a_row(runs: Sequence["OneFlow"], resources: int) -> Program:

@@ -210,11 +210,7 @@ def _settle(s: State) -> None:
 def _over(s: State, flow: int) -> None:
     """End a transfer: its two ranks go on, unless it was the last of its call."""
     flows, ranks, calls, book = s.flows, s.ranks, s.calls, s.book
-    book.tally[ACTIVE] -= 1
-    last = book.active[book.tally[ACTIVE]]
-    book.active[flows.place[flow]] = last
-    flows.place[last] = flows.place[flow]
-    flows.doing[flow] = IDLE
+    _retire(s, flow)
     call, source, target = flows.call[flow], flows.source[flow], flows.target[flow]
     for part in range(len(book.before)):
         book.before[part] = flows.spent[flow, part]
@@ -460,3 +456,26 @@ def rejoin(s: State, first: int, last: int) -> None:
                 uses.before[head] = use
             wires.head[uses.link[use]] = use
             _soil(s, uses.link[use])
+
+
+@hot_loop
+def abandon(s: State, first: int, last: int) -> None:
+    """Take flows off the lists that they are on, in the middle of what they do."""
+    flows = s.flows
+    for flow in range(first, last):
+        if flows.doing[flow] == IDLE:
+            continue
+        if flows.doing[flow] == MOVES:
+            _leave(s, flow)
+        _retire(s, flow)
+
+
+@hot_loop
+def _retire(s: State, flow: int) -> None:
+    """Take a flow out of the active ones."""
+    flows, book = s.flows, s.book
+    book.tally[ACTIVE] -= 1
+    last = book.active[book.tally[ACTIVE]]
+    book.active[flows.place[flow]] = last
+    flows.place[last] = flows.place[flow]
+    flows.doing[flow] = IDLE

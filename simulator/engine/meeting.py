@@ -22,6 +22,7 @@ from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.crowd import Crowd, Program
 from simulator.costing.link_load import Load, cost, program
 from simulator.costing.programs import runs_ahead
+from simulator.costing.quotient import quotient
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -51,6 +52,7 @@ class Work:
 
     loads: tuple[Load, ...]
     write: Callable[[], Program]
+    write_alone: Callable[[], Program]
     overhead: float
     network: Topology
 
@@ -78,22 +80,33 @@ class Work:
 
 def works(workload: Workload, costs: Costs) -> Callable[[int], Work]:
     """Return a function from a call of the workload, by its index, to what it is to the links."""
-    row: list[int] = distinct_calls(workload)[1].tolist()
+    first, rows = distinct_calls(workload)
+    row: list[int] = rows.tolist()
     known: dict[int, Work] = {}
+    kept: dict[int, Program] = {}
 
     def of(index: int) -> Work:
         if row[index] not in known:
-            known[row[index]] = _work(workload.call_view(index), costs)
+            known[row[index]] = _work(workload.call_view(index), costs, partial(write, row[index]))
         return known[row[index]]
+
+    def write(number: int) -> Program:
+        if not kept:
+            every = [of(call) for call in first]
+            programs = [one.write_alone() for one in every]
+            network = costs.topology
+            kept.update(enumerate(quotient(programs, network.bandwidth, network.resource)))
+        return kept[number]
 
     return of
 
 
-def _work(call: Call, costs: Costs) -> Work:
+def _work(call: Call, costs: Costs, write: Callable[[], Program]) -> Work:
     plan, loads = costs.carried(call)
     where = np.array(call.group.ranks, dtype=np.int32), call.size, costs.topology
     overhead = plan.overhead if plan is not None and runs_ahead(plan) else 0.0
-    return Work(loads, partial(program, plan, loads, where), overhead, costs.topology)
+    alone = partial(program, plan, loads, where)
+    return Work(loads, write, alone, overhead, costs.topology)
 
 
 @dataclass(slots=True, eq=False)

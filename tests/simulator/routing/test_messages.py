@@ -12,7 +12,7 @@ from helpers.strategies import both_ways, wild_networks
 from simulator.routing.graph import UNKNOWN, LinkColumns
 from simulator.routing.hubs import cells, filled, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.routing.routes import graph_of, rule_of
+from simulator.routing.survey import graph_of, rule_of
 from simulator.topology import topology
 from topologies import parse_topology
 

@@ -88,7 +88,7 @@ def _middle(network: Topology, found: Found) -> _Middle:
 
 
 def detoured_loads(
-    network: Topology, found: Found, amount: NDArray[np.float64]
+    found: Found, amount: NDArray[np.float64], network: Topology
 ) -> NDArray[np.float64]:
     """Add up what messages put on each link if all of them take detours (B)."""
     middle = _middle(network, found)
@@ -103,13 +103,18 @@ def part_without_detours(network: Topology, found: Found, amount: NDArray[np.flo
     if network.routing.policy == "valiant":
         return 0.0
     least = loads_of(found, amount, network)
-    if not _may_gain(network, least):
+    if not may_gain(network, least):
         return 1.0
-    return part_of_loads(network, least, detoured_loads(network, found, amount))
+    return part_of_loads(network, least, detoured_loads(found, amount, network))
 
 
-def _may_gain(network: Topology, loads: NDArray[np.float64]) -> bool:
-    """Whether the busiest link is one between routers: no detour avoids any other."""
+def may_gain(network: Topology, loads: NDArray[np.float64]) -> bool:
+    """Whether the busiest link is one between routers: no detour avoids any other.
+
+    Valiant's detours are taken whether or not.
+    """
+    if network.routing.policy == "valiant":
+        return True
     group = network.routing.group
     if group is None:
         return False

@@ -145,7 +145,8 @@ def section_of(found: Found) -> NDArray[np.int64]:
     message = message_of(found)
     at = np.arange(len(found.link)) - found.offset[message]
     left = found.offset[message + 1] - found.offset[message] - at
-    return np.asarray((at >= found.head[message]) + (left <= found.tail[message]), dtype=np.int64)
+    behind = (at >= found.head[message]).astype(np.int64)
+    return behind + (left <= found.tail[message])
 
 
 def message_of(found: Found) -> NDArray[np.int64]:

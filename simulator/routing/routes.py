@@ -12,6 +12,7 @@ eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (
 paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +23,13 @@ from simulator.routing.adaptive import (
     busy_of,
     detoured_loads,
     is_uneven,
+    may_gain,
     mixed,
     part_of_loads,
     part_without_detours,
     with_detours,
 )
-from simulator.routing.paths import check_nodes, found_paths, loads_of
+from simulator.routing.paths import Found, check_nodes, found_paths, loads_of
 from simulator.topology import Topology
 
 _KEPT = 8
@@ -134,24 +136,37 @@ def link_loads(
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
     check_nodes(network, source, target)
-    least, uneven, detoured = np.zeros((3, len(network)))
-    for begin in range(0, len(source), _BLOCK):
-        block = slice(begin, begin + _BLOCK)
-        ends = source[block], target[block]
-        found = found_paths(network, *ends)
-        least += loads_of(found, amount[block], network)
-        if is_uneven(network):
-            other = found_paths(network, *ends, by_capacity=True)
-            uneven += loads_of(other, amount[block], network)
-        if network.routing.detours:
-            detoured += detoured_loads(network, found, amount[block])
+    ends = source, target
+    least = _sum_up(network, ends, amount, loads_of)
     if is_uneven(network):
+        uneven = _sum_up(network, ends, amount, loads_of, by_capacity=True)
         alike = best_part(busy_of(network, least), busy_of(network, uneven))
         least = alike * least + (1 - alike) * uneven
-    if not network.routing.detours:
+    if not (network.routing.detours and may_gain(network, least)):
         return least
+    detoured = _sum_up(network, ends, amount, detoured_loads)
     part = part_of_loads(network, least, detoured)
     return np.asarray(part * least + (1 - part) * detoured)
+
+
+def _sum_up(
+    network: Topology,
+    ends: tuple[NDArray[np.int32], NDArray[np.int32]],
+    amount: NDArray[np.float64],
+    loads: Callable[[Found, NDArray[np.float64], Topology], NDArray[np.float64]],
+    *,
+    by_capacity: bool = False,
+) -> NDArray[np.float64]:
+    """Add up, block by block, what messages on paths of least metric put on each link."""
+    total = np.zeros(len(network))
+    for block in _blocks(len(amount)):
+        found = found_paths(network, ends[0][block], ends[1][block], by_capacity=by_capacity)
+        total += loads(found, amount[block], network)
+    return total
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(begin, begin + _BLOCK) for begin in range(0, count, _BLOCK)]
 
 
 def _routes(

@@ -89,7 +89,15 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
         "each cable": report.cables,
         "diameter": f"{summary.diameter} links between ranks",
         "bisection": f"{bisection} ({summary.bisection_from})",
+        "routing": report.routing,
     }
+    if report.carried is not None:
+        carried = report.carried
+        facts["throughput"] = (
+            f"{format_quantity(carried.per_rank, 'B/s')} from every rank, {carried.traffic} traffic"
+            f" ({100 * carried.of_capacity:.3g} % of capacity)"
+        )
+        facts["full first"] = " -> ".join(carried.busiest)
     print_facts(console, facts)
 
 

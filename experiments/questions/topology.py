@@ -6,6 +6,7 @@ from typing import ClassVar, TypedDict
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import policy_of
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.spec import Summary, parse_topology, summary
@@ -66,7 +67,7 @@ class TopologyReport(Report):
     @property
     def routing(self) -> str:
         """How switches choose among equal next hops."""
-        return "its own" if self.network.route is not None else self.network.routing.policy
+        return policy_of(self.network)
 
     def answer(self) -> "TopologyAnswer":
         """Return the JSON answer."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.paths import THROUGH, Found, loads_of, message_of, section_of
-from simulator.routing.survey import capacity_of, of_resource, survey_of
+from simulator.routing.survey import between_switches, capacity_of, of_resource, survey_of
 from simulator.topology import Topology
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]
@@ -28,15 +28,8 @@ def is_uneven(network: Topology) -> bool:
     """Whether adaptive switches have next hops that can carry more and such as can carry less."""
     if network.routing.policy != "adaptive" or network.route is not None:
         return False
-    capacity = capacity_of(network)[_between_switches(network)]
+    capacity = capacity_of(network)[between_switches(network)]
     return bool(len(capacity)) and bool(capacity.min() < capacity.max())
-
-
-def _between_switches(network: Topology) -> NDArray[np.bool_]:
-    """Mark the links of the fabric that join its switches, or ranks that are their own."""
-    survey = survey_of(network)
-    inner = survey.hub if survey.hub.any() else np.ones_like(survey.hub)
-    return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
 
 
 def mixed(found: Found, other: Found, part: float) -> Found:

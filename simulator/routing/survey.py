@@ -118,6 +118,13 @@ def of_resource(network: Topology, routing: Routing) -> NDArray[np.bool_]:
     return np.asarray(names[network.resource] == routing.resource)
 
 
+def between_switches(network: Topology) -> NDArray[np.bool_]:
+    """Mark the links of the fabric that join its switches, or ranks that are their own."""
+    survey = survey_of(network)
+    inner = survey.hub if survey.hub.any() else np.ones_like(survey.hub)
+    return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
+
+
 def capacity_of(network: Topology) -> NDArray[np.float64]:
     """Return what adaptive switches think that links can carry."""
     capacity = network.routing.capacity

@@ -47,8 +47,8 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
-) -> NDArray[np.float64] | None:
-    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """Time of :func:`plan` on many networks of one graph while idle (s), and where that is sure.
 
     None where RCCL is planned as :mod:`collectives.select` plans.
 

@@ -230,9 +230,19 @@ _HIDDEN = 0.1
 
 
 def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
-    """Tell which resources a change has made other: values of the cluster, or the pace of ops."""
+    """Tell which resources a change has made other: values of the cluster, or the pace of ops.
+
+    Of a fault of a single part it is the bandwidth of the resources that its links belong to.
+    """
     values, now = resource_values(before.cluster), resource_values(after.cluster)
-    found = [name for name in CLUSTER_RESOURCES if values.get(name) != now.get(name)]
+    faulty = {
+        f"{tier}.bandwidth"
+        for tiers in after.site.broken.tiers[len(before.faults) :]
+        for tier in tiers
+    }
+    found = [
+        name for name in CLUSTER_RESOURCES if values.get(name) != now.get(name) or name in faulty
+    ]
     one, other = before.workload, after.workload
     if len(one) != len(other) or one is other:
         return tuple(found)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
+from topologies.faults import without
 
 
 def slow(network: Topology, here: Node, there: Node, *, factor: float) -> Topology:
@@ -104,17 +105,8 @@ def cut(network: Topology, here: Node, there: Node) -> Topology:
     >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
     7
     """
-    kept = ~cable(network, here, there)
-    return replace(
-        network,
-        name=f"{network.name}, {here}-{there} cut",
-        source=network.source[kept],
-        target=network.target[kept],
-        bandwidth=network.bandwidth[kept],
-        latency=network.latency[kept],
-        resource=network.resource[kept],
-        latency_resource=network.latency_resource[kept],
-    )
+    left = without(network, ~cable(network, here, there))
+    return replace(left, name=f"{network.name}, {here}-{there} cut")
 
 
 def cable(network: Topology, here: Node, there: Node) -> NDArray[np.bool_]:

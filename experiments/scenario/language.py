@@ -18,6 +18,10 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``overlap none|full``                                  of compute and communication
 ``stragglers removed``                                 every rank as the median one
 ``accelerator NAME``                                   another, by roofline
+``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
+``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
+``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
+                                                       ``switches``, ``nodes``
 ``replicas[@LABEL] xF [outermost]``                    data-parallel groups F times as large, on
                                                        as many more nodes; those of a label, else
                                                        those that are found; with ``outermost``
@@ -30,7 +34,7 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 
 from collections.abc import Callable
 
-from experiments.scenario import calls, cluster, ops
+from experiments.scenario import calls, cluster, faults, ops
 from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
 from experiments.scenario.words import (
@@ -49,8 +53,9 @@ from simulator.names import same_name
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, stragglers removed, accelerator NAME, replicas[@LABEL] xF [outermost]; "
-    "joined by 'and'"
+    "overlap none|full, stragglers removed, accelerator NAME, replicas[@LABEL] xF [outermost], "
+    "PART down|xF|latency xF with a PART of link A-B, nic I of node N, node N, switch NAME, "
+    "P% of [TIER] links; joined by 'and'"
 )
 """All of it in one line."""
 
@@ -101,6 +106,9 @@ def _part(clause: Clause) -> Part:
         return _VERBS[first.text](clause)
     if not first.quoted and first.text.partition("@")[0] == REPLICAS:
         return _replicas(clause)
+    if faults.begins(first):
+        clause.for_all_ranks()
+        return faults.faulty(clause.words)
     if len(clause.words) > 2 and clause.words[1].is_one_of("="):
         return _set(clause)
     if last.is_one_of("drop"):

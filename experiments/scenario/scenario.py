@@ -1,6 +1,6 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -22,6 +22,8 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
 from topologies import Cluster, build, place
+from topologies.faults import Broken, Fault, broken
+from topologies.part_names import Ints, homes
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
@@ -36,7 +38,8 @@ class Site:
 
     Scenarios that differ in their workload or engine only share one, so that the network is built
     once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
-    library that carried out the calls of the trace, "" where that is not told.
+    library that carried out the calls of the trace, "" where that is not told. ``faults`` are what
+    is wrong with single parts of the network.
     """
 
     cluster: Cluster
@@ -44,23 +47,62 @@ class Site:
     nodes: int | None
     forced: tuple[Rule, ...]
     carrier: str = ""
+    faults: tuple[Fault, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
-        kept = ("cluster", "ranks", "nodes", "forced", "carrier")
-        return {name: getattr(self, name) for name in kept}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
+        return self.faults == scenario.faults and self._is_but_for_faults(scenario)
+
+    def _is_but_for_faults(self, scenario: "Scenario") -> bool:
         return (
             (self.ranks, self.nodes, self.forced, self.carrier)
             == (scenario.ranks, scenario.nodes, scenario.forced, scenario.workload.library)
         ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
 
+    @staticmethod
+    def of(scenario: "Scenario", known: "Site | None") -> "Site":
+        """Return the site of a scenario; of one that is known but for its faults the network."""
+        library = scenario.workload.library
+        site = Site(
+            scenario.cluster,
+            scenario.ranks,
+            scenario.nodes,
+            scenario.forced,
+            library,
+            scenario.faults,
+        )
+        if known is not None and known._is_but_for_faults(scenario):
+            site.__dict__.update({"intact": known.intact} if "intact" in known.__dict__ else {})
+        return site
+
     @cached_property
+    def intact(self) -> Topology:
+        """The network without its faults."""
+        return build(self.cluster, self.ranks, self.nodes)
+
+    @cached_property
+    def home(self) -> Ints:
+        """Node (host) of each node of the network's graph."""
+        placement = place(self.cluster, self.ranks, self.nodes)
+        seats = [placement.seat(rank)[0] for rank in range(self.ranks)]
+        wiring = self.cluster.wiring
+        return homes(self.intact, seats, wiring.vertices if wiring else ())
+
+    @cached_property
+    def broken(self) -> Broken:
+        """The network with its faults, and what they met."""
+        if not self.faults:
+            return Broken(self.intact)
+        return broken(self.intact, self.faults, self.home)
+
+    @property
     def topology(self) -> Topology:
         """The network."""
-        return build(self.cluster, self.ranks, self.nodes)
+        return self.broken.network
 
     @cached_property
     def costs(self) -> Costs:
@@ -106,7 +148,8 @@ class Scenario:
     moves (:mod:`simulator.edits.slowdown`): durations are then those of kernels alone. With
     ``fold`` ranks that do the same in the same place are simulated once
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
-    None: where it pays.
+    None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
+    or down; they stay with the job when the cluster is changed.
     """
 
     workload: Workload
@@ -116,14 +159,13 @@ class Scenario:
     forced: tuple[Rule, ...] = ()
     slow_down: float = 0.0
     fold: bool | None = False
+    faults: tuple[Fault, ...] = ()
 
     _site: Site | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self._site is None or not self._site.is_that_of(self):
-            carrier = self.workload.library
-            site = Site(self.cluster, self.ranks, self.nodes, self.forced, carrier)
-            object.__setattr__(self, "_site", site)
+            object.__setattr__(self, "_site", Site.of(self, self._site))
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

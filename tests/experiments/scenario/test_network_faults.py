@@ -1,0 +1,270 @@
+"""What-ifs on single parts of the network: closed forms, what stays as it is, draws by lot."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from collectives.libraries.rules import parse_rule
+from experiments.baseline import Settings, baseline
+from experiments.cli.main import app
+from experiments.evaluate.design_points import Study
+from experiments.questions.clusters import clusters
+from experiments.questions.collective import one_call
+from experiments.questions.sweep import sweep
+from experiments.questions.utility import utility
+from experiments.questions.what_if import what_ifs
+from experiments.scenario.change import Change
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import Scenario
+from helpers.experiments_jobs import write_job
+from simulator.builder import WorkloadBuilder
+from simulator.engine.simulate import ENGINES
+from simulator.errors import DisconnectedError, WhatIfError
+from simulator.workload import CallRow, What
+from topologies import load_cluster, parse_cluster
+
+CLUSTER = """\
+name: pairs
+accelerator: {name: chip}
+ranks_per_node: PER
+nodes: 16
+scale_up: {topology: switch, size: PER, bandwidth: 100 GB/s, latency: 1 us}
+scale_out: {topology: leaf_spine, nodes_per_leaf: 4, spines: 2, nics_per_node: PER,
+            bandwidth: 20 GB/s, latency: 4 us, hop_latency: 1 us}
+"""
+same = pytest.approx
+SIZE = 64e6
+
+
+def cluster(per_node=1):
+    return parse_cluster(CLUSTER.replace("PER", str(per_node)), source="pairs.yaml")
+
+
+def ring(ranks, *changes, per_node=1, engine="flow", fold=False):
+    """Time of a ring all-reduce with changes."""
+    forced = (parse_rule("all_reduce=ring"),)
+    workload = one_call("all_reduce", ranks, SIZE)
+    scenario = Scenario(workload, cluster(per_node), engine, forced=forced, fold=fold)
+    for text in changes:
+        scenario = parse_change(text).apply(scenario).scenario
+    return scenario.run().makespan
+
+
+def closed_form(ranks, bandwidth=20e9, latency=4e-6):
+    """Hockney's time of a ring: 2 (n - 1) steps of S / n bytes."""
+    return 2 * (ranks - 1) * (latency + SIZE / ranks / bandwidth)
+
+
+def first_four_of_eight():
+    """Return an all-reduce of the ranks of one leaf; those of the other compute."""
+    builder = WorkloadBuilder(job_ranks=8)
+    call = builder.call(CallRow("all_reduce", builder.group((0, 1, 2, 3)), 0, SIZE))
+    what = What.COLLECTIVE
+    for rank in range(4):
+        builder.op(what, rank=rank, lane="s", name="call", duration=0.0, call=call)
+        builder.op(What.COMPUTE, rank=4 + rank, lane="s", name="gemm", duration=1e-6)
+    return builder.build()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return write_job(tmp_path_factory.mktemp("job"), 16)
+
+
+@pytest.fixture(scope="module")
+def base(job):
+    return baseline(job, "dgx-a100")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_ring_through_one_slow_nic_is_paced_by_it(engine):
+    assert ring(4, engine=engine) == same(closed_form(4))
+    for factor in (0.5, 0.1):
+        slow = ring(4, f"nic 0 of node 2 x{factor}", engine=engine)
+        assert slow == same(closed_form(4, bandwidth=factor * 20e9))
+    assert ring(4, "nic 0 of node 2 x3", engine=engine) == same(closed_form(4))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_ring_waits_for_its_slowest_hop_in_every_step(engine):
+    slow = ring(4, "node 1 scale_out.latency x10", engine=engine)
+    if engine == "transfer":  # ranks that are not yet held back run ahead
+        assert closed_form(4) < slow <= closed_form(4, latency=22e-6) * (1 + 1e-9)
+    else:
+        assert slow == same(closed_form(4, latency=4e-6 / 2 + 10 * 4e-6 / 2))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "link leaf1-spine0 x0.5",
+        "link leaf1-spine0 down",
+        "nic 0 of node 5 latency x10",
+        "nic 0 of node 5 x0.01",
+    ],
+)
+def test_what_uses_nothing_of_a_part_stays_as_it_is_to_the_last_bit(engine, change):
+    forced = (parse_rule("all_reduce=ring"),)
+    before = Scenario(first_four_of_eight(), cluster(), engine, forced=forced)
+    after = parse_change(change).apply(before).scenario
+    assert np.array_equal(after.run().end, before.run().end)
+
+
+def test_a_ring_goes_round_past_a_spine_that_is_down():
+    whole = ring(8, "scale_out.bandwidth x1")
+    assert ring(8, "switch spine0 down") >= whole
+    assert ring(8, "link leaf0-spine0 down") >= whole
+
+
+@pytest.mark.parametrize("change", ["nic 3 of node 1 x0.5", "node 2 latency x3"])
+def test_folding_sees_that_nodes_differ(change):
+    alone = ring(32, change, per_node=4)
+    assert alone == ring(32, change, per_node=4, fold=True)
+    assert alone > ring(32, per_node=4)
+
+
+def test_changes_of_parts_and_of_resources_commute(base):
+    parts = ["link nic0.0-fabric x0.5", "scale_out.bandwidth x2", "compute x0.7"]
+    one, other = (
+        parse_change(" and ".join(order)).apply(base.scenario).scenario.run().makespan
+        for order in (parts, parts[::-1])
+    )
+    assert one == same(other, rel=1e-12)
+
+
+def test_twice_the_tier_makes_up_for_half_of_every_nic(base):
+    halves = "switch fabric x0.5 and scale_out.bandwidth x2"
+    step = parse_change(halves).apply(base.scenario).scenario.run().makespan
+    assert step == same(base.timeline.makespan, rel=1e-12)
+
+
+def test_design_points_with_faults_are_the_what_ifs_one_by_one(job):
+    scenario = baseline(job, "dgx-a100", Settings(engine="analytic")).scenario
+    texts = [
+        "nic 3 of node 1 x0.5",
+        "nic 3 of node 1 x0.5 and scale_out.bandwidth x4",
+        "nic 2 of node 0 down and compute x0.5",
+        "10% of links x0.3 seed 5 and scale_up.size x2",
+    ]
+    changes = [parse_change(text) for text in texts]
+    together = Study(scenario).steps([Change(), *changes])
+    one_by_one = [change.apply(scenario).scenario.run().makespan for change in changes]
+    assert together[1:] == same(np.array(one_by_one), rel=1e-11)
+    assert (together[1:] != together[0]).all()
+
+
+def test_other_questions_start_from_the_broken_network(job):
+    broken = Settings(what_ifs=("nic 3 of node 1 x0.5",))
+    found = utility(job, "dgx-a100", settings=broken)
+    plain = utility(job, "dgx-a100")
+    assert found.base.timeline.makespan > plain.base.timeline.makespan
+    by = {row.resource: row for row in found.utilities}
+    whole = {row.resource: row for row in plain.utilities}
+    assert by["scale_out.bandwidth"].utility_pct > whole["scale_out.bandwidth"].utility_pct
+    for row in found.utilities:
+        if row.bound_pct is not None:
+            assert row.utility_pct <= row.bound_pct + 1e-9
+    swept = sweep(job, "dgx-a100", "scale_out.bandwidth", factors=[1, 2], settings=broken)
+    assert swept.points[0].step_s == found.base.timeline.makespan
+
+
+def test_draws_are_the_changes_with_that_draw_and_their_distribution_is_said(job, base):
+    text = "20% of scale_out links x0.2"
+    point = what_ifs(job, "dgx-a100", text, draws=7, seed=3).points[0]
+    steps = [
+        parse_change(text).drawn(3, draw).apply(base.scenario).scenario.run().makespan
+        for draw in range(7)
+    ]
+    assert (point.draws, point.seed, point.draws_cut_off) == (7, 3, 0)
+    assert point.step_s == np.median(steps)
+    assert point.step_worst_s == max(steps)
+    assert point.step_p10_s == same(np.quantile(steps, 0.1))
+    assert point.step_p90_s == same(np.quantile(steps, 0.9))
+    assert point == what_ifs(job, "dgx-a100", text, draws=7, seed=3).points[0]
+    written = what_ifs(job, "dgx-a100", f"{text} seed 3", draws=7, seed=9).points[0]
+    assert (written.seed, written.step_s, written.step_worst_s) == (
+        3,
+        point.step_s,
+        point.step_worst_s,
+    )
+    other = what_ifs(job, "dgx-a100", text, draws=7, seed=4).points[0]
+    assert (other.note, other.seed) != (point.note, point.seed)
+
+
+def test_draws_that_cut_ranks_off_are_counted_and_left_out(tmp_path):
+    job = write_job(tmp_path / "four", 4)
+    point = what_ifs(job, cluster(), "20% of links down", draws=12).points[0]
+    assert 0 < point.draws_cut_off <= 12
+    with pytest.raises(DisconnectedError, match="100% of nodes down"):
+        what_ifs(job, cluster(), "100% of nodes down")
+
+
+REFUSED = [
+    ("link leaf0-spine1", "'leaf0-spine1' is neither 'down' nor a factor"),
+    ("link", "say which link and what becomes of it"),
+    ("link down", "name both ends of the link"),
+    ("link a-b drop", "it cannot be dropped"),
+    ("link a-b x0", "a part without bandwidth is 'down'"),
+    ("link a-b x1e9", "factor 1e"),
+    ("link fabrik-nic0.0 down", "is called 'fabrik'; did you mean fabric?"),
+    ("link nic0.0-nic0.1 down", "nic:0.0 leads to rank0, fabric"),
+    ("nic 3 down", "write a NIC with its node"),
+    ("nic x of node 2 down", "'x' is no number of a NIC"),
+    ("nic 9 of node 1 down", "node 1 has NICs 0 to 7, no 9"),
+    ("node 7 down", "no node 7: the job is on nodes 0 to 1"),
+    ("node 1 down", "ranks 8-15 are cut off from the other 8"),
+    ("node -1 down", "'-1' is no number of a node"),
+    ("switch fabric down", "are cut off from"),
+    ("switch nic0.0 down", "is no switch"),
+    ("node 1 scale_aut.latency x2", "'scale_aut' in 'scale_aut.latency' is none of"),
+    ("node 1 memory.latency x2", "'memory' in 'memory.latency' is none of"),
+    ("0% of links down", "0% is not a share"),
+    ("101% of links down", "101% is not a share"),
+    ("1% of lincs down", "'lincs' is none of links, nics, switches, nodes; did you mean 'links'"),
+    ("1% of wifi links down", "'wifi' is none of scale_up, scale_out, pcie"),
+    ("1% of links down seed x", "seed 'x' is no whole number"),
+    ("node 1 down seed 3", "a seed is for a share by lot"),
+    ("rank 3 link a-b down", "leave 'rank' out"),
+    ("0.1% of links x0.5", "is less than one; the least is"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_what_cannot_be_asked_is_refused_in_one_line(base, text, message):
+    with pytest.raises((WhatIfError, DisconnectedError)) as error:
+        parse_change(text).apply(base.scenario)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_draws_of_nothing_are_refused(job):
+    for options in ({"draws": 3}, {"seed": 3}):
+        with pytest.raises(WhatIfError, match="nothing is drawn by lot"):
+            what_ifs(job, "dgx-a100", "compute x0.5", **options)
+    with pytest.raises(WhatIfError, match="0 draws"):
+        what_ifs(job, "dgx-a100", "1% of links down", draws=0)
+
+
+def test_the_command_says_the_distribution(job):
+    asked = ["what-if", str(job), "--cluster", "dgx-a100", "20% of links x0.5"]
+    options = ["--draws", "3", "--seed", "1"]
+    table = CliRunner().invoke(app, [*asked, *options])
+    assert table.exit_code == 0, table.output
+    assert "3 draws of seed 1: p10" in " ".join(table.output.split())
+    told = CliRunner().invoke(app, [*asked, *options, "-o", "json"])
+    point = json.loads(told.stdout)["points"][0]
+    assert point["step_p10_s"] <= point["step_s"] <= point["step_p90_s"] <= point["step_worst_s"]
+
+
+def test_every_link_that_is_listed_can_be_broken():
+    report = clusters("perlmutter", links=True, ranks=16)
+    scenario = Scenario(one_call("all_reduce", 16, 1e6), load_cluster("perlmutter"))
+    assert report.answer()["ranks"] == 16
+    for link in report.links[::5]:
+        done = parse_change(
+            f"link {link.link} latency x2" if not link.bandwidth else f"link {link.link} x0.5"
+        ).apply(scenario)
+        assert done.note == link.link

@@ -6,13 +6,14 @@ to the last bit. Ways are searched anew on what is left, by the routing of the n
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import DisconnectedError, TopologyError
+from simulator.names import did_you_mean
 from simulator.topology import SCALE_OUT, Doors, Topology
 from topologies.part_names import Ints, Mask, Parts
 
@@ -211,15 +212,10 @@ def without(network: Topology, left: Mask) -> Topology:
     Topology
         Its links in the same order.
     """
-    return replace(
-        network,
-        source=network.source[left],
-        target=network.target[left],
-        bandwidth=network.bandwidth[left],
-        latency=network.latency[left],
-        resource=network.resource[left],
-        latency_resource=network.latency_resource[left],
-    )
+    columns = {one.name: getattr(network, one.name) for one in fields(network)}
+    of_links: dict[str, Any]
+    of_links = {name: one[left] for name, one in columns.items() if isinstance(one, np.ndarray)}
+    return replace(network, **of_links)
 
 
 def _apply(parts: Parts, fault: Fault, links: _Links) -> str:
@@ -265,6 +261,7 @@ def _links_of(parts: Parts, part: Part, fault: Fault) -> tuple[Mask, int]:
     if isinstance(part, NicNamed) and (fault.factor is not None or count > 1):
         met &= network.following(f"{SCALE_OUT}.bandwidth")  # not the slot a rank reaches it by
     if fault.resource is not None:
+        _check_resource(network, fault.resource)
         met &= network.following(f"{fault.resource}.bandwidth")
     if fault.factor is not None:
         met = _with_value(network, met, fault)
@@ -288,6 +285,15 @@ _FIND: dict[type, Callable[[Parts, Any], tuple[Mask, int]]] = {
 """Per sort of part: its links, and for how many NICs together they stand."""
 
 
+def _check_resource(network: Topology, resource: str) -> None:
+    if resource not in network.resources:
+        hint = did_you_mean(resource, network.resources)
+        raise TopologyError(
+            f"{network.name} has no links of {resource!r}; {hint}it has"
+            f" {', '.join(network.resources)}"
+        )
+
+
 def _with_value(network: Topology, met: Mask, fault: Fault) -> Mask:
     """Leave out links that have no such value: unlimited ones, and ones without latency."""
     if fault.value == "bandwidth":
@@ -302,8 +308,10 @@ def _at(network: Topology, vertices: Mask) -> Mask:
 
 def _drawn(parts: Parts, lot: Drawn, number: int) -> tuple[list[Part], str]:
     """Draw parts; ``number`` tells the lots of one network apart, so that no two are alike."""
-    known = _CANDIDATES[lot.of](parts, lot.resource)
     tier = f"{lot.resource} " if lot.resource else ""
+    if lot.resource is not None:
+        _check_resource(parts.network, lot.resource)
+    known = _CANDIDATES[lot.of](parts, lot.resource)
     if not known:
         raise TopologyError(f"{parts.network.name} has no {tier}{lot.of} to draw from")
     count = int(lot.percent / 100 * len(known) + 0.5)

@@ -18,6 +18,7 @@ from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeName
 
 DOWN = "down"
 TIERS = (SCALE_UP, SCALE_OUT, PCIE)
+"""Resources that may be written in any spelling; a graph may name others."""
 _PERCENT = re.compile(r"(\d+\.?\d*|\.\d+)%")
 _VALUES = ("bandwidth", "latency")
 _WRITE = "write such as 'link leaf0-spine1 down', 'nic 3 of node 2 x0.5' or 'node 5 latency x10'"
@@ -83,10 +84,7 @@ def _value(word: Word) -> tuple[str, str | None] | None:
     tier, _, value = word.text.rpartition(".")
     if word.quoted or value not in _VALUES:
         return None
-    found = same_name(tier, TIERS) if tier else None
-    if tier and found is None:
-        raise WhatIfError(f"{tier!r} in {word.text!r} is none of {', '.join(TIERS)}")
-    return value, found
+    return value, (same_name(tier, TIERS) or tier) if tier else None
 
 
 def _is_share(word: Word) -> bool:
@@ -107,9 +105,9 @@ def _share(named: Sequence[Word], seed: int | None) -> Drawn:
         hint = near(noun, DRAWN)
         meant = f"; did you mean {hint!r}?" if hint else ""
         raise WhatIfError(f"{noun!r} is none of {', '.join(DRAWN)}{meant}")
-    tier = same_name(tiers[0], TIERS) if len(tiers) == 1 else None
-    if tiers and tier is None:
-        raise WhatIfError(f"{' '.join(tiers)!r} is none of {', '.join(TIERS)}")
+    if len(tiers) > 1:
+        raise WhatIfError(f"{' '.join(tiers)!r} is not the name of one resource of links")
+    tier = (same_name(tiers[0], TIERS) or tiers[0]) if tiers else None
     return Drawn(percent, of, tier, seed)
 
 

@@ -173,6 +173,31 @@ class Library(ClusterPart):
     version: str | None = None
 
 
+class NodeNics(ClusterPart):
+    """NICs of a kind of node, where they differ from those that the fabric is built for."""
+
+    nics_per_node: Count | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+    efficiency: Fraction | None = None
+    message_overhead: Latency | None = None
+
+
+class NodeKind(ClusterPart):
+    """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
+
+    What is left out is as the cluster's own fields say. ``pcie: null`` is none.
+    """
+
+    count: Count
+    ranks_per_node: Count | None = None
+    accelerator: Accelerator | None = None
+    scale_up: ScaleUp | None = None
+    scale_out: NodeNics | None = None
+    pcie: Pcie | None = None
+    host: Host | None = None
+
+
 class TimeMultiples(ClusterPart):
     """How much longer calls of some ranks in some domains take than modelled, by size.
 
@@ -228,6 +253,9 @@ class Cluster(ClusterPart):
         Peak rates and memory bandwidth.
     ranks_per_node, nodes
         Size of a node and of the machine; a job takes as many nodes as it needs.
+    node_kinds
+        Where nodes differ: kinds of them by name, in the order in which a job fills them. Their
+        counts are ``nodes`` together; :mod:`topologies.cluster.kinds` says what each is.
     scale_up
         The fabric inside a domain.
     scale_out
@@ -263,6 +291,7 @@ class Cluster(ClusterPart):
     accelerator: Accelerator
     ranks_per_node: Count
     nodes: Count
+    node_kinds: dict[str, NodeKind] = Field(default_factory=dict)
     scale_up: ScaleUp
     scale_out: ScaleOut | None = None
     pcie: Pcie | None = None
@@ -276,7 +305,10 @@ class Cluster(ClusterPart):
     @property
     def capacity(self) -> int:
         """Ranks of the whole machine."""
-        return self.nodes * self.ranks_per_node
+        if not self.node_kinds:
+            return self.nodes * self.ranks_per_node
+        kinds = self.node_kinds.values()
+        return sum(kind.count * (kind.ranks_per_node or self.ranks_per_node) for kind in kinds)
 
     @model_validator(mode="after")
     def _tiers_fit(self) -> Self:
@@ -319,6 +351,15 @@ class Cluster(ClusterPart):
                 f"scale_out.nics_per_node {self.scale_out.nics_per_node} is no multiple of"
                 f" the {nics} nics of the wiring"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _kinds_fit(self) -> Self:
+        if not self.node_kinds:
+            return self
+        from topologies.cluster.kinds import check_kinds  # few clusters have any
+
+        check_kinds(self)
         return self
 
     @model_validator(mode="after")

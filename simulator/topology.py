@@ -135,6 +135,9 @@ class Topology:
         :mod:`simulator.routing.routes` finds the shortest path.
     doors
         By which NICs messages leave and enter nodes; without them by those on the shortest path.
+    kind
+        Which kind of node each rank sits on, where kinds differ in more than their links; parts
+        of the network with ranks of other kinds are not alike.
 
     Examples
     --------
@@ -155,6 +158,7 @@ class Topology:
     latency_resource: NDArray[np.str_]
     route: Route | None = None
     doors: Doors | None = None
+    kind: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""

@@ -18,6 +18,7 @@ from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
+from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.faults import Drawn, Fault
 
 CLUSTER_RESOURCES = {
@@ -115,7 +116,7 @@ class Multiplied:
         """Return the scenario on the cluster with that value; errors as of ``check``."""
         before = scenario.cluster
         after = changed_cluster(before, self.resource, self.times / self.over)
-        note = " → ".join(_say_value(cluster, self.resource) for cluster in (before, after))
+        note = " → ".join(say_value(cluster, self.resource) for cluster in (before, after))
         if self.resource.endswith("latency"):
             note += f", {_said_times(self.times / self.over)} as long"
         return Changed(replace(scenario, cluster=after), note)
@@ -273,8 +274,16 @@ def _said_times(factor: float) -> str:
     return {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
 
 
-def _say_value(cluster: Cluster, resource: str) -> str:
-    value, unit = resource_values(cluster)[resource], CLUSTER_RESOURCES[resource]
+def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
+    """Say ``by`` times a value of the cluster; where kinds of node differ in it, kind by kind."""
+    values, unit = resource_values(cluster), CLUSTER_RESOURCES[split_resource(resource)[0]]
+    kinds = by_kind(cluster, resource, values)
+    if not kinds or not differing(kinds):
+        return _say_quantity(values[resource] * by, unit)
+    return ", ".join(f"{_say_quantity(value * by, unit)} ({one})" for one, value in kinds.items())
+
+
+def _say_quantity(value: float, unit: str) -> str:
     return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
 
 

@@ -12,6 +12,7 @@ from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
 from topologies import catalog, load_cluster, resource_values
+from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.cluster.schema import Accelerator
 
 _HALVES = ("bf16", "fp16")
@@ -20,7 +21,7 @@ _HALVES = ("bf16", "fp16")
 
 def set_resource(resource: str, text: str) -> Edited:
     """Set a value of the cluster, written with its unit; a number of things is a bare number."""
-    unit = CLUSTER_RESOURCES[resource]
+    unit = CLUSTER_RESOURCES[split_resource(resource)[0]]
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
     elif text.isdecimal():
@@ -32,6 +33,11 @@ def set_resource(resource: str, text: str) -> Edited:
 
     def apply(scenario: Scenario) -> Changed:
         values = resource_values(scenario.cluster)
+        kinds = by_kind(scenario.cluster, resource, values)
+        if kinds and differing(kinds):
+            tier, _, field = resource.partition(".")
+            each = " and ".join(f"{tier}@{kind}.{field} = …" for kind in kinds)
+            raise WhatIfError(f"kinds of node differ in {resource}; write {each}")
         factor = value / values[resource] if values.get(resource) else 1.0
         check_factor(factor)
         return Multiplied(resource, factor).apply(scenario)

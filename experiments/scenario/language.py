@@ -11,7 +11,8 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        device's ops
 ``[rank R] compute|host|copy|launch|gaps|NAME drop``   they take no time, and are not launched
 ``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
-``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster
+``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster; of one kind of node
+                                                       ``scale_up@a100.bandwidth``
 ``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
 ``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
 ``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
@@ -51,6 +52,7 @@ from experiments.scenario.words import (
 )
 from simulator.errors import TwofoldError, WhatIfError
 from simulator.names import same_name
+from topologies.cluster.kinds import split_resource
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
@@ -242,10 +244,14 @@ def _resource(name: Word) -> str | None:
     """
     if name.quoted:
         return None
-    found = same_name(name.text, CLUSTER_RESOURCES)
+    plain, kind = split_resource(name.text)
+    found = same_name(plain, CLUSTER_RESOURCES)
+    if found is not None and kind is not None:
+        tier, _, field = found.partition(".")
+        return f"{tier}@{kind}.{field}"
     tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
-    if found is None and same_name(name.text.partition(".")[0], tiers):
-        close = near(name.text, tuple(CLUSTER_RESOURCES))
+    if found is None and same_name(plain.partition(".")[0], tiers):
+        close = near(plain, tuple(CLUSTER_RESOURCES))
         hint = f"; did you mean {close!r}?" if close else ""
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
     return found

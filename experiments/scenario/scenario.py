@@ -6,7 +6,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from collectives.libraries.planners import plan
-from collectives.machine import Machine, Rule
+from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
@@ -123,19 +123,35 @@ class Site:
         placement = place(cluster, self.ranks, self.nodes)
         for domain, ranks in placement.domains(cluster).items():
             domains[ranks] = domain
+        parts = placement.parts_of(cluster)
+        kinds = tuple(_figures(part.cluster) for part in parts)
+        counts = [part.placement.ranks for part in parts]
+        least = slowest(kinds)
         return Machine(
             domains=domains,
             library=self.library,
-            generation=cluster.accelerator.generation or "",
-            cpu=cluster.host.cpu if cluster.host else "",
+            generation=least.generation,
+            cpu=least.cpu,
             version=(cluster.library.version or "") if cluster.library else "",
-            in_network=cluster.scale_up.in_network_reduction,
+            in_network=least.in_network,
             overhead=cluster.collective_overhead,
-            net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
+            net_message=least.net_message,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,
+            kinds=kinds if len(kinds) > 1 else (),
+            kind_of=np.repeat(np.arange(len(kinds)), counts) if len(kinds) > 1 else None,
         )
+
+
+def _figures(kind: Cluster) -> NodeFigures:
+    """Tell what a library's model knows of a kind of node."""
+    return NodeFigures(
+        generation=kind.accelerator.generation or "",
+        cpu=kind.host.cpu if kind.host else "",
+        in_network=kind.scale_up.in_network_reduction,
+        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

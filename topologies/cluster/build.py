@@ -82,8 +82,14 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += _port_links(kind, own, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    network = topology(name, ranks, links)
+    network = replace(topology(name, ranks, links), kind=_kinds(placement))
     return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
+
+
+def _kinds(placement: Placement) -> tuple[int, ...]:
+    """Which kind of node each rank sits on; nothing where all are alike."""
+    numbered = enumerate(part.placement.ranks for part in placement.parts)
+    return tuple(number for number, ranks in numbered for _ in range(ranks))
 
 
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:

@@ -83,12 +83,34 @@ def check_kinds(cluster: Cluster) -> None:
     if cluster.scale_out is None:
         raise ValueError("node_kinds need a scale_out to join them")
     for name, kind in kinds.items():
-        if not name or any(letter in name for letter in "@. \t"):
-            raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
-        for field in ("ranks_per_node", "accelerator", "scale_up"):
-            if field in kind.model_fields_set and getattr(kind, field) is None:
-                raise ValueError(f"node_kinds.{name}.{field}: there is none: leave it out")
+        _check_fields(name, kind)
         _check_kind(cluster, name, _view(cluster, kind))
+    _check_makers(cluster)
+
+
+def _check_fields(name: str, kind: NodeKind) -> None:
+    if not name or any(letter in name for letter in "@. \t"):
+        raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
+    for field in ("ranks_per_node", "accelerator", "scale_up"):
+        if field in kind.model_fields_set and getattr(kind, field) is None:
+            raise ValueError(f"node_kinds.{name}.{field}: there is none: leave it out")
+
+
+def _check_makers(cluster: Cluster) -> None:
+    """Refuse accelerators that the cluster's library does not run on together."""
+    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
+    library = cluster.library.name if cluster.library else "none"
+    if len(makers) > 1 and library not in ("none", "gloo"):
+        raise ValueError(
+            f"node_kinds: accelerators of {' and '.join(sorted(makers))} have no {library} in"
+            " common; 'library: {name: none}' models ideal algorithms"
+        )
+
+
+def _maker(generation: str | None) -> str:
+    if generation is None:
+        return ""
+    return "AMD" if generation.startswith("cdna") else "Google" if generation == "tpu" else "NVIDIA"
 
 
 def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
@@ -133,18 +155,35 @@ def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):
         return data
-    written = {
-        name: _like(kind, load) if isinstance(kind, dict) and "like" in kind else kind
-        for name, kind in kinds.items()
-    }
-    return data | {"node_kinds": written}
+    written, sources = dict(kinds), dict(data.get("sources") or {})
+    for name, kind in kinds.items():
+        if not (isinstance(kind, dict) and "like" in kind):
+            continue
+        if not isinstance(kind["like"], str):
+            raise ClusterError(
+                f"node_kinds.{name}.like: {kind['like']!r}: name a cluster of the catalogue, or a"
+                " YAML file"
+            )
+        other = load(kind["like"])
+        written[name] = _like(kind, other)
+        sources = _sources(name, kind, other) | sources
+    return data | {"node_kinds": written} | ({"sources": sources} if sources else {})
 
 
-def _like(kind: Mapping[str, Any], load: Load) -> dict[str, Any]:
-    name = kind["like"]
-    if not isinstance(name, str):
-        raise ClusterError(f"like: {name!r}: name a cluster of the catalogue, or a YAML file")
-    other = load(name)
+def _sources(name: str, kind: Mapping[str, Any], other: Cluster) -> dict[str, str]:
+    """Say of each number that is another cluster's where that has it from."""
+    found = {}
+    for path, source in other.sources.items():
+        field, _, number = path.partition(".")
+        of_nics = field == "scale_out" and number in _OF_NICS
+        own = kind.get(field)
+        given = number in own if isinstance(own, dict) and number else field in kind
+        if (of_nics or field in _OF_A_NODE) and not given:
+            found[f"node_kinds.{name}.{path}"] = f"{other.name}: {source}"
+    return found
+
+
+def _like(kind: Mapping[str, Any], other: Cluster) -> dict[str, Any]:
     given = other.model_dump(mode="json", exclude_unset=True)
     fields = {field: given.get(field) for field in ("pcie", "host")}
     fields |= {field: given[field] for field in ("ranks_per_node", "accelerator", "scale_up")}
@@ -236,9 +275,49 @@ def _own_part(cluster: Cluster, resource: str, factor: float, change: Change) ->
     tier = resource.partition(".")[0]
     if getattr(cluster, tier) is None:
         return {}
-    alone = cluster.model_copy(update={"node_kinds": {}})
-    done = change(alone, resource, factor).model_dump(mode="json", exclude_unset=True)
-    return {tier: done[tier], **({"sources": done["sources"]} if "sources" in done else {})}
+    own = {name: text for name, text in cluster.sources.items() if not name.startswith("node_k")}
+    alone = cluster.model_copy(update={"node_kinds": {}, "sources": own})
+    done = change(alone, resource, factor)
+    table = done.model_dump(mode="json", exclude_unset=True)
+    return {tier: table[tier], "sources": dict(cluster.sources) | dict(done.sources)}
+
+
+def values_of_kinds(
+    cluster: Cluster, values: Callable[[Cluster], Mapping[str, float | int]]
+) -> dict[str, float | int]:
+    """Return the values that can be multiplied of a cluster whose nodes differ.
+
+    Parameters
+    ----------
+    cluster
+        With ``node_kinds``.
+    values
+        From a cluster whose nodes are alike to its values, by resource.
+
+    Returns
+    -------
+    dict
+        Of every resource the value of the first kind that has it, and that of every kind, as
+        ``scale_up@a100.bandwidth``.
+    """
+    found: dict[str, float | int] = {}
+    by_kind: dict[str, float | int] = {}
+    for name, view in kinds_of(cluster).items():
+        for resource, value in values(view).items():
+            found.setdefault(resource, value)
+            tier, _, field = resource.partition(".")
+            by_kind[f"{tier}@{name}.{field}"] = value
+    return found | by_kind
+
+
+def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of a resource of all, kind by kind; empty where nodes are alike.
+
+    ``values`` are those of :func:`values_of_kinds`. Of a resource of one kind it is empty, too.
+    """
+    tier, _, field = resource.partition(".")
+    named = ((name, f"{tier}@{name}.{field}") for name in cluster.node_kinds)
+    return {name: values[one] for name, one in named if one in values}
 
 
 def differing(values: Mapping[str, float]) -> bool:

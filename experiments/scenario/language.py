@@ -20,7 +20,7 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``one call per rank``                                  a rank's calls wait for each other, receives
                                                        excepted, as ASTRA-sim has it
 ``stragglers removed``                                 every rank as the median one
-``accelerator NAME``                                   another, by roofline
+``accelerator[@KIND] NAME``                            another, by roofline; of one kind of node
 ``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
 ``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
 ``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
@@ -57,7 +57,7 @@ from topologies.cluster.kinds import split_resource
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, one call per rank, stragglers removed, accelerator NAME, "
+    "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
     "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
     "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
 )
@@ -110,6 +110,8 @@ def _part(clause: Clause) -> Part:
         return _VERBS[first.text](clause)
     if not first.quoted and first.text.partition("@")[0] == REPLICAS:
         return _replicas(clause)
+    if not first.quoted and first.text.startswith(f"{_ACCELERATOR}@"):
+        return _accelerator(clause)
     if faults.begins(first):
         clause.for_all_ranks()
         return faults.faulty(clause.words)
@@ -203,7 +205,8 @@ def _accelerator(clause: Clause) -> Part:
     name = " ".join(word.text for word in clause.words[1:])
     if not name:
         raise WhatIfError("name an accelerator or a cluster")
-    return cluster.accelerate(name)
+    kind = clause.words[0].text.partition("@")[2]
+    return cluster.accelerate(name, kind or None)
 
 
 def _replicas(clause: Clause) -> Part:
@@ -217,13 +220,14 @@ def _replicas(clause: Clause) -> Part:
     return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
 
 
+_ACCELERATOR = "accelerator"
 _VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
     "overlap": _overlap,
     "one": _one_call,
     "stragglers": _stragglers,
-    "accelerator": _accelerator,
+    _ACCELERATOR: _accelerator,
 }
 
 

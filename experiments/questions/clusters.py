@@ -12,6 +12,7 @@ from experiments.report import Report, Rows
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, build, catalog, load_cluster, quantities
+from topologies.cluster.kinds import kinds_of
 from topologies.part_names import Parts
 
 
@@ -36,7 +37,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """One cluster of the catalogue."""
+    """One cluster of the catalogue; of nodes that differ ``ranks_per_node`` is the most."""
 
     cluster: str
     accelerator: str
@@ -253,7 +254,10 @@ def _named(name: Cluster | Path | str) -> Cluster:
 
 
 def describe(cluster: Cluster) -> str:
-    """Say what a cluster's network is, in one line."""
+    """Say what a cluster's network is, in one line; where nodes differ, kind by kind."""
+    if cluster.node_kinds:
+        kinds = kinds_of(cluster).items()
+        return " | ".join(f"{one.nodes} {name}: {describe(one)}" for name, one in kinds)
     up, out = cluster.scale_up, cluster.scale_out
     inside = f"{up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
     if out is None:
@@ -263,10 +267,11 @@ def describe(cluster: Cluster) -> str:
 
 
 def _row(cluster: Cluster) -> ClusterRow:
+    kinds = kinds_of(cluster).values()
     return ClusterRow(
         cluster=cluster.name,
-        accelerator=cluster.accelerator.name,
-        ranks_per_node=cluster.ranks_per_node,
+        accelerator=" and ".join(dict.fromkeys(one.accelerator.name for one in kinds)),
+        ranks_per_node=max(one.ranks_per_node for one in kinds),
         nodes=cluster.nodes,
         network=describe(cluster),
         description=cluster.description,

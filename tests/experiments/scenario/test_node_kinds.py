@@ -1,21 +1,26 @@
 """Steps on clusters whose nodes differ: closed forms, resources of a kind, rates of each rank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collectives.libraries.rules import parse_rule
 from collectives.machine import NodeFigures, slowest
+from collectives.traffic import least_time
 from experiments.baseline import Settings, baseline
 from experiments.confidence import touched
 from experiments.evaluate.design_points import Study
 from experiments.questions.collective import one_call
 from experiments.questions.generate import generate, plan_on, representatives, with_own_rates
+from experiments.questions.metrics import ports
 from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import check_resource
 from experiments.scenario.scenario import Scenario
+from helpers.calls import call_of
 from helpers.experiments_jobs import write_job
 from simulator.costing.symmetry import symmetry
 from simulator.engine.simulate import ENGINES
@@ -107,7 +112,7 @@ def test_folding_is_exact_where_nodes_differ(slow):
 def test_nodes_of_kinds_that_differ_only_inside_are_not_alike():
     plain = two("ranks_per_node: 4", per_node=4).model_copy(update={"node_kinds": {}})
     kinds, alike = (build(one, 32) for one in (two(CHIP, per_node=4), plain))
-    assert np.array_equal(kinds.bandwidth, alike.bandwidth)
+    assert sorted(kinds.bandwidth) == sorted(alike.bandwidth)
     assert symmetry(alike).shape.tolist() == [0] * 8
     assert symmetry(kinds).shape.tolist() == [0] * 4 + [1] * 4
 
@@ -253,3 +258,34 @@ def test_a_recorded_trace_keeps_its_durations(tmp_path):
     job = write_job(tmp_path / "job", 8)
     one, other = (baseline(job, cluster).scenario for cluster in (two(), two(CHIP)))
     assert np.array_equal(one.workload.duration, other.workload.duration)
+
+
+def test_ports_are_those_of_each_ranks_node():
+    one = ports(two(per_node=4), 32)
+    assert one.nic_bandwidth == [20e9] * 16 + [5e9] * 16
+    assert one.node == [rank // 4 for rank in range(32)]
+    assert one.domain == one.node
+    alike = ports(two("ranks_per_node: 4", per_node=4), 32)
+    plain = ports(two(per_node=4).model_copy(update={"node_kinds": {}}), 32)
+    calls = [call_of("all_reduce", ranks, SIZE) for ranks in (range(16), range(16, 32), range(32))]
+    fast, slow, both = (least_time(call, one) for call in calls)
+    assert slow == same(4 * fast)
+    assert both >= fast
+    for call in calls:
+        assert least_time(call, alike) == same(least_time(call, plain))
+
+
+def test_whose_durations_a_trace_does_not_tell_is_said(tmp_path):
+    job = write_job(tmp_path / "job", 8)
+    chips = CHIP.replace("old", "A100-SXM4-80GB")
+    mixed = parse_cluster(
+        FILE.replace("SLOW", chips).replace("PER", "1").replace("name: new", "name: H100"),
+        source="two.yaml",
+    )
+    base = baseline(job, mixed)
+    for device, said in (
+        ("NVIDIA H100 80GB HBM3", "the trace names NVIDIA H100 80GB HBM3 only: kernels and hosts"),
+        ("NVIDIA V100-SXM2-16GB", "recorded on NVIDIA V100-SXM2-16GB, not on H100"),
+    ):
+        recorded = replace(base, loaded=replace(base.loaded, accelerator=device))
+        assert recorded.warnings[0].startswith(said)

@@ -12,7 +12,7 @@ from experiments.report import Report, Rows
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, build, catalog, load_cluster, quantities
-from topologies.cluster.kinds import kinds_of
+from topologies.cluster.schema import kinds_of
 from topologies.part_names import Parts
 
 

@@ -13,8 +13,8 @@ from simulator.names import did_you_mean
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
 from topologies import Cluster, catalog, load_cluster, place, resource_values
-from topologies.cluster.kinds import by_kind, differing, kinds_of, split_resource
-from topologies.cluster.schema import Accelerator
+from topologies.cluster.kinds import by_kind, differing, split_resource
+from topologies.cluster.schema import Accelerator, kinds_of
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""

@@ -4,8 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from simulator.errors import ClusterError
-from topologies.cluster.kinds import kinds_of
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import Cluster, kinds_of
 
 
 @dataclass(frozen=True, slots=True)

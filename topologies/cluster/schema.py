@@ -8,7 +8,14 @@ from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
@@ -355,11 +362,8 @@ class Cluster(ClusterPart):
 
     @model_validator(mode="after")
     def _kinds_fit(self) -> Self:
-        if not self.node_kinds:
-            return self
-        from topologies.cluster.kinds import check_kinds  # few clusters have any
-
-        check_kinds(self)
+        if self.node_kinds:
+            _check_kinds(self)
         return self
 
     @model_validator(mode="after")
@@ -378,6 +382,111 @@ class Cluster(ClusterPart):
         if unknown := sorted(self.sources.keys() - quantities(self).keys()):
             raise ValueError(f"sources.{unknown[0]}: the cluster gives no such number")
         return self
+
+
+OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
+"""Fields that a kind of node may have of its own, beside its NICs."""
+OF_NICS = ("nics_per_node", "bandwidth", "latency", "efficiency", "message_overhead")
+"""Fields of its NICs that it may have of its own, in ``scale_out``."""
+_PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
+"""Fabrics whose ports are numbered node by node, so that no node can have more than its share."""
+
+
+def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
+    """Return each kind of node as a cluster by itself: as if all its nodes were of this kind.
+
+    Parameters
+    ----------
+    cluster
+        Any.
+
+    Returns
+    -------
+    dict of Cluster
+        By name, in the order in which a job fills them; a cluster whose nodes are all alike is its
+        only kind, ``""``.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> list(kinds_of(load_cluster("dgx-a100")))
+    ['']
+    """
+    if not cluster.node_kinds:
+        return {"": cluster}
+    return {name: _view(cluster, kind) for name, kind in cluster.node_kinds.items()}
+
+
+def _view(cluster: Cluster, kind: NodeKind) -> Cluster:
+    update: dict[str, object] = {"nodes": kind.count, "node_kinds": {}, "sources": {}}
+    given = kind.model_fields_set
+    update |= {name: getattr(kind, name) for name in OF_A_NODE if name in given}
+    if kind.scale_out is not None and cluster.scale_out is not None:
+        nics = {
+            name: value for name in OF_NICS if (value := getattr(kind.scale_out, name)) is not None
+        }
+        update["scale_out"] = cluster.scale_out.model_copy(update=nics)
+    return cluster.model_copy(update=update)
+
+
+def _check_kinds(cluster: Cluster) -> None:
+    """Refuse kinds that contradict each other or the cluster, naming kind, field and fault."""
+    kinds = cluster.node_kinds
+    counted = sum(kind.count for kind in kinds.values())
+    if counted != cluster.nodes:
+        raise ValueError(f"nodes {cluster.nodes} is not the sum of node_kinds, which is {counted}")
+    if cluster.wiring is not None or cluster.scale_up.topology == WIRED:
+        raise ValueError("node_kinds do not go with a wiring, by which all nodes are alike")
+    if cluster.scale_out is None:
+        raise ValueError("node_kinds need a scale_out to join them")
+    for name, kind in kinds.items():
+        _check_fields(name, kind)
+        _check_kind(cluster, name, _view(cluster, kind))
+    _check_makers(cluster)
+
+
+def _check_fields(name: str, kind: NodeKind) -> None:
+    if not name or any(letter in name for letter in "@. \t"):
+        raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
+    for field in ("ranks_per_node", "accelerator", "scale_up"):
+        if field in kind.model_fields_set and getattr(kind, field) is None:
+            raise ValueError(f"node_kinds.{name}.{field}: there is none: leave it out")
+
+
+def _check_makers(cluster: Cluster) -> None:
+    """Refuse accelerators that the cluster's library does not run on together."""
+    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
+    library = cluster.library.name if cluster.library else "none"
+    if len(makers) > 1 and library not in ("none", "gloo"):
+        raise ValueError(
+            f"node_kinds: accelerators of {' and '.join(sorted(makers))} have no {library} in"
+            " common; 'library: {name: none}' models ideal algorithms"
+        )
+
+
+def _maker(generation: str | None) -> str:
+    if generation is None:
+        return ""
+    return "AMD" if generation.startswith("cdna") else "Google" if generation == "tpu" else "NVIDIA"
+
+
+def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
+    where = f"node_kinds.{name}"
+    if view.scale_up.topology == WIRED:
+        raise ValueError(f"{where}: a wired node cannot be one of several kinds")
+    try:
+        Cluster.model_validate(view.model_dump(mode="json", exclude_unset=True))
+    except ValidationError as error:
+        told = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        raise ValueError(f"{where}: {told}") from error
+    own, fabric = view.scale_out, cluster.scale_out
+    if own is None or fabric is None or fabric.topology not in _PORTS_IN_ROWS:
+        return
+    if own.nics_per_node > fabric.nics_per_node:
+        raise ValueError(
+            f"{where}: {own.nics_per_node} NICs per node, and the {fabric.topology} has ports for"
+            f" {fabric.nics_per_node}: let scale_out.nics_per_node be the most that a node has"
+        )
 
 
 def quantities(cluster: Cluster) -> dict[str, object]:

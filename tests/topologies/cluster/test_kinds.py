@@ -6,7 +6,7 @@ import pytest
 from simulator.errors import ClusterError, WhatIfError
 from topologies import build, changed, load_cluster, parse_cluster, place, resource_values
 from topologies.cluster.cluster_text import cluster_text
-from topologies.cluster.kinds import kinds_of
+from topologies.cluster.schema import kinds_of
 
 FILE = """\
 name: two

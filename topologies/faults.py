@@ -86,7 +86,22 @@ class Drawn:
         return f"{self.percent:g}% of {tier}{self.of}"
 
 
-Part = LinkNamed | NicNamed | NodeNamed | SwitchNamed | Drawn
+Named = LinkNamed | NicNamed | NodeNamed | SwitchNamed
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was drawn: the parts, and in words out of how many."""
+
+    lot: Drawn
+    parts: tuple[Named, ...]
+    told: str
+
+    def __str__(self) -> str:
+        return str(self.lot)
+
+
+Part = Named | Drawn | Chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,6 @@ class _Links:
     bandwidth: Floats
     latency: Floats
     left: Mask
-    lots: int = 0
     tiers: list[tuple[str, ...]] = field(default_factory=list)
 
 
@@ -180,7 +194,7 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
     >>> len(there.network), there.notes
     (6, ('rank0-rank1',))
     """
-    parts, faults = Parts(network, home), tuple(faults)
+    parts, faults = Parts(network, home), _all_chosen(network, faults, home)
     ones = np.ones(len(network))
     links = _Links(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply(parts, fault, links) for fault in faults)
@@ -218,17 +232,59 @@ def without(network: Topology, left: Mask) -> Topology:
     return replace(network, **of_links)
 
 
+def _all_chosen(network: Topology, faults: Iterable[Fault], home: Ints | None) -> tuple[Fault, ...]:
+    """Draw what is to be drawn; the lots of one network are told apart, so that none are alike."""
+    found: list[Fault] = []
+    for fault in faults:
+        drawn = isinstance(fault.part, Drawn)
+        found.append(chosen(network, fault, lots(found), home) if drawn else fault)
+    return tuple(found)
+
+
+def lots(faults: Iterable[Fault]) -> int:
+    """Count the lots among faults."""
+    return sum(isinstance(fault.part, Drawn | Chosen) for fault in faults)
+
+
+def chosen(network: Topology, fault: Fault, number: int, home: Ints | None = None) -> Fault:
+    """Draw the parts of a fault by lot, and check that the link of any other is there.
+
+    Parameters
+    ----------
+    network
+        What is drawn from: without faults.
+    fault
+        By lot or not.
+    number
+        How many lots there were before, so that the next one differs.
+    home
+        As :func:`broken` takes it.
+
+    Returns
+    -------
+    Fault
+        Of parts that are named, and stay these on a network that was changed.
+
+    Raises
+    ------
+    TopologyError
+        If a link is not there, there is nothing to draw from, or the share is less than one part.
+    """
+    if isinstance(fault.part, LinkNamed):
+        Parts(network, home).link_named(fault.part.name)
+    if not isinstance(fault.part, Drawn):
+        return fault
+    return replace(fault, part=_drawn(Parts(network, home), fault.part, number))
+
+
 def _apply(parts: Parts, fault: Fault, links: _Links) -> str:
     """Write a fault into what becomes of the links; returns what it met."""
     network = parts.network
-    if isinstance(fault.part, Drawn):
-        chosen, told = _drawn(parts, fault.part, links.lots)
-        links.lots += 1
-    else:
-        chosen, told = [fault.part], ""
+    drawn = fault.part.parts if isinstance(fault.part, Chosen) else (fault.part,)
+    told = fault.part.told if isinstance(fault.part, Chosen) else ""
     touched = np.zeros(len(network), dtype=np.bool_)
     factor = np.ones(len(network))
-    for part in chosen:
+    for part in drawn:
         met, count = _links_of(parts, part, fault)
         touched |= met
         # of NICs that stand together each loses its own share; of two slow ends one is enough
@@ -258,7 +314,7 @@ def _links_of(parts: Parts, part: Part, fault: Fault) -> tuple[Mask, int]:
     """
     network = parts.network
     met, count = _FIND[type(part)](parts, part)
-    if isinstance(part, NicNamed) and (fault.factor is not None or count > 1):
+    if count > 1 or (isinstance(part, NicNamed) and fault.factor is not None):
         met &= network.following(f"{SCALE_OUT}.bandwidth")  # not the slot a rank reaches it by
     if fault.resource is not None:
         _check_resource(network, fault.resource)
@@ -277,7 +333,7 @@ def _of_nic(parts: Parts, part: NicNamed) -> tuple[Mask, int]:
 
 
 _FIND: dict[type, Callable[[Parts, Any], tuple[Mask, int]]] = {
-    LinkNamed: lambda parts, part: (parts.link_named(part.name), 1),
+    LinkNamed: lambda parts, part: parts.link_moved(part.name),
     NicNamed: _of_nic,
     NodeNamed: lambda parts, part: (_at(parts.network, parts.node(part.node)), 1),
     SwitchNamed: lambda parts, part: (_at(parts.network, parts.switch(part.name)), 1),
@@ -306,8 +362,8 @@ def _at(network: Topology, vertices: Mask) -> Mask:
     return np.asarray(vertices[network.source] | vertices[network.target])
 
 
-def _drawn(parts: Parts, lot: Drawn, number: int) -> tuple[list[Part], str]:
-    """Draw parts; ``number`` tells the lots of one network apart, so that no two are alike."""
+def _drawn(parts: Parts, lot: Drawn, number: int) -> Chosen:
+    """Draw parts; ``number`` tells the lots of one network apart."""
     tier = f"{lot.resource} " if lot.resource else ""
     if lot.resource is not None:
         _check_resource(parts.network, lot.resource)
@@ -322,13 +378,13 @@ def _drawn(parts: Parts, lot: Drawn, number: int) -> tuple[list[Part], str]:
         )
     generator = np.random.default_rng([lot.seed or 0, lot.draw, number])
     order = generator.permutation(len(known))[:count]
-    chosen = [known[index] for index in sorted(order.tolist())]
-    names = ", ".join(str(part).removeprefix("link ") for part in chosen[:_NAMED])
+    drawn = tuple(known[index] for index in sorted(order.tolist()))
+    names = ", ".join(str(part).removeprefix("link ") for part in drawn[:_NAMED])
     more = ", …" if count > _NAMED else ""
-    return chosen, f"{count} of {len(known)} {tier}{lot.of}: {names}{more}"
+    return Chosen(lot, drawn, f"{count} of {len(known)} {tier}{lot.of}: {names}{more}")
 
 
-def _some_links(parts: Parts, resource: str | None) -> list[Part]:
+def _some_links(parts: Parts, resource: str | None) -> list[Named]:
     """Cables whose bandwidth is limited; the others are drawn for the eye, nothing can break."""
     network, first = parts.network, parts.first_link
     kept = np.isfinite(network.bandwidth[first])
@@ -337,9 +393,9 @@ def _some_links(parts: Parts, resource: str | None) -> list[Part]:
     return [LinkNamed(parts.cable_name(number)) for number in np.flatnonzero(kept).tolist()]
 
 
-def _some_nics(parts: Parts, resource: str | None) -> list[Part]:
+def _some_nics(parts: Parts, resource: str | None) -> list[Named]:
     del resource  # a NIC is of the scale-out fabric
-    found: list[Part] = []
+    found: list[Named] = []
     for name in (parts.names[number] for number in parts.nics):
         node, _, numbers = name.removeprefix("nic:").partition(".")
         first, _, last = numbers.partition("-")
@@ -349,7 +405,7 @@ def _some_nics(parts: Parts, resource: str | None) -> list[Part]:
     return found
 
 
-def _some_switches(parts: Parts, resource: str | None) -> list[Part]:
+def _some_switches(parts: Parts, resource: str | None) -> list[Named]:
     network, switches = parts.network, parts.switches
     if resource is not None:
         mine = network.following(f"{resource}.bandwidth")
@@ -358,12 +414,12 @@ def _some_switches(parts: Parts, resource: str | None) -> list[Part]:
     return [SwitchNamed(parts.names[number]) for number in switches.tolist()]
 
 
-def _some_nodes(parts: Parts, resource: str | None) -> list[Part]:
+def _some_nodes(parts: Parts, resource: str | None) -> list[Named]:
     del resource
     return [] if parts.home is None else [NodeNamed(n) for n in range(int(parts.home.max()) + 1)]
 
 
-_CANDIDATES: dict[str, Callable[[Parts, str | None], list[Part]]] = {
+_CANDIDATES: dict[str, Callable[[Parts, str | None], list[Named]]] = {
     "links": _some_links,
     "nics": _some_nics,
     "switches": _some_switches,

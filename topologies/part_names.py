@@ -25,6 +25,9 @@ NOWHERE = -1
 """Node of what belongs to none: a switch between nodes."""
 _SIDE = re.compile(r"(.*):(?:out|in)")
 _NIC = re.compile(r"nic:(\d+)\.(\d+)(?:-(\d+))?")
+_ONE_NIC = re.compile(r"nic(\d+)\.(\d+)")
+_DOMAIN = re.compile(r"scale_up(\d+)")
+_RANK = re.compile(r"rank(\d+)")
 _SHOWN = 8
 
 
@@ -95,25 +98,22 @@ class Parts:
             link = self.network.link(index)
             yield Cable(self.cable_name(number), link.resource, link.bandwidth, link.latency)
 
-    def link_named(self, text: str) -> Mask:
+    def link_named(self, text: str) -> tuple[Mask, int]:
         """Links that ``leaf0-spine1`` names: both directions; of ``leaf0->spine1`` the one.
+
+        Returns
+        -------
+        tuple
+            Which links, and for how many cables they stand: NICs that serve a rank together are
+            drawn as one, and an end may name one of them.
 
         Raises
         ------
         TopologyError
             If there is no such cable: with the nearest names, or what the first end leads to.
         """
-        arrow = text.replace("→", "->")
-        if "->" in arrow:
-            here, there = arrow.split("->", 1)
-            found = self._between(here, there, one_way=True)
-        else:
-            marks = [index for index, letter in enumerate(text) if letter == "-"]
-            if not marks:
-                raise TopologyError(f"link {text!r}: name both ends, as in leaf0-spine1")
-            tried = [(text[:mark], text[mark + 1 :]) for mark in marks]
-            here, there = max(tried, key=self._how_known)
-            found = self._between(here, there, one_way=False)
+        here, there, one_way = self._ends(text)
+        found = self._between(here, there, one_way=one_way)
         if not found.any():
             first = self.vertices(here)[self.network.source]
             led = dict.fromkeys(self.names[self.part[end]] for end in self.network.target[first])
@@ -121,7 +121,42 @@ class Parts:
             raise TopologyError(
                 f"{self.network.name} has no link {text}: {name} leads to {_listed(led)}"
             )
-        return found
+        return found, max(self._stands_for(here), self._stands_for(there))
+
+    def link_moved(self, text: str) -> tuple[Mask, int]:
+        """Links that a name meant on a network whose domains had other sizes, and so other numbers.
+
+        Of a rank and the switch of its domain it is the link to the switch of the domain that the
+        rank is in now; of all else, and where the name still is one, as :meth:`link_named`.
+        """
+        ends = text.replace("→", "->").replace("->", "-").split("-")
+        match = [_DOMAIN.fullmatch(_letters(end)) for end in ends]
+        rank = [_RANK.fullmatch(_letters(end)) for end in ends]
+        if len(ends) != 2 or not any(match) or not any(rank):
+            return self.link_named(text)
+        number = next(int(one[1]) for one in rank if one)
+        if number >= self.network.ranks:
+            return self.link_named(text)
+        out = self.part[self.network.target[self.network.source == number]]
+        switches = [
+            self.names[part] for part in out if _DOMAIN.fullmatch(_letters(self.names[part]))
+        ]
+        if len(switches) != 1:
+            return self.link_named(text)
+        moved = [switches[0] if one else end for one, end in zip(match, ends, strict=True)]
+        return self.link_named(("->" if "->" in text or "→" in text else "-").join(moved))
+
+    def _ends(self, text: str) -> tuple[str, str, bool]:
+        """Split the name of a link at the hyphen that is between its ends."""
+        arrow = text.replace("→", "->")
+        if "->" in arrow:
+            here, there = arrow.split("->", 1)
+            return here, there, True
+        marks = [index for index, letter in enumerate(text) if letter == "-"]
+        if not marks:
+            raise TopologyError(f"link {text!r}: name both ends, as in leaf0-spine1")
+        tried = [(text[:mark], text[mark + 1 :]) for mark in marks]
+        return (*max(tried, key=self._how_known), False)
 
     def vertices(self, name: str) -> Mask:
         """Nodes of the graph that are the part of a name, shape ``(nodes,)``.
@@ -141,11 +176,7 @@ class Parts:
         TopologyError
             If the node has no such NIC, or there is no such node.
         """
-        there = [
-            (name, int(match[2]), int(match[3] or match[2]))
-            for name in self.names
-            if (match := _NIC.fullmatch(name)) and int(match[1]) == node
-        ]
+        there = self._nics_of(node)
         for name, first, last in there:
             if first <= number <= last:
                 return self.vertices(name), last - first + 1
@@ -211,7 +242,31 @@ class Parts:
         return spelt | {_letters(name): name for name in self.names}
 
     def _known(self, name: str) -> bool:
-        return _letters(name) in self._spelt
+        return _letters(name) in self._spelt or self._together(name) is not None
+
+    def _together(self, name: str) -> str | None:
+        """Return the name of the NICs of which a text names one; None if it names no such."""
+        match = _ONE_NIC.fullmatch(_letters(name))
+        if match is None or _letters(name) in self._spelt:
+            return None
+        node, number = int(match[1]), int(match[2])
+        return next(
+            (one for one, first, last in self._nics_of(node) if first <= number <= last), None
+        )
+
+    def _stands_for(self, name: str) -> int:
+        """For how many NICs the part stands of which a text names one; 1 of anything else."""
+        together = self._together(name)
+        match = _NIC.fullmatch(together) if together else None
+        return int(match[3]) - int(match[2]) + 1 if match else 1
+
+    def _nics_of(self, node: int) -> list[tuple[str, int, int]]:
+        """NICs of a node: the name, the first and the last number that it stands for."""
+        return [
+            (name, int(match[2]), int(match[3] or match[2]))
+            for name in self.names
+            if (match := _NIC.fullmatch(name)) and int(match[1]) == node
+        ]
 
     def _how_known(self, pair: tuple[str, str]) -> int:
         """Count ends that exist, and the cable between them: names may hold hyphens."""
@@ -225,7 +280,7 @@ class Parts:
                 f"no part of {self.network.name} is called {text.strip()!r}; {hint}"
                 "'twofold clusters NAME --links' lists all names"
             )
-        return self._spelt[_letters(text)]
+        return self._together(text) or self._spelt[_letters(text)]
 
     def _between(self, here: str, there: str, *, one_way: bool) -> Mask:
         one, other = self.vertices(here), self.vertices(there)

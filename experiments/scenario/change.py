@@ -13,13 +13,13 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import Mask
-from simulator.errors import DisconnectedError, TwofoldError, WhatIfError
+from simulator.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
 from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
 from topologies.cluster.kinds import by_kind, differing, split_resource
-from topologies.faults import Drawn, Fault
+from topologies.faults import Drawn, Fault, chosen, lots
 
 CLUSTER_RESOURCES = {
     "scale_up.bandwidth": "B/s",
@@ -119,7 +119,17 @@ class Multiplied:
         note = " → ".join(say_value(cluster, self.resource) for cluster in (before, after))
         if self.resource.endswith("latency"):
             note += f", {_said_times(self.times / self.over)} as long"
-        return Changed(replace(scenario, cluster=after), note)
+        changed = replace(scenario, cluster=after)
+        if scenario.faults and self.resource not in LINKS:
+            self._check_faults(changed)
+        return Changed(changed, note)
+
+    def _check_faults(self, changed: Scenario) -> None:
+        """Refuse a network of other links on which parts that are broken are not found again."""
+        try:
+            changed.site.broken  # noqa: B018 - found out when it is asked for first
+        except TopologyError as error:
+            raise WhatIfError(f"{self.resource} makes another network: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,9 @@ class Faulty:
         TopologyError
             If there is no such part, or ranks are cut off.
         """
-        after = replace(scenario, faults=(*scenario.faults, self.fault))
+        site, before = scenario.site, scenario.faults
+        fault = chosen(site.intact, self.fault, lots(before), site.home)
+        after = replace(scenario, faults=(*before, fault))
         found = after.site.broken
         return Changed(after, found.notes[-1], (_REROUTED,) if found.rerouted else ())
 

@@ -90,6 +90,17 @@ def test_one_of_two_nics_that_serve_a_rank_is_half_of_both():
     assert broken(network, both, home).network.bandwidth.min() > 0
 
 
+def test_the_cable_of_one_of_two_nics_is_half_of_both():
+    network, home = there(leaves(nics=8), 8)
+    ends = {("nic:1.2-3:out", "leaf:0"), ("leaf:0", "nic:1.2-3:in")}
+    one = changed_links(Fault(LinkNamed("nic1.3-leaf0"), 0.5), network, home)
+    assert one == dict.fromkeys(ends, (0.75, 1.0))
+    both = changed_links(Fault(LinkNamed("nic1.2-3-leaf0"), 0.5), network, home)
+    assert both == dict.fromkeys(ends, (0.5, 1.0))
+    with pytest.raises(TopologyError, match=r"no link nic1\.3-rank0: nic:1\.2-3 leads to"):
+        broken(network, [Fault(LinkNamed("nic1.3-rank0"), 0.5)], home)
+
+
 def test_a_node_is_all_links_inside_it_and_at_its_edge():
     found = changed_links(Fault(NodeNamed(5), 10.0, "latency"))
     ranks = {(rank, "scale_up:5") for rank in range(20, 24)}
@@ -234,4 +245,5 @@ def test_every_cable_of_the_catalogue_is_found_by_its_name():
         )
         for number in range(len(parts.first_link)):
             found = parts.link_named(parts.cable_name(number))
-            assert (found == (parts.cable == number)).all()
+            assert (found[0] == (parts.cable == number)).all()
+            assert found[1] == 1

@@ -171,6 +171,27 @@ def test_other_questions_start_from_the_broken_network(job):
     assert swept.points[0].step_s == found.base.timeline.makespan
 
 
+def test_a_broken_link_stays_that_ranks_where_domains_grow(base):
+    link = "link rank12-scale_up:1 x0.5"
+    broken = parse_change(link).apply(base.scenario).scenario
+    grown = parse_change(f"{link} and scale_up.size x2").apply(base.scenario).scenario
+    assert grown.topology().resources == broken.topology().resources
+    for scenario, switch in ((broken, "scale_up:1"), (grown, "scale_up:0")):
+        graph, whole = scenario.topology().graph(), scenario.site.intact.graph()
+        slow = {pair for pair in whole.edges if graph.edges[pair] != whole.edges[pair]}
+        assert slow == {(12, switch), (switch, 12)}
+    with pytest.raises(WhatIfError, match="has no link rank12-scale_up:0"):
+        parse_change("link rank12-scale_up:0 x0.5").apply(base.scenario)
+
+
+def test_what_another_network_does_not_have_is_said_row_by_row(job):
+    broken = Settings(what_ifs=("switch scale_up:1 x0.5",))
+    found = {row.resource: row for row in utility(job, "dgx-a100", settings=broken).utilities}
+    assert found["scale_up.size"].utility_pct is None
+    assert "makes another network: no part of dgx-a100(16)" in found["scale_up.size"].note
+    assert found["scale_out.bandwidth"].utility_pct is not None
+
+
 def test_draws_are_the_changes_with_that_draw_and_their_distribution_is_said(job, base):
     text = "20% of scale_out links x0.2"
     point = what_ifs(job, "dgx-a100", text, draws=7, seed=3).points[0]

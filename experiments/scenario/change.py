@@ -174,8 +174,9 @@ class Faulty:
 
 
 _REROUTED = (
-    "messages take new ways past what is down, by the routing of the fabric; calls keep their "
-    "algorithms' rings and trees, which a library might lay anew"
+    "messages take new ways past what is down, by the routing of the fabric, and through another "
+    "rank's NIC where a rank has lost its own; calls keep their algorithms' rings and trees, which "
+    "a library might lay anew"
 )
 
 Part = Scaled | Multiplied | Edited | Faulty

@@ -199,8 +199,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that a kind of node accepts, or a table of it; ``like`` is one."""
+    """Return the fields that a kind of node accepts, or a table of it."""
     if len(location) == 1:
-        return ["like", *NodeKind.model_fields]
+        return list(NodeKind.model_fields)
     parts = _PARTS | {"scale_out": NodeNics}
     return list(parts[str(location[0])].model_fields)

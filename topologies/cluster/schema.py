@@ -193,9 +193,12 @@ class NodeNics(ClusterPart):
 class NodeKind(ClusterPart):
     """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
 
-    What is left out is as the cluster's own fields say. ``pcie: null`` is none.
+    What is left out is as the cluster's own fields say. ``pcie: null`` is none. ``like`` is a
+    cluster of the catalogue, or a YAML file, whose nodes and NICs these are where they say nothing
+    else; it is written out when the file is read (:func:`topologies.cluster.kinds.like_others`).
     """
 
+    like: str | None = None
     count: Count
     ranks_per_node: Count | None = None
     accelerator: Accelerator | None = None
@@ -446,6 +449,8 @@ def _check_kinds(cluster: Cluster) -> None:
 
 
 def _check_fields(name: str, kind: NodeKind) -> None:
+    if kind.like is not None:
+        raise ValueError(f"node_kinds.{name}.like: read the file with load_cluster, which knows it")
     if not name or any(letter in name for letter in "@. \t"):
         raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
     for field in ("ranks_per_node", "accelerator", "scale_up"):

@@ -136,6 +136,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
         by_appearance(link)[0],
         networks.of[link],
         share.view(np.int64),
+        np.array(graph.kind, dtype=np.int64)[ranks] if graph.kind else (),
     ]
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 

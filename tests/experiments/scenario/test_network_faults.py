@@ -1,6 +1,7 @@
 """What-ifs on single parts of the network: closed forms, what stays as it is, draws by lot."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import write_job
+from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import ENGINES
 from simulator.errors import DisconnectedError, WhatIfError
@@ -192,26 +194,24 @@ def test_what_another_network_does_not_have_is_said_row_by_row(job):
     assert found["scale_out.bandwidth"].utility_pct is not None
 
 
-def test_draws_are_the_changes_with_that_draw_and_their_distribution_is_said(job, base):
-    text = "20% of scale_out links x0.2"
-    point = what_ifs(job, "dgx-a100", text, draws=7, seed=3).points[0]
+def test_draws_are_the_changes_with_that_draw_and_their_distribution_is_said():
+    trace, text, nodes = SAMPLES / "gpu-dp2-tp4", "30% of nics latency x50", Settings(nodes=2)
+    point = what_ifs(trace, "dgx-a100", text, draws=7, seed=3, settings=nodes).points[0]
+    change, base = parse_change(text), baseline(trace, "dgx-a100", nodes)
     steps = [
-        parse_change(text).drawn(3, draw).apply(base.scenario).scenario.run().makespan
-        for draw in range(7)
+        change.drawn(3, draw).apply(base.scenario).scenario.run().makespan for draw in range(7)
     ]
+    assert len(set(steps)) > 3
     assert (point.draws, point.seed, point.draws_cut_off) == (7, 3, 0)
     assert point.step_s == np.median(steps)
     assert point.step_worst_s == max(steps)
     assert point.step_p10_s == same(np.quantile(steps, 0.1))
     assert point.step_p90_s == same(np.quantile(steps, 0.9))
-    assert point == what_ifs(job, "dgx-a100", text, draws=7, seed=3).points[0]
-    written = what_ifs(job, "dgx-a100", f"{text} seed 3", draws=7, seed=9).points[0]
-    assert (written.seed, written.step_s, written.step_worst_s) == (
-        3,
-        point.step_s,
-        point.step_worst_s,
-    )
-    other = what_ifs(job, "dgx-a100", text, draws=7, seed=4).points[0]
+    assert point == what_ifs(trace, "dgx-a100", text, draws=7, seed=3, settings=nodes).points[0]
+    written = f"{text} seed 3"
+    again = what_ifs(trace, "dgx-a100", written, draws=7, seed=9, settings=nodes).points[0]
+    assert again == replace(point, change=written)
+    other = what_ifs(trace, "dgx-a100", text, draws=7, seed=4, settings=nodes).points[0]
     assert (other.note, other.seed) != (point.note, point.seed)
 
 

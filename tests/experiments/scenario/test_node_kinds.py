@@ -22,10 +22,11 @@ from experiments.scenario.resources import check_resource
 from experiments.scenario.scenario import Scenario
 from helpers.calls import call_of
 from helpers.experiments_jobs import write_job
+from simulator.builder import WorkloadBuilder
 from simulator.costing.symmetry import symmetry
 from simulator.engine.simulate import ENGINES
 from simulator.errors import WhatIfError, WorkloadError
-from simulator.workload import What
+from simulator.workload import CallRow, What
 from topologies import build, parse_cluster
 from traces.generate.generate import generate as generate_step
 from traces.generate.parallelism import Parallelism
@@ -100,6 +101,22 @@ def test_design_points_of_kinds_are_the_what_ifs_one_by_one():
     changes = [parse_change(text) for text in texts]
     together = Study(slow).steps([Change(), *changes])
     assert together[1:] == same([one.apply(slow).scenario.run().makespan for one in changes])
+
+
+def test_calls_of_two_kinds_with_like_links_are_costed_apart():
+    builder = WorkloadBuilder(job_ranks=32)
+    for node in (0, 7):
+        ranks = tuple(range(4 * node, 4 * node + 4))
+        group = builder.group(ranks)
+        for number in range(20):
+            call = builder.call(CallRow("all_reduce", group, number, 1e4 * (number + 1)))
+            for rank in ranks:
+                what = What.COLLECTIVE
+                builder.op(what, rank=rank, lane="s", name="call", duration=0.0, call=call)
+    both = Scenario(builder.build(), two(CHIP, per_node=4, library="nccl"), "analytic")
+    assert Study(both).steps([Change()]) == same([both.run().makespan], rel=1e-12)
+    ends = both.run().call_end
+    assert ends[-1] > ends[19]  # the older generation takes longer
 
 
 @pytest.mark.parametrize("slow", ["scale_out: {bandwidth: 5 GB/s}", CHIP])

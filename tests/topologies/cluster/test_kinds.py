@@ -67,6 +67,19 @@ def test_ranks_fill_kind_after_kind():
     }
 
 
+def test_domains_are_numbered_through_kinds_with_several_on_a_node():
+    text = FILE.replace("FABRIC", "switch")
+    plain = "  plain: {count: 2}\n"
+    begin = text.index("scale_up: {topology: switch, size: 4, bandwidth: 100")
+    swapped = text[:begin].replace(plain, "") + plain + text[begin:]
+    cluster = parse_cluster(swapped, source="two.yaml")
+    placement = place(cluster, 32)
+    domains = [placement.domain(cluster, rank) for rank in range(32)]
+    assert domains == [rank // 4 for rank in range(32)]
+    assert placement.seat(24) == (3, 0)
+    assert "scale_up:6" in build(cluster, 32).nodes
+
+
 def test_ranks_are_spread_evenly_over_nodes_that_differ():
     placement = place(two(), 10, 5)
     assert [placement.seat(rank) for rank in range(10)] == [

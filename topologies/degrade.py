@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.topology import Node, Topology
-from topologies.faults import without
+from simulator.topology import Node, Topology, with_links
 
 
 def slow(network: Topology, here: Node, there: Node, *, factor: float) -> Topology:
@@ -105,8 +104,8 @@ def cut(network: Topology, here: Node, there: Node) -> Topology:
     >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
     7
     """
-    left = without(network, ~cable(network, here, there))
-    return replace(left, name=f"{network.name}, {here}-{there} cut")
+    kept = ~cable(network, here, there)
+    return with_links(network, kept, name=f"{network.name}, {here}-{there} cut")
 
 
 def cable(network: Topology, here: Node, there: Node) -> NDArray[np.bool_]:

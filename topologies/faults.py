@@ -6,7 +6,7 @@ to the last bit. Ways are searched anew on what is left, by the routing of the n
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import DisconnectedError, TopologyError
 from simulator.names import did_you_mean
-from simulator.topology import SCALE_OUT, Doors, Topology
+from simulator.topology import SCALE_OUT, Doors, Topology, with_links
 from topologies.part_names import Ints, Mask, Parts
 
 Floats = NDArray[np.float64]
@@ -198,38 +198,21 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
     ones = np.ones(len(network))
     links = _Links(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply(parts, fault, links) for fault in faults)
+    routing, capacity = network.routing, network.routing.capacity
     done = replace(
         network,
         bandwidth=network.bandwidth * links.bandwidth,
         latency=network.latency * links.latency,
+        routing=routing
+        if capacity is None
+        else replace(routing, capacity=capacity * links.bandwidth),
     )
     gone = not links.left.all()
     if gone:
-        done = without(done, links.left)
+        done = with_links(done, links.left)
         done = done if done.doors is None else _by_other_nics(done, done.doors)
         _check_joined(done, faults)
     return Broken(done, notes, tuple(links.tiers), gone)
-
-
-def without(network: Topology, left: Mask) -> Topology:
-    """Return the network with some of its links only; all nodes stay, alone if need be.
-
-    Parameters
-    ----------
-    network
-        The topology; it stays as it is.
-    left
-        Which links are left, shape ``(links,)``.
-
-    Returns
-    -------
-    Topology
-        Its links in the same order.
-    """
-    columns = {one.name: getattr(network, one.name) for one in fields(network)}
-    of_links: dict[str, Any]
-    of_links = {name: one[left] for name, one in columns.items() if isinstance(one, np.ndarray)}
-    return replace(network, **of_links)
 
 
 def _all_chosen(network: Topology, faults: Iterable[Fault], home: Ints | None) -> tuple[Fault, ...]:

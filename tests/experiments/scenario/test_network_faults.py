@@ -121,6 +121,55 @@ def test_a_ring_goes_round_past_a_spine_that_is_down():
     assert ring(8, "link leaf0-spine0 down") >= whole
 
 
+def across(policy, *changes, engine="flow"):
+    """Time of four all-reduces at once, each of a rank under one leaf and one under the other."""
+    builder = WorkloadBuilder(job_ranks=8)
+    for rank in range(4):
+        pair = (rank, rank + 4)
+        call = builder.call(CallRow("all_reduce", builder.group(pair), 0, SIZE))
+        for one in pair:
+            what = What.COLLECTIVE
+            builder.op(what, rank=one, lane="s", name="call", duration=0.0, call=call)
+    text = CLUSTER.replace("PER", "1").replace("spines: 2", f"spines: 4, routing: {policy}")
+    forced = (parse_rule("all_reduce=ring"),)
+    where = parse_cluster(text, source="leaves.yaml")
+    scenario = Scenario(builder.build(), where, engine, forced=forced)
+    for change in changes:
+        scenario = parse_change(change).apply(scenario).scenario
+    return scenario.run().makespan
+
+
+@pytest.mark.parametrize("policy", ["spray", "adaptive"])
+@pytest.mark.parametrize("engine", ["flow", "transfer"])
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ((), 1.0),
+        (("switch spine1 down",), 3 / 4),
+        (("switch spine1 down", "switch spine3 down"), 2 / 4),
+        (("switch spine1 down", "switch spine3 down", "switch spine0 down"), 1 / 4),
+    ],
+)
+def test_a_leaf_keeps_the_share_of_its_uplinks_whose_spines_are_left(policy, engine, changes, left):
+    latency = 4e-6 + 2 * 1e-6
+    step = across(policy, *changes, engine=engine)
+    assert step == same(2 * (latency + SIZE / 2 / (20e9 * left)), rel=1e-9)
+
+
+def test_a_slow_uplink_slows_all_that_is_sprayed():
+    latency = 4e-6 + 2 * 1e-6
+    slow = across("spray", "switch spine1 x0.5")
+    assert slow == same(2 * (latency + SIZE / 2 / 10e9))  # a quarter of each on half of a link
+    assert across("adaptive", "switch spine1 x0.5") <= slow * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("policy", ["ecmp", "static", "d_mod_k", "spray", "adaptive"])
+def test_every_routing_finds_a_way_past_what_is_down(policy):
+    alone = 2 * (4e-6 + 2 * 1e-6 + SIZE / 2 / 20e9)
+    for change in ("link leaf0-spine1 down", "switch spine2 down"):
+        assert alone * (1 - 1e-9) <= across(policy, change) <= 4 * alone
+
+
 @pytest.mark.parametrize("change", ["nic 3 of node 1 x0.5", "node 2 latency x3"])
 def test_folding_sees_that_nodes_differ(change):
     alone = ring(32, change, per_node=4)

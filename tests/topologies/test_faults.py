@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.errors import DisconnectedError, TopologyError
+from simulator.routing.routes import routes
 from simulator.topology import Link, topology
 from topologies import build, load_cluster, parse_cluster, place, ring
 from topologies.faults import (
@@ -247,3 +248,68 @@ def test_every_cable_of_the_catalogue_is_found_by_its_name():
             found = parts.link_named(parts.cable_name(number))
             assert (found[0] == (parts.cable == number)).all()
             assert found[1] == 1
+
+
+WIRED = """\
+name: box
+accelerator: {name: chip}
+ranks_per_node: 4
+nodes: 2
+scale_up: {topology: wired, size: 4, bandwidth: 90 GB/s, latency: 1 us}
+scale_out: {topology: FABRIC, nics_per_node: 3, bandwidth: 200 Gbit/s, latency: 2 us}
+pcie: {bandwidth: 30 GB/s}
+wiring:
+  cables:
+"""
+CABLES = (
+    *((f"gpu{one}", f"gpu{two}", "scale_up") for one in range(4) for two in range(one)),
+    *((f"gpu{slot}", f"plx{slot // 2}", "pcie") for slot in range(4)),
+    *(("plx0", f"nic{nic}", "pcie") for nic in (0, 1)),
+    ("plx1", "nic2", "pcie"),
+    ("plx0", "cpu", "pcie"),
+    ("plx1", "cpu", "pcie"),
+)
+
+
+def wired(fabric="switch"):
+    rows = (f"  - {{source: {a}, target: {b}, tier: {tier}}}\n" for a, b, tier in CABLES)
+    cluster = parse_cluster(WIRED.replace("FABRIC", fabric) + "".join(rows), source="box.yaml")
+    network, placement = build(cluster, 8), place(cluster, 8)
+    seats = [placement.seat(rank)[0] for rank in range(8)]
+    return network, homes(network, seats, cluster.wiring.vertices)
+
+
+def nics_of_way(network, here, there):
+    """Names of the NICs that a message passes."""
+    found = routes(network, np.array([here], dtype=np.int32), np.array([there], dtype=np.int32))
+    ends = [network.nodes[network.source[link]] for link in found.link]
+    return [str(end).rpartition(":")[0] for end in ends if str(end).startswith("nic:")]
+
+
+@pytest.mark.parametrize("fabric", ["switch", "rail, nodes_per_pod: 2, spines: 1"])
+def test_a_wired_node_uses_the_nearest_nic_that_is_left(fabric):
+    network, home = wired(fabric)
+    rails = "rail" in fabric
+    assert nics_of_way(network, 0, 4) == ["nic:0.0", "nic:1.0"]
+    done = broken(network, [Fault(NicNamed(0, 0), None)], home).network
+    assert nics_of_way(done, 0, 4) == ["nic:0.1", "nic:1.0"]
+    assert nics_of_way(done, 4, 0) == ["nic:1.0", "nic:0.1"]
+    assert nics_of_way(done, 1, 4) == ["nic:0.1", "nic:1.0"]
+    for here, there in ((2, 6), (3, 7)):  # the NIC of the other switch is not concerned
+        assert nics_of_way(done, here, there) == nics_of_way(network, here, there)
+    both = [Fault(NicNamed(0, 0), None), Fault(NicNamed(0, 1), None)]
+    done = broken(network, both, home).network
+    assert nics_of_way(done, 0, 4) == ["nic:0.2", "nic:1.0"]
+    assert rails == (network.doors.by_target)
+
+
+def test_a_wired_node_without_a_nic_is_cut_off_and_its_vertices_have_names():
+    network, home = wired()
+    with pytest.raises(DisconnectedError, match="ranks 4-7 are cut off from the other 4"):
+        broken(network, [Fault(NicNamed(0, nic), None) for nic in range(3)], home)
+    slow = changed_links(Fault(LinkNamed("plx1:1-cpu:1"), 0.5), network, home)
+    assert slow.keys() == {("plx1:1", "cpu:1"), ("cpu:1", "plx1:1")}
+    inside = broken(network, [Fault(NodeNamed(1), 0.5)], home).network
+    met = {str(network.nodes[end]) for end in network.source[inside.bandwidth < network.bandwidth]}
+    assert {"plx0:1", "cpu:1", "nic:1.0:out", "4"} <= met
+    assert not met & {"plx0:0", "nic:0.0:out", "0"}

@@ -1,0 +1,298 @@
+"""Jobs that share a network, each repeating its step.
+
+A step of a job begins on all its ranks when the one before has ended on the last of them, as the
+step time that every other answer gives counts it: what a step is alone, it is again and again. Jobs
+do not wait for each other. Their calls meet on links as those of one job do
+(:mod:`simulator.engine.fair_network`); nothing is known beforehand of how many steps a job gets
+done, so a step is set up when it begins, and whoever asks says when he has seen enough.
+
+What a call loses to others while it moves is ``integral (1 - rate / rate alone) dt``: how much
+longer its bytes take than alone. It is put down to the link that holds the call back.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+import numpy as np
+import simpy
+
+from simulator.costing.call_costs import Costs
+from simulator.costing.link_load import Load
+from simulator.engine.fair_network import Network, Traffic
+from simulator.engine.propagate import LocalTimes
+from simulator.engine.simulation import explain_deadlock
+from simulator.errors import DeadlockError, WorkloadError
+from simulator.topology import Topology
+from simulator.workload import Floats, Workload
+
+Lost = dict[int, float]
+"""Time (s) that calls lost on links, by the link's index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepeatedJob:
+    """A job whose step is repeated.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    workload
+        Its step; its ranks are those of the topology on which it runs.
+    costs
+        What its calls put on the links of that topology.
+    begins
+        When its first step begins (s).
+    steps
+        How many steps it does at most.
+
+    Raises
+    ------
+    WorkloadError
+        If it begins before 0 or never, or does less than a step.
+    """
+
+    name: str
+    workload: Workload
+    costs: Costs
+    begins: float = 0.0
+    steps: float = inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begins < inf:
+            raise WorkloadError(f"{self.name}: begins at {self.begins!r} s, which is no time")
+        if not self.steps >= 1:
+            raise WorkloadError(f"{self.name}: {self.steps!r} steps; it does one at least")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """When the ops and calls of one step ran, counted from ``begin`` (s); NaN: call not made."""
+
+    begin: float
+    start: Floats
+    end: Floats
+    call_start: Floats
+    call_end: Floats
+
+
+@dataclass(slots=True, eq=False)
+class JobSteps:
+    """What a job has done so far.
+
+    Attributes
+    ----------
+    begin
+        When each step began (s), that under way too.
+    length
+        How long each step took that is over (s).
+    lost
+        What the calls of each such step lost to others on shared links, by link (s).
+    kept
+        The times of the last steps, as many as were asked for.
+    """
+
+    begin: list[float] = field(default_factory=list)
+    length: list[float] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    kept: deque[StepTimes] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Together:
+    """What jobs did together: their steps, and the bytes (B) on each link, shape ``(links,)``."""
+
+    jobs: tuple[JobSteps, ...]
+    link_bytes: Floats
+
+
+Enough = Callable[[Sequence[JobSteps]], bool]
+"""Asked whenever a step has ended: whether to stop."""
+
+
+def repeat_together(
+    jobs: Sequence[RepeatedJob],
+    topology: Topology,
+    enough: Enough = lambda _: False,
+    *,
+    keep: int = 0,
+) -> Together:
+    """Let jobs repeat their steps on one network until ``enough``, or all have done their steps.
+
+    Parameters
+    ----------
+    jobs
+        On different ranks of the topology; none is there twice.
+    topology
+        What they share.
+    enough
+        Asked whenever a step has ended, with what the jobs have done in their order.
+    keep
+        Of how many steps of each job, the last ones, to keep the times of all ops.
+
+    Returns
+    -------
+    Together
+
+    Raises
+    ------
+    DeadlockError
+        If a step cannot end.
+    WorkloadError
+        If two jobs have ops on one rank, or a step takes no time and would be repeated for ever.
+
+    Examples
+    --------
+    Two jobs send 1 GB each over one link of 1 GB/s, one of them half as often: both get half of it
+    until the shorter message is through.
+
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.schedule import Plan, Schedule, Step
+    >>> from simulator.topology import Link, topology
+    >>> from simulator.workload import CallRow, What
+    >>> def message(sender, receiver, size):
+    ...     builder = WorkloadBuilder(job_ranks=4)
+    ...     pair = builder.group((sender, receiver))
+    ...     call = builder.call(CallRow("send_receive", pair, sequence=0, size=size))
+    ...     for rank, what in ((sender, What.SEND), (receiver, What.RECEIVE)):
+    ...         _ = builder.op(what, rank=rank, lane="nic", name="message", duration=0.0, call=call)
+    ...     return builder.build()
+    >>> ways = [(0, "a"), (1, "a"), ("b", 2), ("b", 3)]
+    >>> links = [Link(*way, 10e9, 0.0) for way in ways] + [Link("a", "b", 1e9, 0.0)]
+    >>> shared = topology("two switches", 4, links)
+    >>> once = Step(np.array([0]), np.array([1]), np.array([0]), np.array([1]), reduce=False)
+    >>> plan = Plan(Schedule("send_receive", "direct", ranks=2, chunks=1, parts=1, steps=(once,)))
+    >>> costs = Costs(shared, lambda call, network: plan)
+    >>> both = [
+    ...     RepeatedJob("a", message(0, 2, 1e9), costs, steps=2),
+    ...     RepeatedJob("b", message(1, 3, 3e9), costs, steps=1),
+    ... ]
+    >>> found = repeat_together(both, shared)
+    >>> [[round(length, 9) for length in job.length] for job in found.jobs]
+    [[2.0, 2.0], [5.0]]
+    >>> round(found.link_bytes[4])
+    5000000000
+    """
+    _check_apart(jobs)
+    env = simpy.Environment()
+    network = _Ledger(env, topology)
+    stop = env.event()
+    runs = [_Run(env, network, job, JobSteps(kept=deque(maxlen=keep))) for job in jobs]
+    done = [run.done for run in runs]
+
+    def ended() -> None:
+        if not stop.triggered and (enough(done) or not any(run.goes_on for run in runs)):
+            stop.succeed()
+
+    for run in runs:
+        run.begin_at(run.job.begins, ended)
+    if runs:
+        env.run(until=stop)
+    return Together(tuple(done), network.link_bytes)
+
+
+def _check_apart(jobs: Sequence[RepeatedJob]) -> None:
+    owner: dict[int, str] = {}
+    for job in jobs:
+        for rank in job.workload.ranks:
+            if rank in owner:
+                raise WorkloadError(f"rank {rank} is both {owner[rank]}'s and {job.name}'s")
+            owner[rank] = job.name
+
+
+@dataclass(slots=True, eq=False)
+class _Ledger(Network):
+    """A network that notes what each traffic loses to others, in the ledger of its job."""
+
+    ledger: dict[int, Lost] = field(default_factory=dict)
+
+    def _account(self, traffic: Traffic) -> None:
+        lost, load = self.ledger.get(id(traffic)), traffic.load
+        if lost is not None and 0 < traffic.rate < load.alone:
+            passed = self.env.now - traffic.since
+            more = passed * (1 - traffic.rate / load.alone)
+            lost[traffic.held_by] = lost.get(traffic.held_by, 0.0) + more
+        # ``super()`` does not find its class in a dataclass with slots, which is made anew.
+        Network._account(self, traffic)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A job under way: its local time, counted from the begin of the step, and its calls."""
+
+    env: simpy.Environment
+    network: _Ledger
+    job: RepeatedJob
+    done: JobSteps
+    goes_on: bool = True
+    _ended: Callable[[], None] = lambda: None
+    _loads: Callable[[int], tuple[Load, ...]] = field(init=False, repr=False)
+    _factor: list[float] = field(init=False, repr=False)
+    _calls: int = field(init=False)
+    _local: LocalTimes = field(init=False, repr=False)
+    _lost: Lost = field(default_factory=dict)
+    _left: int = 0
+    _under_way: int = 0
+
+    def __post_init__(self) -> None:
+        workload = self.job.workload
+        self._loads = self.job.costs.of(workload)
+        self._factor = workload.calls.factor.tolist()
+        self._calls = int(np.count_nonzero(workload.members))
+
+    def begin_at(self, time: float, ended: Callable[[], None]) -> None:
+        """Begin the first step then; ``ended`` is called whenever a step has ended."""
+        self._ended = ended
+        self.env.timeout(time).callbacks.append(lambda _: self._begin())
+
+    def _begin(self) -> None:
+        self.done.begin.append(self.env.now)
+        self._left, self._under_way, self._lost = self._calls, 0, {}
+        self._local = LocalTimes.of(self.job.workload)
+        self._go_on(self._local.begin())
+
+    def _go_on(self, calls: list[int]) -> None:
+        """Schedule calls that can start; without any, the step is over or stands still."""
+        begun = self.done.begin[-1]
+        self._under_way += len(calls)
+        for call in calls:
+            wait = begun + float(self._local.calls.start[call]) - self.env.now
+            self.env.timeout(max(0.0, wait)).callbacks.append(partial(self._start, call))
+        if not self._under_way:
+            ends = self._local.ops.end
+            if self._left or np.isnan(ends).any():
+                explained = explain_deadlock(self.job.workload, self._local)
+                raise DeadlockError(f"{self.job.name}: {explained}")
+            length = float(ends.max(initial=0.0))
+            if not length > 0:
+                raise WorkloadError(f"{self.job.name}: its step takes no time: nothing to repeat")
+            wait = max(0.0, begun + length - self.env.now)
+            self.env.timeout(wait).callbacks.append(lambda _: self._end(length))
+
+    def _start(self, call: int, _: simpy.Event) -> None:
+        traffic = self.network.start(
+            self._loads(call), self._factor[call], lambda: self._finish(call, traffic)
+        )
+        self.network.ledger[id(traffic)] = self._lost
+
+    def _finish(self, call: int, traffic: Traffic) -> None:
+        del self.network.ledger[id(traffic)]
+        self._left -= 1
+        self._under_way -= 1
+        now = self.env.now - self.done.begin[-1]
+        self._go_on(self._local.finish(call, max(now, float(self._local.calls.start[call]))))
+
+    def _end(self, length: float) -> None:
+        done, times = self.done, self._local
+        done.length.append(length)
+        done.lost.append(self._lost)
+        if done.kept.maxlen:
+            ops, calls = times.ops, times.calls
+            done.kept.append(StepTimes(done.begin[-1], ops.start, ops.end, calls.start, calls.end))
+        self.goes_on = len(done.length) < self.job.steps
+        self._ended()
+        if self.goes_on:
+            self._begin()

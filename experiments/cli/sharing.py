@@ -120,7 +120,7 @@ def share(
     """Put several jobs on one network: what each loses to the others, where, and what helps.
 
     Jobs repeat their steps until that is steady. They are called by their
-    files; copies are a#1, a#2. --nodes is how each was recorded, for its
+    files; copies are a:1, a:2. --nodes is how each was recorded, for its
     baseline; --placement is where they run together.
     """
     from experiments.output.progress import watching

@@ -34,7 +34,7 @@ from experiments.scenario.seating import PACKED, Seating, seated
 from experiments.settings import SettingsOptions
 from simulator.analysis.steady import Steady, Window
 from simulator.edits.moved import moved
-from simulator.errors import SettingsError, WhatIfError
+from simulator.errors import ClusterError, QuantityError, SettingsError, WhatIfError
 from simulator.names import one_of
 from simulator.quantities import format_quantity, parse_quantity
 from topologies import Cluster, load_cluster
@@ -76,7 +76,7 @@ class JobShare:
     steps_left_out: int
     halves_pct: float
     drift_steps: float
-    meets: list[str]
+    meets: str
 
 
 class LinkPart(TypedDict):
@@ -234,7 +234,7 @@ class ShareReport(Report):
             steps_left_out=steps.first,
             halves_pct=100 * steps.halves,
             drift_steps=steps.drift,
-            meets=[self.placed[other].name for other in found.meets],
+            meets=", ".join(self.placed[other].name for other in found.meets),
         )
 
     @property
@@ -355,7 +355,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     traces
         Traces or plans, two or more; ``x3`` behind one stands for three copies of it, in the same
         text or as one of its own. Jobs are called by their files; copies and files of one name are
-        numbered, ``a#1``, ``a#2``.
+        numbered, ``a:1``, ``a:2``.
     cluster
         On which all run, and each is taken to have been recorded.
     placement, place_on, seed
@@ -396,7 +396,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     ...     resources=None,
     ... )
     >>> [(row.job, round(row.slow_down, 3)) for row in report.jobs], report.jobs[0].meets
-    ([('gpu-dp2-tp4#1', 1.163), ('gpu-dp2-tp4#2', 1.163)], ['gpu-dp2-tp4#2'])
+    ([('gpu-dp2-tp4:1', 1.163), ('gpu-dp2-tp4:2', 1.163)], 'gpu-dp2-tp4:2')
     """
     asked = _resources(resources)
     check_factor(factor)
@@ -405,9 +405,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     begins = _begins(starts or {}, list(files))
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = _checked(settings or Settings())
-    known = {
-        file: baseline(file, machine, settings, watch) for file in dict.fromkeys(files.values())
-    }
+    known = _bases(files, machine, settings, watch)
     bases = tuple(known[file] for file in files.values())
     sizes = {name: base.scenario.ranks for name, base in zip(files, bases, strict=True)}
     seating = seated(sizes, machine, str(placement), nodes=place_on, seed=seed)
@@ -421,6 +419,20 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     return replace(report, utilities=tuple(utilities), inputs=read)
 
 
+def _bases(
+    files: Mapping[str, str], cluster: Cluster, settings: Settings, watch: Watch
+) -> dict[str, Baseline]:
+    """Read and replay each trace once, by its path."""
+    found: dict[str, Baseline] = {}
+    for name, file in files.items():
+        if file not in found:
+            try:
+                found[file] = baseline(file, cluster, settings, watch)
+            except ClusterError as error:
+                raise ClusterError(f"job {name}: {error}") from error
+    return found
+
+
 def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
     """Return the trace of each job by the job's name.
 
@@ -432,7 +444,7 @@ def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
     Examples
     --------
     >>> job_files(["runs/a", "runs/b.json.gz", "x2"])
-    {'a': 'runs/a', 'b#1': 'runs/b.json.gz', 'b#2': 'runs/b.json.gz'}
+    {'a': 'runs/a', 'b:1': 'runs/b.json.gz', 'b:2': 'runs/b.json.gz'}
     """
     several = [traces] if isinstance(traces, str | Path) else list(traces)
     files: list[str] = []
@@ -456,7 +468,7 @@ def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
     found = {}
     for name, file in zip(names, files, strict=True):
         seen[name] += 1
-        found[f"{name}#{seen[name]}" if often[name] > 1 else name] = file
+        found[f"{name}:{seen[name]}" if often[name] > 1 else name] = file
     return found
 
 
@@ -493,7 +505,10 @@ def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[flo
     for name, time in starts.items():
         if name not in found:
             raise SettingsError(f"start of job {one_of(name, names)}")
-        value = parse_quantity(time, "s") if isinstance(time, str) else float(time)
+        try:
+            value = parse_quantity(time, "s") if isinstance(time, str) else float(time)
+        except QuantityError as error:
+            raise SettingsError(f"start of job {name}: {error}") from error
         if not 0 <= value < np.inf:
             raise SettingsError(f"start of job {name}: {time!r} is no time from 0 on")
         found[name] = value

@@ -1,6 +1,6 @@
 """Tables of jobs that share a network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from experiments.output.tables.parts import percent, print_foot, say_step, say_t
 from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from experiments.questions.share import JobShare, SharedUtility, ShareReport
+    from experiments.questions.share import JobShare, MetLink, SharedUtility, ShareReport
 
 _LINKS = 8
 """Links that the table shows."""
@@ -76,35 +76,54 @@ def _steady(report: "ShareReport") -> Iterator[str]:
     for group in report.together:
         counts = ", ".join(f"{rows[name].steps_averaged} of {name}" for name in group["jobs"])
         left = min(rows[name].steps_left_out for name in group["jobs"])
-        yield f"{group['note']}; steps averaged: {counts}, after {left} or more"
+        yield f"{group['note']}; steps that count: {counts}, after {left} or more left out"
     alone = [row.job for row in report.jobs if not row.meets]
     if alone:
         yield f"no link in common with others: {', '.join(alone)}"
 
 
 def _print_links(console: Console, report: "ShareReport") -> None:
-    links = report.links
-    if not links:
+    kinds = _alike(report.links)
+    if not kinds:
         return
     console.print()
-    rows = TableRows(("link", "of", ">bandwidth", ">used", ">lost", "|by"))
-    for link in links[:_LINKS]:
-        by = ", ".join(
-            f"{part['job']} {100 * part['utilisation']:.1f} %"
-            + (f" (lost {say_time(part['lost_s'])})" if part["lost_s"] else "")
-            for part in link.jobs
+    rows = TableRows(("|link", "of", ">bandwidth", ">used", ">lost", "|by"))
+    for links in kinds[:_LINKS]:
+        first, lost = links[0], sum(link.lost_s for link in links)
+        others = f" and {len(links) - 1:,} like it" if len(links) > 1 else ""
+        rows.add(
+            first.link + others,
+            first.resource,
+            format_quantity(first.bandwidth, "B/s"),
+            f"{100 * first.utilisation:.1f} %",
+            say_time(lost) if lost else "",
+            ", ".join(_parts(links)),
         )
-        bandwidth, used = format_quantity(link.bandwidth, "B/s"), f"{100 * link.utilisation:.1f} %"
-        lost = say_time(link.lost_s) if link.lost_s else ""
-        rows.add(link.link, link.resource, bandwidth, used, lost, by)
     print_rows(console, rows)
-    more = len(links) - _LINKS
-    shown = f"; {more:,} more links where jobs meet are in JSON" if more > 0 else ""
+    more = sum(map(len, kinds[_LINKS:]))
+    shown = f"; {more:,} more links where jobs meet are in JSON" if more else ""
     print_foot(
         console,
         "used: bytes of a step over its mean time, of the bandwidth; lost: what calls lose to other"
-        f" jobs where this link holds them back, in a step of each{shown}",
+        f" jobs where these links hold them back, in a step of each{shown}",
     )
+
+
+def _alike(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
+    """Put links together that jobs use alike, those first where most time is lost."""
+    kinds: dict[object, list[MetLink]] = {}
+    for link in links:
+        shares = tuple((part["job"], f"{part['utilisation']:.4g}") for part in link.jobs)
+        kinds.setdefault((link.resource, link.bandwidth, shares), []).append(link)
+    return sorted(kinds.values(), key=lambda some: -sum(link.lost_s for link in some))
+
+
+def _parts(links: "Sequence[MetLink]") -> Iterator[str]:
+    """Say what each job uses of links that are alike, and loses on them together."""
+    for number, part in enumerate(links[0].jobs):
+        lost = sum(link.jobs[number]["lost_s"] for link in links)
+        told = f", lost {say_time(lost)}" if lost else ""
+        yield f"{part['job']} ({100 * part['utilisation']:.1f} %{told})"
 
 
 def _print_utilities(console: Console, report: "ShareReport") -> None:

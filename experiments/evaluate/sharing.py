@@ -16,7 +16,7 @@ from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
 from simulator.engine.repeating import JobSteps, Lost, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
 from simulator.errors import WhatIfError
-from simulator.folding.jobs import fold_jobs
+from simulator.folding.jobs import FoldedJobs, fold_jobs
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
@@ -51,7 +51,8 @@ class SharedJob:
     meets
         Numbers of the jobs that it has a link in common with.
     lost
-        What its calls lose on links in a step, beyond what they lose to each other alone (s).
+        What its calls lose on links in a step, beyond what they lose to each other alone; the mean
+        over its ranks (s).
     done
         All steps that were simulated; None of a job that meets nobody.
     workload
@@ -236,9 +237,16 @@ def _together(
     longest = max(lengths)
     if sum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
         raise _too_unlike(jobs, lengths)
-    workloads = _folded([job.scenario for job in jobs])
+    folded = _folded([job.scenario for job in jobs])
+    workloads = folded.workloads
     repeated = [
-        RepeatedJob(job.name, workload, job.scenario.costs(), job.begins)
+        RepeatedJob(
+            job.name,
+            workload,
+            job.scenario.costs(),
+            job.begins,
+            stands_for=folded.stands_for,
+        )
         for job, workload in zip(jobs, workloads, strict=True)
     ]
     names = ", ".join(job.name for job in jobs)
@@ -254,15 +262,14 @@ def _together(
     return _Group(alone, found.jobs, settled, before, workloads)
 
 
-def _folded(scenarios: Sequence[Scenario]) -> tuple[Workload, ...]:
+def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
     """Keep of ranks that do the same one, where that pays and one library plans for all jobs."""
     workloads = tuple(scenario.workload for scenario in scenarios)
     first = scenarios[0]
     if first.fold is False or any(one.site is not first.site for one in scenarios):
-        return workloads
+        return FoldedJobs(workloads, np.ones(first.ranks), "")
     pays = 0.0 if first.fold else PAYS
-    part = first.site.parts
-    return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=part).workloads
+    return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)
 
 
 def _too_unlike(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:

@@ -82,8 +82,10 @@ class JobShare:
 class LinkPart(TypedDict):
     """What a job does on a link in a step: its bytes (B), and what its calls lose there (s).
 
-    ``utilisation`` is the share of the bandwidth that its bytes take on average. What is lost is
-    lost to other jobs.
+    ``utilisation`` is the share of the bandwidth that its bytes take on average. ``lost_s`` is by
+    how much longer the calls of a rank take where this link holds them back, because of other jobs:
+    the mean over the job's ranks. Not all of it is lost to the step: calls may be hidden by
+    computing, and lie beside each other.
     """
 
     job: str
@@ -96,8 +98,8 @@ class LinkPart(TypedDict):
 class MetLink:
     """A link that several jobs send over: its bandwidth (B/s), and what is used of it (0 to 1).
 
-    ``lost_s`` adds up what calls of all jobs lose to other jobs where this link holds them back, in
-    a step of each; calls of one job that wait beside each other count each.
+    ``lost_s`` is the sum over the jobs, in a step of each. Where ranks that do the same are
+    simulated once, what they lose is put down to the links of the one.
     """
 
     link: str

@@ -7,7 +7,8 @@ do not wait for each other. Their calls meet on links as those of one job do
 done, so a step is set up when it begins, and whoever asks says when he has seen enough.
 
 What a call loses to others while it moves is ``integral (1 - rate / rate alone) dt``: how much
-longer its bytes take than alone. It is put down to the link that holds the call back.
+longer its bytes take than alone. It is put down to the link that holds the call back, and counts
+for each of its members: what a job loses is the mean over its ranks.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ from simulator.topology import Topology
 from simulator.workload import Floats, Workload
 
 Lost = dict[int, float]
-"""Time (s) that calls lost on links, by the link's index."""
+"""Time (s) that calls lost on links, by the link's index; the mean over the ranks of a job."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,9 @@ class RepeatedJob:
         When its first step begins (s).
     steps
         How many steps it does at most.
+    stands_for
+        Ranks of the job that each of its ranks stands for, those that do the same, shape
+        ``(workload.job_ranks,)``; one if not given.
 
     Raises
     ------
@@ -60,12 +64,24 @@ class RepeatedJob:
     costs: Costs
     begins: float = 0.0
     steps: float = inf
+    stands_for: Floats | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.begins < inf:
             raise WorkloadError(f"{self.name}: begins at {self.begins!r} s, which is no time")
         if not self.steps >= 1:
             raise WorkloadError(f"{self.name}: {self.steps!r} steps; it does one at least")
+
+    def shares(self) -> Floats:
+        """Return the part of the job's ranks that takes part in each call, shape ``(calls,)``."""
+        workload = self.workload
+        ranks = self.stands_for if self.stands_for is not None else np.ones(workload.job_ranks)
+        joined = np.flatnonzero(workload.call >= 0)
+        members = np.bincount(
+            workload.call[joined], ranks[workload.rank[joined]], len(workload.calls)
+        )
+        share: Floats = members / ranks[list(workload.ranks)].sum()
+        return share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +106,7 @@ class JobSteps:
     length
         How long each step took that is over (s).
     lost
-        What the calls of each such step lost to others on shared links, by link (s).
+        What the calls of each such step lost where they shared links, by link (s).
     kept
         The times of the last steps, as many as were asked for.
     """
@@ -205,15 +221,19 @@ def _check_apart(jobs: Sequence[RepeatedJob]) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Ledger(Network):
-    """A network that notes what each traffic loses to others, in the ledger of its job."""
+    """A network that notes what each traffic loses to others, in the ledger of its job.
 
-    ledger: dict[int, Lost] = field(default_factory=dict)
+    ``ledger`` has for each traffic where, and for which part of the job's ranks it counts.
+    """
+
+    ledger: dict[int, tuple[Lost, float]] = field(default_factory=dict)
 
     def _account(self, traffic: Traffic) -> None:
-        lost, load = self.ledger.get(id(traffic)), traffic.load
-        if lost is not None and 0 < traffic.rate < load.alone:
+        noted, load = self.ledger.get(id(traffic)), traffic.load
+        if noted is not None and 0 < traffic.rate < load.alone:
+            lost, share = noted
             passed = self.env.now - traffic.since
-            more = passed * (1 - traffic.rate / load.alone)
+            more = share * passed * (1 - traffic.rate / load.alone)
             lost[traffic.held_by] = lost.get(traffic.held_by, 0.0) + more
         # ``super()`` does not find its class in a dataclass with slots, which is made anew.
         Network._account(self, traffic)
@@ -231,6 +251,7 @@ class _Run:
     _ended: Callable[[], None] = lambda: None
     _loads: Callable[[int], tuple[Load, ...]] = field(init=False, repr=False)
     _factor: list[float] = field(init=False, repr=False)
+    _share: list[float] = field(init=False, repr=False)
     _calls: int = field(init=False)
     _local: LocalTimes = field(init=False, repr=False)
     _lost: Lost = field(default_factory=dict)
@@ -241,6 +262,7 @@ class _Run:
         workload = self.job.workload
         self._loads = self.job.costs.of(workload)
         self._factor = workload.calls.factor.tolist()
+        self._share = self.job.shares().tolist()
         self._calls = int(np.count_nonzero(workload.members))
 
     def begin_at(self, time: float, ended: Callable[[], None]) -> None:
@@ -276,7 +298,7 @@ class _Run:
         traffic = self.network.start(
             self._loads(call), self._factor[call], lambda: self._finish(call, traffic)
         )
-        self.network.ledger[id(traffic)] = self._lost
+        self.network.ledger[id(traffic)] = self._lost, self._share[call]
 
     def _finish(self, call: int, traffic: Traffic) -> None:
         del self.network.ledger[id(traffic)]

@@ -21,9 +21,13 @@ from simulator.workload import UNKNOWN, CallRow, Calls, Edges, Group, What, Work
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedJobs:
-    """The ranks of each job that stand for all of its ranks; ``text`` says how many."""
+    """The ranks of each job that stand for all of its ranks; ``text`` says how many.
+
+    ``stands_for`` says for how many ranks each stands, shape ``(job_ranks,)``; 0 of those left out.
+    """
 
     workloads: tuple[Workload, ...]
+    stands_for: NDArray[np.float64]
     text: str
 
 
@@ -55,14 +59,18 @@ def fold_jobs(
         Steps of the jobs in their order; whole where nothing is folded.
     """
     marked, marks = _marked(workloads)
+    each = np.ones(marked.job_ranks)
     if part is None:
         part = np.arange(marked.job_ranks)
     if most_alike(marked, part) < pays:
-        return FoldedJobs(tuple(workloads), "nothing is folded: too few ranks do the same")
+        return FoldedJobs(tuple(workloads), each, "nothing is folded: too few ranks do the same")
     folded = fold(marked, costs, lambda label: label if label in marks else seen(label))
     if len(folded.kept) == len(marked):
-        return FoldedJobs(tuple(workloads), folded.text)
-    return FoldedJobs(tuple(_of_job(folded, one, marks) for one in workloads), folded.text)
+        return FoldedJobs(tuple(workloads), each, folded.text)
+    stands_for = np.zeros(marked.job_ranks)
+    stands_for[list(folded.workload.ranks)] = folded.copies
+    kept = tuple(_of_job(folded, one, marks) for one in workloads)
+    return FoldedJobs(kept, stands_for, folded.text)
 
 
 def _marked(workloads: Sequence[Workload]) -> tuple[Workload, tuple[str, ...]]:

@@ -104,8 +104,9 @@ def _print_links(console: Console, report: "ShareReport") -> None:
     shown = f"; {more:,} more links where jobs meet are in JSON" if more else ""
     print_foot(
         console,
-        "used: bytes of a step over its mean time, of the bandwidth; lost: what calls lose to other"
-        f" jobs where these links hold them back, in a step of each{shown}",
+        "used: bytes of a step over its mean time, of the bandwidth of each; lost: how much longer"
+        " calls take, in a step, the mean over a job's ranks, where other jobs on these links hold"
+        f" them back{shown}",
     )
 
 

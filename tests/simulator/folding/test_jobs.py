@@ -52,11 +52,15 @@ def test_folded_jobs_take_steps_as_long_as_whole_ones(data):
     assume(max(alone) < 20 * min(alone))
     folded = fold_jobs(jobs, costs)
     whole, part = (
-        repeat_together([RepeatedJob("", job, costs, steps=3) for job in some], network)
-        for some in (jobs, folded.workloads)
+        repeat_together(
+            [RepeatedJob("", job, costs, steps=3, stands_for=ranks) for job in some], network
+        )
+        for some, ranks in ((jobs, None), (folded.workloads, folded.stands_for))
     )
     for one, other in zip(whole.jobs, part.jobs, strict=True):
         assert other.length == pytest.approx(one.length, rel=1e-9, abs=1e-11)
+        for lost, found in zip(one.lost, other.lost, strict=True):
+            assert sum(found.values()) == pytest.approx(sum(lost.values()), rel=1e-6, abs=1e-11)
 
 
 @settings(max_examples=25, deadline=None)

@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 from experiments.baseline import Watch
 from experiments.scenario.scenario import PAYS, Scenario
 from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
-from simulator.engine.repeating import JobSteps, Lost, RepeatedJob, repeat_together
+from simulator.costing.call_costs import distinct_calls
+from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
 from simulator.errors import WhatIfError
 from simulator.folding.jobs import FoldedJobs, fold_jobs
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Workload
+from simulator.workload import Floats, Workload
 
+Lost = dict[int, float]
+"""Time (s) by the index of a link."""
 _MOST_STEPS = 100_000
 """Steps of all jobs that are simulated at most: minutes even of the smallest."""
 
@@ -52,7 +55,8 @@ class SharedJob:
         Numbers of the jobs that it has a link in common with.
     lost
         What its calls lose on links in a step, beyond what they lose to each other alone; the mean
-        over its ranks (s).
+        over its ranks (s). What a call loses is put down to the fullest of its links that another
+        job uses too, to equal parts if several are.
     done
         All steps that were simulated; None of a job that meets nobody.
     workload
@@ -193,36 +197,60 @@ def _by_itself(alone: Timeline) -> SharedJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """Jobs that were simulated together: alone and together, and how it settled."""
+    """Jobs that were simulated together: alone and together, and how it settled.
+
+    ``lost_alone`` is what the calls of each lose to each other when it is alone.
+    """
 
     alone: Sequence[Timeline]
+    jobs: Sequence[RepeatedJob]
     done: Sequence[JobSteps]
     settled: Steady
-    lost_alone: Sequence[Lost]
-    workloads: Sequence[Workload]
+    lost_alone: Sequence[Floats]
 
     def rows(self, meets: Sequence[tuple[int, ...]]) -> list[SharedJob]:
         """Say what became of each job."""
-        columns = (self.alone, self.settled.jobs, meets, self.done, self.lost_alone, self.workloads)
+        columns = (self.alone, self.settled.jobs, meets, self.done, self.jobs)
+        full = self._full()
         return [
-            SharedJob(alone, steps, met, _lost(done, steps, before), done, workload)
-            for alone, steps, met, done, before, workload in zip(*columns, strict=True)
+            SharedJob(alone, steps, met, self._lost(number, full), done, job.workload)
+            for number, (alone, steps, met, done, job) in enumerate(zip(*columns, strict=True))
         ]
 
+    def _full(self) -> Floats:
+        """Say how full each link is that several jobs use (0 to 1); 0 of all others."""
+        uses = [timeline.link_bytes for timeline in self.alone]
+        steps = [row.mean for row in self.settled.jobs]
+        rate = sum(moved / step for moved, step in zip(uses, steps, strict=True))
+        return (
+            np.where(_uses(self.alone).sum(axis=0) > 1, rate, 0.0)
+            / self.alone[0].topology.bandwidth
+        )
 
-def _lost(done: JobSteps, steps: SteadyStep, before: Lost) -> Lost:
-    """Return what calls lose to other jobs in a step that counts, on average; by link (s)."""
-    counted = done.lost[steps.first : steps.first + steps.count]
-    links = sorted({link for lost in counted for link in lost})
-    mean = {
-        link: sum(lost.get(link, 0.0) for lost in counted) / len(counted) - before.get(link, 0.0)
-        for link in links
-    }
-    return {link: more for link, more in mean.items() if more > _ROUNDING * steps.mean}
+    def _lost(self, number: int, full: Floats) -> Lost:
+        """Put down what the calls of a job lose, in a step that counts, to links."""
+        job, steps = self.jobs[number], self.settled.jobs[number]
+        counted = self.done[number].lost[steps.first : steps.first + steps.count]
+        lost = np.mean(counted, axis=0) - self.lost_alone[number]
+        found: Lost = {}
+        for call, time in zip(distinct_calls(job.workload)[0], lost.tolist(), strict=True):
+            links = _links(job, call)
+            fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
+            for link in fullest[full[fullest] > 0].tolist():
+                found[link] = found.get(link, 0.0) + time / len(fullest)
+        return {link: time for link, time in found.items() if time > _ROUNDING * steps.mean}
 
 
 _ROUNDING = 1e-9
 """Of a step: what calls lose less than this is rounding."""
+_SAME = 1e-6
+"""Links are equally full within this fraction."""
+
+
+def _links(job: RepeatedJob, call: int) -> NDArray[np.int64]:
+    """Return the links that a call of a job uses."""
+    loads = job.costs.loads(job.workload.call_view(call))
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)]))
 
 
 def _together(
@@ -259,7 +287,7 @@ def _together(
         raise _too_unlike(jobs, lengths) from error
     once = [replace(job, begins=0.0, steps=1) for job in repeated]
     before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
-    return _Group(alone, found.jobs, settled, before, workloads)
+    return _Group(alone, repeated, found.jobs, settled, before)
 
 
 def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:

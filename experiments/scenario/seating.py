@@ -129,7 +129,7 @@ def _check_room(jobs: Sizes, nodes: int, slots: int, where: str) -> None:
             others = f" beside {', '.join(beside)}" if free < nodes * slots else ""
             raise ClusterError(
                 f"job {name} does not fit{others}: it needs {ranks} ranks, and {free} of"
-                f" {nodes * slots} are free ({where}: {nodes} nodes of {slots})"
+                f" {nodes * slots} are free ({where}: {nodes} node{'s' * (nodes != 1)} of {slots})"
             )
         free -= ranks
 

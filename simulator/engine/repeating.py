@@ -6,9 +6,8 @@ do not wait for each other. Their calls meet on links as those of one job do
 (:mod:`simulator.engine.fair_network`); nothing is known beforehand of how many steps a job gets
 done, so a step is set up when it begins, and whoever asks says when he has seen enough.
 
-What a call loses to others while it moves is ``integral (1 - rate / rate alone) dt``: how much
-longer its bytes take than alone. It is put down to the link that holds the call back, and counts
-for each of its members: what a job loses is the mean over its ranks.
+What a call loses is how much longer it takes, from its last member's arrival on, than on an idle
+network. It counts for each of its members: what a job loses is the mean over its ranks.
 """
 
 from collections import deque
@@ -19,18 +18,16 @@ from math import inf
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Costs
+from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.link_load import Load
-from simulator.engine.fair_network import Network, Traffic
+from simulator.engine.fair_network import Network
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import explain_deadlock
 from simulator.errors import DeadlockError, WorkloadError
 from simulator.topology import Topology
 from simulator.workload import Floats, Workload
-
-Lost = dict[int, float]
-"""Time (s) that calls lost on links, by the link's index; the mean over the ranks of a job."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,17 +69,6 @@ class RepeatedJob:
         if not self.steps >= 1:
             raise WorkloadError(f"{self.name}: {self.steps!r} steps; it does one at least")
 
-    def shares(self) -> Floats:
-        """Return the part of the job's ranks that takes part in each call, shape ``(calls,)``."""
-        workload = self.workload
-        ranks = self.stands_for if self.stands_for is not None else np.ones(workload.job_ranks)
-        joined = np.flatnonzero(workload.call >= 0)
-        members = np.bincount(
-            workload.call[joined], ranks[workload.rank[joined]], len(workload.calls)
-        )
-        share: Floats = members / ranks[list(workload.ranks)].sum()
-        return share
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimes:
@@ -106,14 +92,16 @@ class JobSteps:
     length
         How long each step took that is over (s).
     lost
-        What the calls of each such step lost where they shared links, by link (s).
+        What the calls of each such step lost to others, those of the job itself among them: the
+        mean over its ranks (s), by :func:`distinct calls
+        <simulator.costing.call_costs.distinct_calls>`, shape ``(distinct calls,)``.
     kept
         The times of the last steps, as many as were asked for.
     """
 
     begin: list[float] = field(default_factory=list)
     length: list[float] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[Floats] = field(default_factory=list)
     kept: deque[StepTimes] = field(default_factory=deque)
 
 
@@ -194,7 +182,7 @@ def repeat_together(
     """
     _check_apart(jobs)
     env = simpy.Environment()
-    network = _Ledger(env, topology)
+    network = Network(env, topology)
     stop = env.event()
     runs = [_Run(env, network, job, JobSteps(kept=deque(maxlen=keep))) for job in jobs]
     done = [run.done for run in runs]
@@ -219,24 +207,37 @@ def _check_apart(jobs: Sequence[RepeatedJob]) -> None:
             owner[rank] = job.name
 
 
-@dataclass(slots=True, eq=False)
-class _Ledger(Network):
-    """A network that notes what each traffic loses to others, in the ledger of its job.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    """By how much calls take longer than on an idle network, as the mean over a job's ranks.
 
-    ``ledger`` has for each traffic where, and for which part of the job's ranks it counts.
+    ``idle`` is how long each takes there (s), ``share`` the part of the ranks that takes part in
+    it, ``row`` which of the distinct calls it is; of calls that are ``made``.
     """
 
-    ledger: dict[int, tuple[Lost, float]] = field(default_factory=dict)
+    made: NDArray[np.intp]
+    idle: Floats
+    share: Floats
+    row: NDArray[np.intp]
 
-    def _account(self, traffic: Traffic) -> None:
-        noted, load = self.ledger.get(id(traffic)), traffic.load
-        if noted is not None and 0 < traffic.rate < load.alone:
-            lost, share = noted
-            passed = self.env.now - traffic.since
-            more = share * passed * (1 - traffic.rate / load.alone)
-            lost[traffic.held_by] = lost.get(traffic.held_by, 0.0) + more
-        # ``super()`` does not find its class in a dataclass with slots, which is made anew.
-        Network._account(self, traffic)
+    @staticmethod
+    def of(job: RepeatedJob) -> "_Waits":
+        """Take a job's calls that somebody takes part in."""
+        workload = job.workload
+        ranks = job.stands_for if job.stands_for is not None else np.ones(workload.job_ranks)
+        joined = np.flatnonzero(workload.call >= 0)
+        of_each = ranks[workload.rank[joined]]
+        members = np.bincount(workload.call[joined], of_each, len(workload.calls))
+        everyone = ranks[list(workload.ranks)].sum()
+        row = distinct_calls(workload)[1]
+        made = np.flatnonzero(row >= 0)
+        idle = job.costs.idle_times(workload) * workload.calls.factor
+        return _Waits(made, idle[made], members[made] / everyone, row[made])
+
+    def lost(self, start: Floats, end: Floats) -> Floats:
+        """Return what calls that started and ended then lost, by distinct calls (s)."""
+        longer = end[self.made] - start[self.made] - self.idle
+        return np.bincount(self.row, self.share * longer).astype(np.float64)
 
 
 @dataclass(slots=True, eq=False)
@@ -244,17 +245,15 @@ class _Run:
     """A job under way: its local time, counted from the begin of the step, and its calls."""
 
     env: simpy.Environment
-    network: _Ledger
+    network: Network
     job: RepeatedJob
     done: JobSteps
     goes_on: bool = True
     _ended: Callable[[], None] = lambda: None
     _loads: Callable[[int], tuple[Load, ...]] = field(init=False, repr=False)
     _factor: list[float] = field(init=False, repr=False)
-    _share: list[float] = field(init=False, repr=False)
-    _calls: int = field(init=False)
+    _waits: _Waits = field(init=False, repr=False)
     _local: LocalTimes = field(init=False, repr=False)
-    _lost: Lost = field(default_factory=dict)
     _left: int = 0
     _under_way: int = 0
 
@@ -262,8 +261,7 @@ class _Run:
         workload = self.job.workload
         self._loads = self.job.costs.of(workload)
         self._factor = workload.calls.factor.tolist()
-        self._share = self.job.shares().tolist()
-        self._calls = int(np.count_nonzero(workload.members))
+        self._waits = _Waits.of(self.job)
 
     def begin_at(self, time: float, ended: Callable[[], None]) -> None:
         """Begin the first step then; ``ended`` is called whenever a step has ended."""
@@ -272,7 +270,7 @@ class _Run:
 
     def _begin(self) -> None:
         self.done.begin.append(self.env.now)
-        self._left, self._under_way, self._lost = self._calls, 0, {}
+        self._left, self._under_way = len(self._waits.made), 0
         self._local = LocalTimes.of(self.job.workload)
         self._go_on(self._local.begin())
 
@@ -295,24 +293,19 @@ class _Run:
             self.env.timeout(wait).callbacks.append(lambda _: self._end(length))
 
     def _start(self, call: int, _: simpy.Event) -> None:
-        traffic = self.network.start(
-            self._loads(call), self._factor[call], lambda: self._finish(call, traffic)
-        )
-        self.network.ledger[id(traffic)] = self._lost, self._share[call]
+        self.network.start(self._loads(call), self._factor[call], lambda: self._finish(call))
 
-    def _finish(self, call: int, traffic: Traffic) -> None:
-        del self.network.ledger[id(traffic)]
+    def _finish(self, call: int) -> None:
         self._left -= 1
         self._under_way -= 1
         now = self.env.now - self.done.begin[-1]
         self._go_on(self._local.finish(call, max(now, float(self._local.calls.start[call]))))
 
     def _end(self, length: float) -> None:
-        done, times = self.done, self._local
+        done, ops, calls = self.done, self._local.ops, self._local.calls
         done.length.append(length)
-        done.lost.append(self._lost)
+        done.lost.append(self._waits.lost(calls.start, calls.end))
         if done.kept.maxlen:
-            ops, calls = times.ops, times.calls
             done.kept.append(StepTimes(done.begin[-1], ops.start, ops.end, calls.start, calls.end))
         self.goes_on = len(done.length) < self.job.steps
         self._ended()

@@ -65,7 +65,7 @@ def test_jobs_that_only_send_take_as_many_times_as_long_as_they_are(jobs):
     found = steps([sender(number, jobs, 1e9) for number in range(jobs)], cable(jobs), [4] * jobs)
     for job in found.jobs:
         assert job.length == pytest.approx([jobs * 1e9 / B] * 4)
-        assert sum(job.lost[0].values()) == pytest.approx((jobs - 1) * 1e9 / B)
+        assert job.lost[0].sum() == pytest.approx((jobs - 1) * 1e9 / B)
     assert found.link_bytes[0] == pytest.approx(jobs * 4 * 1e9)
 
 
@@ -150,7 +150,7 @@ def test_jobs_on_disjoint_links_change_nothing(data):
     found = steps(jobs, network, (2, 2), with_software)
     for one, done in zip(alone, found.jobs, strict=True):
         assert done.length == pytest.approx([one.makespan] * 2, **SAME)
-        assert sum(sum(lost.values()) for lost in done.lost) == pytest.approx(
+        assert sum(lost.sum() for lost in done.lost) == pytest.approx(
             2 * own_loss(one), rel=1e-6, abs=1e-10
         )
 
@@ -159,7 +159,7 @@ def own_loss(alone):
     """What calls of a job lose to each other when it is alone (s)."""
     costs = Costs(alone.topology, with_software)
     job = RepeatedJob("alone", alone.workload, costs, steps=1)
-    return sum(repeat_together([job], alone.topology).jobs[0].lost[0].values())
+    return repeat_together([job], alone.topology).jobs[0].lost[0].sum()
 
 
 @settings(max_examples=20, deadline=None)

@@ -14,10 +14,10 @@ from experiments.baseline import Watch
 from experiments.scenario.scenario import PAYS, Scenario
 from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
 from simulator.costing.call_costs import distinct_calls
+from simulator.edits.folded_jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
 from simulator.errors import WhatIfError
-from simulator.folding.jobs import FoldedJobs, fold_jobs
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology

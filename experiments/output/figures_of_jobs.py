@@ -6,24 +6,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.output.figures import (
-    _COLOURS as COLOURS,
-)
-from experiments.output.figures import (
-    _COLUMN as COLUMN,
-)
-from experiments.output.figures import (
-    _GREY as GREY,
-)
-from experiments.output.figures import (
-    _SMALL as SMALL,
-)
-from experiments.output.figures import (
-    _STYLE as STYLE,
-)
-from experiments.output.figures import (
-    _unit as time_unit,
-)
+from experiments.output.figures import COLOURS, COLUMN, GREY, SMALL, STYLE, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

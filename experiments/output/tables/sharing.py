@@ -12,7 +12,8 @@ from experiments.output.tables.layout import (
     print_rows,
     print_title,
 )
-from experiments.output.tables.parts import percent, print_foot, say_step, say_time
+from experiments.output.tables.parts import percent, print_foot, say_step, say_time, say_what_ifs
+from experiments.scenario.seating import RANDOM
 from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def print_share(console: Console, report: "ShareReport") -> None:
     ranks = sum(job.ranks for job in jobs)
     seats = report.seating
     where = f"{ranks:,} of {seats.ranks:,} ranks on {seats.nodes:,} node{'s' * (seats.nodes != 1)}"
-    print_title(
-        console, f"{len(jobs)} jobs that share {report.cluster.name}: {where}, {seats.placement}"
-    )
+    seed = f" (seed {report.options['seed']})" if seats.placement == RANDOM else ""
+    told = f"{where}, {seats.placement}{seed}"
+    print_title(console, f"{len(jobs)} jobs that share {report.cluster.name}: {told}")
     print_facts(console, dict(_facts(report)))
     console.print()
     rows = TableRows(
@@ -65,6 +66,8 @@ def _facts(report: "ShareReport") -> Iterator[tuple[str, str]]:
     yield "simulated with", costs
     steps = {base.loaded.trace: say_step(base.loaded) for base in report.bases}
     yield "jobs", "\n".join(f"{trace}: {step}" for trace, step in steps.items())
+    changes = {line: None for base in report.bases for line in say_what_ifs(base)}
+    yield "what if", "\n".join(changes)
     yield "steady", "\n".join(_steady(report))
     yield "lost", f"{percent(report.lost_pct)} of all ranks' time goes to sharing"
     yield "warning", "\n".join(report.warnings)

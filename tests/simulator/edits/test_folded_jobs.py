@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from helpers.replicated import replicated
 from helpers.strategies import with_software
+from simulator.edits.folded_jobs import fold_jobs
 from simulator.edits.moved import moved
 from simulator.engine.repeating import RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
-from simulator.folding.jobs import fold_jobs
 from simulator.topology import SCALE_OUT, Link, topology
 
 

@@ -255,3 +255,31 @@ def test_random_placement_is_that_of_its_seed():
         json.loads(answered(*words, "--seed", seed))["placement"]["seats"] for seed in (3, 3, 4)
     )
     assert one == again != other
+
+
+def test_what_calls_of_a_job_lose_to_each_other_is_not_lost_to_others(tmp_path, pairs):
+    """Two messages of one job at once, and another job that sends while it computes."""
+    twice = tmp_path / "twice.goal"
+    twice.write_text(
+        "num_ranks 2\nrank 0 {\nl1: send 5000000b to 1 tag 0\nl2: send 5000000b to 1 tag 1\n"
+        "l3: calc 30000000\nl3 requires l1\nl3 requires l2\n}\n"
+        "rank 1 {\nl1: recv 5000000b from 0 tag 0\nl2: recv 5000000b from 0 tag 1\n}\n"
+    )
+    other = message(tmp_path / "other.goal", 10, compute_ms=30)
+    report = together(tmp_path, pairs, [twice, other])
+    assert [row.step_s for row in report.jobs] == pytest.approx([40e-3] * 2)
+    assert report.jobs[0].meets == "other"
+    assert sum(link.lost_s for link in report.links) == 0
+    collide = together(tmp_path, pairs, [twice, other], starts={"other": "10 ms"})
+    assert sum(link.lost_s for link in collide.links) > 0
+
+
+def test_jobs_that_meet_through_a_third_do_not_meet_each_other(tmp_path, pairs):
+    jobs = [message(tmp_path / f"{name}.goal", 10) for name in "abcd"]
+    seats = tmp_path / "chain.yaml"
+    seats.write_text("a: [0, 2]\nb: [1, 4]\nc: [6, 5]\nd: [3, 7]\n")
+    report = share(jobs, pairs, placement=seats, resources=None)
+    assert [row.meets for row in report.jobs] == ["b", "a, c", "b", ""]
+    assert [group["jobs"] for group in report.together] == [["a", "b", "c"]]
+    assert [row.slow_down for row in report.jobs] == pytest.approx([2, 2, 2, 1], rel=0.35)
+    assert report.jobs[3].slow_down == 1.0

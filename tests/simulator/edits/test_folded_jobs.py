@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.replicated import replicated
+from helpers.replicated import like_nodes, replicated
 from helpers.strategies import with_software
 from simulator.edits.folded_jobs import fold_jobs
 from simulator.edits.moved import moved
@@ -84,3 +84,14 @@ def test_few_that_are_alike_are_left_whole(case):
     jobs = [on_nodes(workload, 0, nodes), on_nodes(workload, 1, nodes)]
     costs = Costs(shared_nics(nodes), with_software)
     assert fold_jobs(jobs, costs, pays=1e9).workloads == tuple(jobs)
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=replicated())
+def test_copies_of_a_job_on_like_nodes_do_not_stand_for_each_other(case):
+    workload, _ = case
+    ranks = workload.job_ranks
+    jobs = [moved(workload, np.arange(ranks) + ranks * number, 2 * ranks) for number in range(2)]
+    folded = fold_jobs(jobs, Costs(like_nodes(ranks, 2), with_software))
+    assert [len(part.ranks) for part in folded.workloads] == [len(folded.workloads[0].ranks)] * 2
+    assert folded.stands_for.sum() == sum(len(job.ranks) for job in jobs)

@@ -83,3 +83,11 @@ def test_jobs_that_cannot_be_put_together_are_refused():
         merged([copied, job(1)])
     with pytest.raises(WorkloadError, match="written out"):
         moved(copied, np.array([0, 1]), 2)
+
+
+def test_groups_keep_their_order():
+    from simulator.builder import WorkloadBuilder
+
+    builder = WorkloadBuilder(job_ranks=3)
+    builder.group((2, 0, 1), "tp")
+    assert moved(builder.build(), np.array([7, 5, 6]), 8).groups[0].ranks == (6, 7, 5)

@@ -232,3 +232,10 @@ def test_a_job_that_stands_still_is_named_while_others_go_on():
     jobs = [RepeatedJob("stuck", builder.build(), costs), RepeatedJob("b", other.build(), costs)]
     with pytest.raises(DeadlockError, match=r"^stuck: nothing can happen"):
         repeat_together(jobs, network)
+
+
+def test_a_call_that_costs_more_than_modelled_loses_nothing_alone():
+    job = sender(0, 1, 1e9)
+    found = steps([job.with_calls(factor=np.array([3.0]))], cable(1), (2,))
+    assert found.jobs[0].length == pytest.approx([3.0, 3.0])
+    assert found.jobs[0].lost[0].tolist() == pytest.approx([0.0])

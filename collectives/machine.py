@@ -184,9 +184,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
         cpu="amd" if "amd" in cpus else min(cpus),
         in_network=all(one.in_network for one in figures),
         net_message=max(messages, default=None),
-        link=min(
-            (one.link for one in figures), key=lambda link: (not link.startswith("pcie"), link)
-        ),
+        link=next((link for link in links if link.startswith("pcie")), links[0]),
         in_order=all(one.in_order for one in figures),
     )
 

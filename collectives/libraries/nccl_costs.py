@@ -34,6 +34,7 @@ from collectives.libraries.nccl_constants import PROTOCOLS, SLOT, Tuning
 from collectives.machine import Machine, Ranks
 from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule
+from simulator.shares import Shares
 from simulator.topology import SCALE_UP, Topology
 
 _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
@@ -73,13 +74,17 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes."""
+    """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes.
+
+    ``shares``: of an all-to-all whose pairs have different bytes.
+    """
 
     kind: str
     positions: Ranks
     size: Number
     links: Links
     machine: Machine
+    shares: Shares | None = None
 
     @property
     def topology(self) -> Topology:
@@ -105,7 +110,7 @@ class Case:
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of that name, built when it is asked for first."""
         known = self.machine.on(self.topology)
-        return known.schedules(self.kind, self.positions, name, lambda: (build(),))[0]
+        return known.schedules(self.kind, self.positions, name, lambda: (build(),), self.shares)[0]
 
     @property
     def n(self) -> int:
@@ -255,12 +260,17 @@ def switched(case: Case, schedule: Schedule) -> Offer:
 
 
 def sent(case: Case, schedule: Schedule) -> list[Offer]:
-    """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
+    """Group sends and receives (all-to-all, a message): every peer has channels of its own.
+
+    The longest message is the one whose channels are busy longest.
+    """
     peers = case.n - 1
     base = case.tuning.base + tables.P2P_PEER * (peers - case.outside)
     base += tables.P2P_PEER_NET * case.outside
     transfer = case.bytes_time(schedule)
     block = case.size / schedule.parts
+    if case.shares is not None:
+        block = case.size * float(case.shares.crossing.max())
     half = tables.FRACTION["LL"]
     alone = block / case.tuning.p2p_channel
     fill = transfer / max(peers, 1) * SLOT / (SLOT + block)

@@ -113,7 +113,7 @@ def _of_step(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> Load:
     chunk_bytes, network = where
-    flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
+    flow: Floats = plan.schedule.units(step) * np.float64(chunk_bytes / plan.efficiency)
     offset, link = routes(network, positions[step.source], positions[step.target])
     on_link = bytes_on_links(step, flow, (offset, link), network)
     if plan.bandwidth_factor:

@@ -101,9 +101,10 @@ def _transfers(
     chunk_bytes, plan = what
     offset, link = routes(network, positions[step.source], positions[step.target])
     rows: Transfers = {}
+    units = plan.schedule.units(step)
     for number in range(len(step.source)):
         path = link[offset[number] : offset[number + 1]]
-        load = _flow(path, float(step.count[number]) * chunk_bytes, plan, network)
+        load = _flow(path, float(units[number]) * chunk_bytes, plan, network)
         source, target = int(step.source[number]), int(step.target[number])
         transfer = Transfer(source, target, load)
         for rank in (source, target):

@@ -1,0 +1,195 @@
+"""All-to-alls whose pairs have different bytes: conservation, symmetry, closed forms, refusals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives import Machine, plan
+from collectives.libraries.planners import LIBRARIES, times
+from collectives.libraries.planners import plan as plan_by_library
+from simulator.builder import WorkloadBuilder
+from simulator.costing.call_costs import Costs
+from simulator.costing.stacked_networks import classes
+from simulator.engine.simulate import ENGINES, simulate
+from simulator.errors import WorkloadError
+from simulator.shares import Shares, of_bytes
+from simulator.workload import CallRow, What
+from topologies.families.ring_and_switch import switch as build_switch
+
+ALPHA, BANDWIDTH = 1e-6, 1e9
+TABLES = (
+    st.integers(2, 6)
+    .flatmap(
+        lambda n: st.lists(
+            st.lists(st.integers(0, 9), min_size=n, max_size=n), min_size=n, max_size=n
+        )
+    )
+    .map(lambda rows: 1e6 * np.array(rows))
+    .filter(lambda table: np.any(table - np.diag(np.diag(table))))
+)
+
+
+def one_call(table, *, keep_even=False):
+    size, shares = of_bytes(table)
+    if keep_even:
+        shares = Shares(table)
+    return calls_of(len(table), [(size, shares)])
+
+
+def calls_of(ranks, rows):
+    builder = WorkloadBuilder(job_ranks=ranks)
+    group = builder.group(tuple(range(ranks)))
+    for number, (size, shares) in enumerate(rows):
+        call = builder.call(CallRow("all_to_all", group, number, size, shares=shares))
+        for rank in range(ranks):
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane=f"stream {number}",
+                name="a2a",
+                duration=0.0,
+                call=call,
+            )
+    return builder.build()
+
+
+def switch(ranks):
+    return build_switch(ranks, bandwidth=BANDWIDTH, latency=ALPHA)
+
+
+def planner(ranks):
+    machine = Machine(np.zeros(ranks, dtype=np.int32))
+    return lambda call, network: plan(call, network, machine)
+
+
+def run(workload, engine="flow"):
+    ranks = workload.job_ranks
+    return simulate(workload, switch(ranks), planner(ranks), engine=engine)
+
+
+@given(table=TABLES)
+@settings(max_examples=40, deadline=None)
+def test_a_switch_takes_as_long_as_its_busiest_port_and_every_byte_is_on_its_links(table):
+    moved = table - np.diag(np.diag(table))
+    port = max(moved.sum(axis=0).max(), moved.sum(axis=1).max())
+    network = switch(len(table))
+    for engine in ("analytic", "flow"):
+        timeline = run(one_call(table), engine)
+        assert timeline.makespan == pytest.approx(2 * ALPHA + port / BANDWIDTH, rel=1e-9)
+        ranks = np.arange(len(table))
+        out = [timeline.link_bytes[np.flatnonzero(network.source == r)].sum() for r in ranks]
+        into = [timeline.link_bytes[np.flatnonzero(network.target == r)].sum() for r in ranks]
+        assert out == pytest.approx(moved.sum(axis=1), rel=1e-9)
+        assert into == pytest.approx(moved.sum(axis=0), rel=1e-9)
+
+
+@given(table=TABLES)
+@settings(max_examples=25, deadline=None)
+def test_the_way_back_takes_as_long_as_the_way_there(table):
+    for engine in ENGINES:
+        there, back = run(one_call(table), engine), run(one_call(table.T), engine)
+        assert there.makespan == pytest.approx(back.makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_one_hot_receiver_costs_what_its_port_takes(engine):
+    n, all_bytes = 8, 1e6
+    table = np.full((n, n), 1e3)
+    table[:, 3] = all_bytes
+    time = run(one_call(table), engine).makespan
+    assert time == pytest.approx(2 * ALPHA + (n - 1) * all_bytes / BANDWIDTH, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_equal_shares_change_nothing_to_the_last_bit(engine, ranks):
+    even = run(calls_of(ranks, [(ranks * 1e6, None)]), engine)
+    assert of_bytes(np.full((ranks, ranks), 1e6)) == (ranks * 1e6, None)
+    table = run(one_call(np.full((ranks, ranks), 1e6)), engine)
+    assert table.makespan == even.makespan
+    assert np.array_equal(table.link_bytes, even.link_bytes)
+    kept = run(one_call(np.full((ranks, ranks), 1e6), keep_even=True), engine)
+    assert kept.makespan == pytest.approx(even.makespan, rel=1e-12)
+
+
+def test_more_imbalance_never_takes_less():
+    n, total = 8, 8e6
+    last = 0.0
+    for hot in np.linspace(1, 7, 13):
+        into = np.full(n, (n - hot) / (n - 1))
+        into[0] = hot
+        table = np.tile(into * total / n / n, (n, 1))
+        time = run(one_call(table)).makespan
+        assert time >= last
+        last = time
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_every_library_times_what_it_plans(library):
+    n = 8
+    table = np.arange(n * n, dtype=float).reshape(n, n) * 1e4
+    machine = Machine(
+        np.arange(n, dtype=np.int32) // 4, library=library, generation="hopper", overhead=3e-6
+    )
+    view = one_call(table).call_view(0)
+    network = switch(n)
+    costs = Costs(network, lambda call, there: plan_by_library(call, there, machine))
+    even = replace(view, shares=None)
+    assert costs.idle_time(view) > 0
+    for call in (view, even, view):
+        assert times(call, classes(network), machine)[0] == pytest.approx(
+            costs.idle_time(call), rel=1e-9
+        )
+    assert costs.idle_time(view) != costs.idle_time(even)
+
+
+def test_calls_of_one_size_and_other_shares_are_told_apart():
+    hot = np.ones((4, 4))
+    hot[1:, 0] = 5.0
+    size = 4e6
+    workload = calls_of(4, [(size, None), (size, Shares(hot)), (size, Shares(hot.T))])
+    assert workload.calls.spread.tolist() == [-1, 0, 1]
+    timeline = run(workload, "analytic")
+    times_of = timeline.call_end - timeline.call_start
+    assert times_of[1] == pytest.approx(times_of[2])
+    assert times_of[0] != times_of[1]
+    again = workload.calls.taken(np.array([2, 0]))
+    assert [one is None for one in again.shares] == [False, True]
+
+
+def test_tables_that_spread_alike_are_one():
+    table = np.array([[1.0, 2.0], [7.0, 3.0]])
+    assert Shares(table) == Shares(table / 3) == Shares(table).transposed().transposed()
+    assert len({Shares(table), Shares(7 * table), Shares(table.T)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ([[1, 2]], "1 x 2"),
+        ([1, 2], "for every pair"),
+        (np.zeros((0, 0)), "for every pair"),
+        ([[0, -1], [1, 0]], "rank 0 has .*-1.0.* for rank 1"),
+        ([[0, 1], [np.nan, 0]], "rank 1 has .*nan.* for rank 0"),
+        ([[0, 0], [0, 0]], "nobody has anything"),
+    ],
+)
+def test_what_is_no_table_is_refused(wrong, why):
+    with pytest.raises(WorkloadError, match=why):
+        Shares(wrong)
+
+
+def test_shares_of_another_kind_or_group_are_refused():
+    builder = WorkloadBuilder(job_ranks=3)
+    group = builder.group((0, 1, 2))
+    builder.call(CallRow("all_to_all", group, 0, 1.0, shares=Shares(np.eye(2) + 1)))
+    with pytest.raises(WorkloadError, match="has shares of an all_to_all of 2 ranks"):
+        builder.build()
+    builder = WorkloadBuilder(job_ranks=2)
+    group = builder.group((0, 1))
+    builder.call(CallRow("all_gather", group, 0, 1.0, shares=Shares(np.eye(2) + 1)))
+    with pytest.raises(WorkloadError, match="all_gather"):
+        builder.build()

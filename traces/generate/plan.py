@@ -8,6 +8,9 @@ accelerator that times the kernels; every command reads it as if it were a trace
     training: {micro_batch: 1, global_batch: 8, sequence: 4096}
     accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
     launch: 5 us
+
+``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) says how unevenly tokens choose
+experts.
 """
 
 import math
@@ -28,6 +31,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError, WorkloadError
+from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
@@ -58,12 +62,15 @@ class GenerationPlan:
         whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
         stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
         network.
+    imbalance
+        How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
+        long the experts of each rank compute. None: evenly.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other, there are fewer replicas, or ``launch``
-        is no time.
+        If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
+        is no time, or the imbalance does not fit the model's experts.
 
     Examples
     --------
@@ -84,6 +91,7 @@ class GenerationPlan:
     accelerator: KernelRates
     launch: float | None = None
     replicas: int | None = None
+    imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
         if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
@@ -91,6 +99,31 @@ class GenerationPlan:
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
         check_fit(self.model, self.parallelism, self.run)
+        self._check_imbalance()
+
+    def _check_imbalance(self) -> None:
+        said, p, experts = self.imbalance, self.parallelism, self.model.experts
+        if said is None:
+            return
+        if p.ep == 1 or experts is None:
+            raise WorkloadError(
+                f"imbalance {said}: means nothing without experts that are spread over ranks (ep "
+                "of 2 or more)"
+            )
+        if self.replicas is not None and self.replicas % p.ep:
+            raise WorkloadError(
+                f"{self.replicas} replicas cannot stand for all: {p.ep} in a row have experts that "
+                "are asked unlike often"
+            )
+        routed = {layer for layer in range(self.model.layers) if self.model.experts_at(layer)}
+        for layer in said.histogram:
+            if layer is not None and layer not in routed:
+                raise WorkloadError(
+                    f"{said}: layer: layer {layer} of {self.model.name} has no experts (0 is the "
+                    "first of the model)"
+                )
+        for layer in sorted(routed):
+            said.popularity(p.ep, experts.count, layer)
 
     def __str__(self) -> str:
         """Name the model and the parallelism: ``llama-3.1-8b tp4-dp2``."""
@@ -108,7 +141,20 @@ class GenerationPlan:
         ]
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
+        if self.imbalance is not None:
+            said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
+
+    def _say_imbalance(self, imbalance: Imbalance) -> str:
+        """Say how unevenly the ranks that share out experts are asked, over all layers."""
+        experts, ep = self.model.experts, self.parallelism.ep
+        layers = [layer for layer in range(self.model.layers) if self.model.experts_at(layer)]
+        count = experts.count if experts is not None else 0
+        most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
+        return (
+            f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
+            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g})"
+        )
 
 
 def read_plan(path: Path) -> GenerationPlan:
@@ -191,8 +237,16 @@ def _card(value: object, info: ValidationInfo) -> object:
     return load_model(beside if beside.is_file() else value)
 
 
+def _imbalance(value: object, info: ValidationInfo) -> object:
+    """Read how unevenly tokens choose experts; a file may lie beside the plan."""
+    if value is None or isinstance(value, Imbalance):
+        return value
+    beside = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
+    return parse_imbalance(str(beside) if beside.is_file() else str(value))
+
+
 class _PlanTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class _AcceleratorTable(_PlanTable):
@@ -214,6 +268,7 @@ class _PlanFile(_PlanTable):
     accelerator: _AcceleratorTable
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
     replicas: Annotated[StrictInt, Field(gt=0)] | None = None
+    imbalance: Annotated[Imbalance, BeforeValidator(_imbalance)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -243,6 +298,7 @@ class _PlanFile(_PlanTable):
             accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
             launch=plan.launch,
             replicas=plan.replicas,
+            imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
         )
 
@@ -256,11 +312,12 @@ class _PlanFile(_PlanTable):
             accelerator=KernelRates(**self.accelerator.model_dump()),
             launch=self.launch,
             replicas=self.replicas,
+            imbalance=self.imbalance,
         )
 
     def text(self) -> str:
         """Return the fields as YAML, quantities with units."""
-        table = self.model_dump(exclude_defaults=True, exclude_none=True)
+        table = self.model_dump(exclude_defaults=True, exclude_none=True, exclude={"imbalance"})
         name = self.model.name
         if name in model_names() and load_model(name) == self.model:
             table["model"] = name
@@ -271,6 +328,8 @@ class _PlanFile(_PlanTable):
         accelerator["memory_bandwidth"] = f"{self.accelerator.memory_bandwidth!r} B/s"
         if self.launch is not None:
             table["launch"] = f"{self.launch!r} s"
+        if self.imbalance is not None:
+            table["imbalance"] = str(self.imbalance)
         return str(yaml.safe_dump(table, sort_keys=False))
 
 

@@ -58,15 +58,20 @@ NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
 """Names of ops that stand for something else than an event of the step's own."""
 
 
+_PROGRAM = ("_perf_mpi", "_perf")
+"""Ends of the names of nccl-tests' and rccl-tests' programs."""
+
+
 def kind_named(text: str) -> str | None:
-    """Return the kind that a text spells, None if it is none: ``allreduce``, ``send_recv``.
+    """Return the kind that a text spells, None if it is none: ``allreduce``, ``alltoall_perf``.
 
     Examples
     --------
-    >>> kind_named("All-Reduce"), kind_named("sendrecv"), kind_named("reduction")
+    >>> kind_named("All-Reduce"), kind_named("sendrecv_perf"), kind_named("reduction")
     ('all_reduce', 'send_receive', None)
     """
-    found = same_name(text, (*KINDS, *_SHORT))
+    end = next((end for end in _PROGRAM if text.lower().endswith(end)), "")
+    found = same_name(text[: len(text) - len(end)], (*KINDS, *_SHORT))
     return _SHORT.get(found, found) if found else None
 
 

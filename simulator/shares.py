@@ -151,6 +151,28 @@ def of_bytes(table: ArrayLike) -> tuple[float, Shares | None]:
     return size, None if shares.uniform else shares
 
 
+def inputs(size: float, shares: Shares | None) -> float:
+    """Return what a rank has to send in the mean, of a call of a size S (B).
+
+    Examples
+    --------
+    >>> inputs(3.0, Shares([[0, 3], [1, 0]]))
+    2.0
+    """
+    return size if shares is None else size * float(shares.share.sum()) / len(shares)
+
+
+def largest(mean: float, shares: Shares | None) -> float:
+    """Return S of a call in which a rank has ``mean`` bytes to send in the mean (B).
+
+    Examples
+    --------
+    >>> largest(2.0, Shares([[0, 3], [1, 0]]))
+    3.0
+    """
+    return mean if shares is None else mean * len(shares) / float(shares.share.sum())
+
+
 def numbered(tables: Sequence[Shares | None]) -> NDArray[np.int64]:
     """Give numbers to tables in the order in which they appear; -1 for none.
 

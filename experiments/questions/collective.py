@@ -24,7 +24,7 @@ from simulator.imbalance import parse_imbalance
 from simulator.names import one_of
 from simulator.quantities import parse_quantity
 from simulator.schedule import Plan
-from simulator.shares import Shares
+from simulator.shares import Shares, inputs, largest
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
@@ -209,12 +209,6 @@ class _Spread:
     shares: Shares | None = None
     given: float | None = None
 
-    def largest(self, mean: float) -> float:
-        """S of a call in which a rank has ``mean`` bytes to send in the mean."""
-        if self.shares is None:
-            return mean
-        return mean * len(self.shares) / float(self.shares.share.sum())
-
     def evenly(self, size: float) -> float:
         """S of the call that moves as many bytes in all, each pair the same."""
         if self.shares is None:
@@ -243,8 +237,7 @@ def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
     size, shares = parse_imbalance(imbalance).of_ranks(ranks)
     if size is None:
         return _Spread(shares)
-    mean = size if shares is None else size * float(shares.share.sum()) / ranks
-    return _Spread(shares, mean)
+    return _Spread(shares, inputs(size, shares))
 
 
 def _sizes(
@@ -331,7 +324,7 @@ class _Timed:
     def point(self, mean: float) -> CollectivePoint:
         """Time one size: what a rank has to send in the mean (B)."""
         shares = self.spread.shares
-        size = self.spread.largest(mean)
+        size = largest(mean, shares)
         timeline = self._run(size, shares)
         chosen, time = timeline.plans[0], timeline.makespan
         speed = busbw(self.kind, size=size, n=self.ranks, time=time, shares=shares)

@@ -22,7 +22,7 @@ from simulator.engine.simulate import Costs, Planner, simulate_on
 from simulator.errors import WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
-from simulator.shares import Shares
+from simulator.shares import Shares, largest
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, What, Workload
@@ -396,9 +396,7 @@ def _size(call: TimedCall) -> tuple[float, Shares | None]:
     if not call.imbalance:
         return call.size, None
     _, shares = parse_imbalance(call.imbalance).of_ranks(len(call.ranks))
-    if shares is None:
-        return call.size, None
-    return call.size * len(shares) / float(shares.share.sum()), shares
+    return largest(call.size, shares), shares
 
 
 def _starts_before(call: TimedCall, over: float) -> int:

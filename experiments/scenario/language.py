@@ -13,6 +13,9 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
 ``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster
 ``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
+``all_to_all[@LABEL] imbalance HOW``                   bytes unevenly over pairs: the busiest rank
+                                                       over the mean, ``zipf:A`` or a FILE
+                                                       (:mod:`simulator.imbalance`)
 ``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
 ``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
 ``overlap none|full``                                  of compute and communication
@@ -50,7 +53,8 @@ from simulator.names import same_name
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
-    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
+    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
+    "KIND[@LABEL] drop, algorithm RULE, "
     "overlap none|full, one call per rank, stragglers removed, accelerator NAME, "
     "replicas[@LABEL] xF [outermost]; joined by 'and'"
 )
@@ -105,6 +109,8 @@ def _part(clause: Clause) -> Part:
         return _replicas(clause)
     if len(clause.words) > 2 and clause.words[1].is_one_of("="):
         return _set(clause)
+    if len(clause.words) > 1 and clause.words[-2].is_one_of("imbalance"):
+        return _spread(clause)
     if last.is_one_of("drop"):
         return _drop(clause)
     if len(clause.words) == 1:
@@ -143,6 +149,15 @@ def _drop(clause: Clause) -> Part:
         return ops.drop(name, clause.ranks)
     clause.for_all_ranks()
     return calls.drop_calls(which)
+
+
+def _spread(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    *named, _, how = clause.words
+    which = calls_named(named[0]) if len(named) == 1 else None
+    if which is None or which.kind not in (None, "all_to_all"):
+        raise WhatIfError("an imbalance is one of all_to_all, of which a label may be named")
+    return calls.spread_unevenly(which, how.text)
 
 
 def _set(clause: Clause) -> Part:

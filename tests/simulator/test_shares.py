@@ -1,8 +1,10 @@
 """All-to-alls whose pairs have different bytes: conservation, symmetry, closed forms, refusals."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,14 +12,20 @@ from hypothesis import strategies as st
 from collectives import Machine, plan
 from collectives.libraries.planners import LIBRARIES, times
 from collectives.libraries.planners import plan as plan_by_library
+from collectives.traffic import Ports, call_volumes, least_time, utilisations
+from experiments.output.parquet import write_parquet
+from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.costing.call_costs import Costs
 from simulator.costing.stacked_networks import classes
+from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.engine.simulate import ENGINES, simulate
 from simulator.errors import WorkloadError
 from simulator.shares import Shares, of_bytes
 from simulator.workload import CallRow, What
+from topologies import load_cluster
 from topologies.families.ring_and_switch import switch as build_switch
+from traces.goal.write import write_goal
 
 ALPHA, BANDWIDTH = 1e-6, 1e9
 TABLES = (
@@ -193,3 +201,65 @@ def test_shares_of_another_kind_or_group_are_refused():
     builder.call(CallRow("all_gather", group, 0, 1.0, shares=Shares(np.eye(2) + 1)))
     with pytest.raises(WorkloadError, match="all_gather"):
         builder.build()
+
+
+def test_folding_changes_nothing():
+    cluster = load_cluster("hgx-h100")
+    hot = np.ones((8, 8))
+    hot[:, 3] = 4.0
+    hot[3, 3] = 0.0
+    builder = WorkloadBuilder(job_ranks=32)
+    shares = Shares(hot)
+    for first in range(0, 32, 8):
+        ranks = tuple(range(first, first + 8))
+        call = builder.call(
+            CallRow("all_to_all", builder.group(ranks, "ep"), 0, 64e6, shares=shares)
+        )
+        for rank in ranks:
+            builder.op(
+                What.COLLECTIVE, rank=rank, lane="stream", name="a2a", duration=0.0, call=call
+            )
+    workload = builder.build()
+    folded, whole = (Scenario(workload, cluster, fold=fold).run() for fold in (True, False))
+    assert "8 of 32" in folded.folded
+    assert np.array_equal(folded.end, whole.end)
+    assert folded.link_bytes == pytest.approx(whole.link_bytes)
+    other = replace(workload, calls=replace(workload.calls, shares=(shares, None, shares, None)))
+    folded, whole = (Scenario(other, cluster, fold=fold).run() for fold in (True, False))
+    assert np.array_equal(folded.end, whole.end)
+    assert len(set(whole.end.tolist())) == 2
+
+
+def test_goal_and_parquet_keep_the_bytes_of_pairs(tmp_path):
+    table = np.array([[0, 7, 0], [1, 5, 3], [0, 0, 2]]) * 1000.0
+    workload = one_call(table)
+    timeline = run(workload)
+    write_parquet(timeline, tmp_path / "ops.parquet")
+    rows = pq.read_table(tmp_path / "ops.parquet").column("call_sent").to_pylist()
+    assert np.array(rows) == pytest.approx(table)
+    write_goal(workload, tmp_path / "a.goal", lambda call: timeline.plans[call.index].schedule)
+    text = (tmp_path / "a.goal").read_text()
+    assert sorted(re.findall(r"send (\d+)b to (\d)", text)) == [
+        ("1000", "0"),
+        ("3000", "2"),
+        ("7000", "1"),
+    ]
+
+
+def test_a_group_that_grows_does_not_invent_sizes():
+    workload = one_call(np.arange(16.0).reshape(4, 4))
+    with pytest.raises(WorkloadError, match="has a size for every pair of its ranks"):
+        resized(workload, np.array([True]), ReplicaLayout(4, 2, 8))
+
+
+def test_bandwidth_is_that_of_the_busiest_port():
+    table = np.array([[9, 3, 0], [1, 0, 1], [0, 0, 2]]) * 1e6
+    timeline = run(one_call(table))
+    (volume,) = call_volumes(timeline)
+    assert (volume.size, volume.wire) == (12e6, pytest.approx(3e6))
+    ports = Ports([0, 0, 0], [0, 0, 0], [(), (), ()], scale_up=BANDWIDTH)
+    (used,) = utilisations(timeline, ports)
+    assert used.utilisation == pytest.approx(3e-3 / (3e-3 + 2 * ALPHA))
+    assert used.busbw == pytest.approx(used.utilisation * BANDWIDTH)
+    apart = Ports([0, 0, 1], [0, 0, 1], [(0,), (0,), (0,)], scale_up=BANDWIDTH, nic_bandwidth=1e8)
+    assert least_time(timeline.workload.call_view(0), apart) == pytest.approx(1e6 / 1e8)

@@ -113,7 +113,7 @@ class Schedule:
             self._check_lengths(self.lengths)
 
     def units(self, step: Step) -> NDArray[np.float64]:
-        """Return what each transfer of a step moves, in units of ``size / parts``.
+        """Return what each transfer of a step moves, in units of ``size / parts``; a new array.
 
         Examples
         --------

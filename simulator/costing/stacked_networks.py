@@ -278,7 +278,8 @@ def _laid(
 ) -> tuple[Floats, Floats]:
     """Bytes of a step on each link, and how many links of each class every transfer passes."""
     (schedule, step), graph = part, networks.graph
-    flow: Floats = schedule.units(step) * np.float64(1 / schedule.parts)
+    flow: Floats = schedule.units(step)
+    flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
     on_link = bytes_on_links(step, flow, path, graph)
     classes, messages = len(networks.resource), len(flow)

@@ -184,19 +184,18 @@ def read_plan(path: Path) -> GenerationPlan:
     return plan
 
 
-def card_of(path: Path) -> Path | None:
-    """Return the model card that a plan names by its path; None where it names one that ships.
+def files_named(path: Path) -> list[Path]:
+    """Return the files that a plan names: its model card, and who asks for which expert.
 
     Raises
     ------
     TraceError
         If the file is no plan.
     """
-    model = _table(path).get("model")
-    if not isinstance(model, str):
-        return None
-    beside = path.parent / model
-    return beside if beside.is_file() else Path(model)
+    table = _table(path)
+    names = [one for one in (table.get("model"), table.get("imbalance")) if isinstance(one, str)]
+    found = [beside if (beside := path.parent / name).is_file() else Path(name) for name in names]
+    return [one for one in found if one.is_file()]
 
 
 def plan_text(plan: GenerationPlan) -> str:

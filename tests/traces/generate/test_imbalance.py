@@ -15,7 +15,7 @@ from traces.generate.generate import generate
 from traces.generate.kernel_times import KernelRates
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism, coordinates
-from traces.generate.plan import GenerationPlan, plan_text, read_plan
+from traces.generate.plan import GenerationPlan, files_named, plan_text, read_plan
 from traces.generate.run import Serving, Training
 
 MODEL = load_model("mixtral-8x7b").model_copy(update={"layers": 2})
@@ -195,3 +195,10 @@ def test_a_matrix_or_a_model_without_spread_experts_is_refused(tmp_path):
     path.write_text("who,what\n3,4\n")
     with pytest.raises(WorkloadError, match="line 1: no column expert"):
         parse_imbalance(str(path))
+
+
+def test_a_histogram_that_a_plan_names_is_an_input(tmp_path):
+    path = histogram(tmp_path, [f"{expert},{expert + 1}" for expert in range(8)], "expert,tokens")
+    whole = replace(plan(path), model=load_model("mixtral-8x7b"))
+    (tmp_path / "plan.yaml").write_text(plan_text(whole).replace(path, "routing.csv"))
+    assert files_named(tmp_path / "plan.yaml") == [tmp_path / "routing.csv"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Machine, plan
+from collectives.libraries import nccl_constants
 from collectives.libraries.planners import LIBRARIES, times
 from collectives.libraries.planners import plan as plan_by_library
 from collectives.traffic import Ports, call_volumes, least_time, utilisations
@@ -22,7 +23,7 @@ from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.engine.simulate import ENGINES, simulate
 from simulator.errors import WorkloadError
 from simulator.shares import Shares, of_bytes
-from simulator.workload import CallRow, What
+from simulator.workload import Call, CallRow, Group, What
 from topologies import load_cluster
 from topologies.families.ring_and_switch import switch as build_switch
 from traces.goal.write import write_goal
@@ -152,6 +153,20 @@ def test_every_library_times_what_it_plans(library):
             costs.idle_time(call), rel=1e-9
         )
     assert costs.idle_time(view) != costs.idle_time(even)
+    lengths = [costs.carried(call).plan.schedule.lengths for call in (view, even)]
+    assert lengths[0] is not None
+    assert lengths[1] is None
+
+
+def test_nccl_is_busy_with_its_longest_message():
+    cluster, size = load_cluster("hgx-h100"), 2.0**14
+    table = np.zeros((8, 8))
+    table[0, 1] = size
+    costs = Scenario(one_call(table), cluster).costs()
+    uneven = costs.carried(one_call(table).call_view(0)).plan
+    message = costs.carried(Call("send_receive", Group((0, 1)), size)).plan
+    assert uneven.protocol == message.protocol == "LL"
+    assert uneven.overhead - message.overhead == pytest.approx(6 * nccl_constants.P2P_PEER)
 
 
 def test_calls_of_one_size_and_other_shares_are_told_apart():
@@ -263,3 +278,8 @@ def test_bandwidth_is_that_of_the_busiest_port():
     assert used.busbw == pytest.approx(used.utilisation * BANDWIDTH)
     apart = Ports([0, 0, 1], [0, 0, 1], [(0,), (0,), (0,)], scale_up=BANDWIDTH, nic_bandwidth=1e8)
     assert least_time(timeline.workload.call_view(0), apart) == pytest.approx(1e6 / 1e8)
+    table = np.zeros((4, 4))
+    table[2, 0] = table[3, 1] = 1e6
+    nics = [(0,), (0,), (1,), (2,)]
+    apart = Ports([0, 0, 1, 2], [0, 0, 1, 2], nics, scale_up=BANDWIDTH, nic_bandwidth=1e8)
+    assert least_time(one_call(table).call_view(0), apart) == pytest.approx(2e6 / 1e8)

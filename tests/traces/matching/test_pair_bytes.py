@@ -157,7 +157,9 @@ def test_kineto_keeps_the_sizes_of_pairs(tmp_path):
 
 
 def test_a_rank_that_is_missing_is_filled_in_and_said(tmp_path):
-    write_kineto([Scenario(job(TABLE), CLUSTER).run()], tmp_path)
+    order = [0, 1, 3, 2]  # so that the rank which receives the most is not there
+    table = TABLE[np.ix_(order, order)]
+    write_kineto([Scenario(job(table), CLUSTER).run()], tmp_path)
     one = sorted(path for path in tmp_path.iterdir() if "3" in path.name)
     assert len(one) == 1
     one[0].unlink()
@@ -165,9 +167,43 @@ def test_a_rank_that_is_missing_is_filled_in_and_said(tmp_path):
     view = read.workload.call_view(0)
     known = [0, 1, 2]
     filled = view.shares.bytes(view.size)
-    assert filled[known] == pytest.approx(4 * TABLE[known])
-    assert filled[:, known] == pytest.approx(4 * TABLE[:, known])
+    assert filled[known] == pytest.approx(4 * table[known])
+    assert filled[:, known] == pytest.approx(4 * table[:, known])
     assert any("tell the sizes of 30 of 32 pairs" in note for note in read.coverage.notes)
+
+
+def opened(path, mode):
+    return gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode)
+
+
+def rewritten(path, splits):
+    """Change the splits in a trace, each by a function of its text."""
+    with opened(path, "rt") as file:
+        trace = json.load(file)
+    for event in trace["traceEvents"]:
+        args = event.get("args", {})
+        for name in ("In split size", "Out split size"):
+            if args.get(name, "[]") != "[]":
+                args[name] = splits(args[name])
+    with opened(path, "wt") as file:
+        json.dump(trace, file)
+
+
+def test_splits_are_rows_of_a_tensor(tmp_path):
+    workload = job(TABLE)
+    write_kineto([Scenario(workload, CLUSTER).run()], tmp_path)
+    for path in tmp_path.iterdir():
+        rewritten(path, lambda text: str([int(rows) // 8 for rows in json.loads(text)]))
+    check_kept(workload, load(tmp_path, "1").workload)
+
+
+def test_splits_that_are_cut_short_are_said(tmp_path):
+    write_kineto([Scenario(job(TABLE), CLUSTER).run()], tmp_path)
+    for path in tmp_path.iterdir():
+        rewritten(path, lambda text: text.split(",")[0] + ", ..., 8]")
+    read = load(tmp_path, "1")
+    assert read.workload.calls.spread.max() == -1
+    assert any("2 calls are cut short" in note for note in read.coverage.notes)
 
 
 def test_parts_of_elements_are_no_kineto_trace(tmp_path):
@@ -188,14 +224,6 @@ def test_chakra_keeps_the_sizes_of_pairs(tmp_path):
 def test_splits_in_a_trace_that_do_not_fit_are_refused(tmp_path, wrong):
     write_kineto([Scenario(job(TABLE), CLUSTER).run()], tmp_path)
     path = min(tmp_path.iterdir())
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt") as file:
-        trace = json.load(file)
-    for event in trace["traceEvents"]:
-        args = event.get("args", {})
-        if args.get("In split size") == "[0, 1024, 4096, 8]":
-            args["In split size"] = wrong
-    with opened(path, "wt") as file:
-        json.dump(trace, file)
+    rewritten(path, lambda text: wrong if text == "[0, 1024, 4096, 8]" else text)
     with pytest.raises(TraceError, match="In split size"):
         load(tmp_path, "1")

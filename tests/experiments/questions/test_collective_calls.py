@@ -105,6 +105,10 @@ def test_repetitions_follow_each_other_and_end_with_the_others():
     assert second.times == 11  # at 0, 4, ..., 40 ms
     starts = [one.start_s for one in report.spans if one.call == 2]
     assert starts == pytest.approx(4e-3 * np.arange(11))
+    slow = collective_calls(
+        ["sendrecv 10MB ranks 0,1 x4", "sendrecv 10MB ranks 2,3 every 1ms"], SWITCH
+    )
+    assert slow.calls[1].times == 4  # held up by itself, the fifth starts when the other is over
     crowded = collective_calls(["sendrecv 10MB ranks 0,1 every 1ms x3"], SWITCH)
     ends = [one.end_s for one in crowded.spans]
     assert ends == pytest.approx((2e-6 + 0.01) * np.arange(1, 4))

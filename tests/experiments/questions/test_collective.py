@@ -6,6 +6,7 @@ from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
 from experiments.output.figures import draw
 from experiments.questions.collective import collective
+from experiments.questions.validate import validate
 from simulator.errors import ScheduleError, TraceError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology
@@ -174,3 +175,14 @@ def test_measured_calls_stand_beside(tmp_path):
         collective("all_reduce", "hgx-h100", ranks=8, baseline=[path])
     path.write_text("kind,size_bytes,time_us\nall_reduce,1024,40\n")
     assert len(collective("all_reduce", "hgx-h100", ranks=8, baseline=[path]).baseline) == 1
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (8, 1), (16, 2)])
+def test_a_measured_ring_of_messages_is_modelled_as_the_collective_is(tmp_path, ranks, nodes):
+    path = tmp_path / "calls.csv"
+    path.write_text(
+        f"kind,nodes,ranks,size_bytes,time_us\nsendrecv,{nodes},{ranks},67108864,2000\n"
+    )
+    (row,) = validate([], "hgx-h100", collectives=[path]).calls
+    (point,) = collective("sendrecv_perf", "hgx-h100", [64 * MIB], ranks=ranks, nodes=nodes).points
+    assert row.modelled_s == pytest.approx(point.time_s, rel=1e-9)

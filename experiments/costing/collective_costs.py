@@ -145,6 +145,7 @@ def _least_alike(workload: Workload) -> Floats:
 
 
 def _alike(workload: Workload) -> Floats:
-    """Rows that are equal for calls of the same kind, group and size."""
+    """Rows that are equal for calls of the same kind, group, size and shares."""
     calls = workload.calls
-    return np.stack([calls.kind, calls.group, np.nan_to_num(calls.size, nan=-1.0)], axis=1)
+    size = np.nan_to_num(calls.size, nan=-1.0)
+    return np.stack([calls.kind, calls.group, size, calls.spread], axis=1)

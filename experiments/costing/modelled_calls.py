@@ -10,6 +10,7 @@ from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
 from experiments.costing.calibration import SOFTWARE, call_parts, part_names
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.costing.call_costs import Costs
 from simulator.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
 from simulator.workload import Call, Group
@@ -109,6 +110,8 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
     costs = scenario.costs()
     names = part_names(costs.topology.resources)
     asked = Call(call.kind, Group(members), call.size)
+    if call.kind == "send_receive" and call.ranks > 2:
+        asked = _slowest_of_ring(call, costs)
     values = call_parts(costs, asked)
     plan = costs.carried(asked).plan
     parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
@@ -119,6 +122,16 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
         plan.schedule.algorithm if plan is not None else "",
         plan.protocol if plan is not None else "",
     )
+
+
+def _slowest_of_ring(call: MeasuredCall, costs: Costs) -> Call:
+    """Return the slowest message of a ring: ``sendrecv`` of nccl-tests on more than two ranks.
+
+    Every rank sends to the next, the last to the first; no two of them share a port one way.
+    """
+    ends = ((rank, (rank + 1) % call.ranks) for rank in range(call.ranks))
+    messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
+    return max(messages, key=costs.idle_time)
 
 
 def _told(one: ModelledCall) -> tuple[ModelledCall | None, str]:

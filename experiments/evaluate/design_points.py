@@ -80,7 +80,8 @@ def different_calls(steps: Sequence[Workload], machine: Machine, networks: Netwo
     same = []
     for index, call in enumerate(calls):
         place = places[call.group.ranks]
-        key = place and (place, call.kind, call.size, choose(machine.forced, call))
+        sort = call.kind, call.size, call.shares
+        key = place and (place, sort, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     kept = tuple(calls[index] for index in chosen)
@@ -99,7 +100,7 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
         for place, index in enumerate(first):
             call = workload.call_view(index)
             costs = -call.transfer if np.isnan(call.size) else call.size
-            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype
+            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype, call.shares
             own[place] = number.setdefault(key, len(calls))
             if own[place] == len(calls):
                 calls.append(call)

@@ -12,6 +12,7 @@ import numpy as np
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.rules import algorithm_named, parse_rule
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -44,10 +45,14 @@ class CollectivePoint:
 
 
 class CollectiveAnswer(Head):
-    """A collective at several sizes, in ascending order, on the network ``where``."""
+    """A collective at several sizes, in ascending order, on the network ``where``.
+
+    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
+    """
 
     where: str
     engine: str
+    network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
 
 
@@ -63,6 +68,7 @@ class CollectiveReport(Report):
     engine: str
     points: tuple[CollectivePoint, ...]
     cluster: Cluster | None
+    network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
         """Return the JSON answer."""
@@ -70,6 +76,7 @@ class CollectiveReport(Report):
             **self.head(self.cluster),
             "where": self.where,
             "engine": self.engine,
+            "network_prior": list(self.network_prior),
             "points": list(self.points),
         }
 
@@ -129,7 +136,14 @@ def collective(  # noqa: PLR0913 - the options of the command
                 busbw_GBps=busbw(kind, size=size, n=ranks, time=time) / _GIGA,
             )
         )
-    return CollectiveReport(where, engine, tuple(points), _cluster(network))
+    cluster = _cluster(network)
+    known = () if cluster is None else _prior(cluster, kind, ranks, nodes)
+    return CollectiveReport(where, engine, tuple(points), cluster, known)
+
+
+def _prior(cluster: Cluster, kind: str, ranks: int, nodes: int | None) -> tuple[NetworkPrior, ...]:
+    """Say how far off calls of these ranks may be."""
+    return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
 
 
 def one_call(kind: str, ranks: int, size: float) -> Workload:

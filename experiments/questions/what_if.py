@@ -9,6 +9,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.confidence import touched
 from experiments.provenance import Head
 from experiments.question import question
+from experiments.questions.prior_interval import widths_of
 from experiments.report import Report, Rows
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
@@ -23,6 +24,9 @@ class WhatIfPoint:
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
+    ``prior_pct`` is half the width of what it leaves open of the gain how the cluster's figures are
+    known (95 %; :mod:`experiments.questions.prior_interval`), None where the change makes other
+    calls.
     """
 
     change: str
@@ -32,6 +36,7 @@ class WhatIfPoint:
     note: str
     warning: str = ""
     assumptions: str = ""
+    prior_pct: float | None = None
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -95,6 +100,7 @@ def what_ifs(
     changes = (changes,) if isinstance(changes, str) else changes
     asked = [parse_change(text) for text in changes]
     base = baseline(trace, cluster, settings, watch)
+    open_by = widths_of(base, {change.text: change for change in asked})
     points = []
     for change, done in [(change, change.apply(base.scenario)) for change in asked]:
         timeline = done.scenario.run(watch(change.text))
@@ -106,6 +112,7 @@ def what_ifs(
             note=done.note,
             warning=base.doubts.of(*touched(base.scenario, done.scenario)),
             assumptions="\n".join(done.assumptions),
+            prior_pct=open_by.get(change.text),
         )
         points.append(point)
     return WhatIfReport(base, tuple(points))

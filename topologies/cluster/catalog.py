@@ -14,6 +14,7 @@ from simulator.errors import ClusterError
 from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
+from topologies.cluster.known import CallErrors, HowKnown, TierErrors
 from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
 from topologies.cluster.wiring import Cable, Wiring
 
@@ -168,6 +169,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "wiring": Wiring,
     "host": Host,
     "library": Library,
+    "known": HowKnown,
 }
 
 
@@ -180,6 +182,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
         model = Calibrated
     elif location[0] == "wiring" and len(location) > 2:
         model = Cable
+    elif location[0] == "known" and len(location) > 3:
+        model = TierErrors if len(location) == 4 else CallErrors
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)

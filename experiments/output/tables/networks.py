@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from experiments.costing.prior import say_prior
 from experiments.output.tables.layout import (
     TableRows,
     print_facts,
@@ -72,7 +73,8 @@ def print_collective(console: Console, report: "CollectiveReport") -> None:
             point.protocol,
         )
     print_rows(console, rows)
-    print_foot(console, "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B")
+    foot = "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B"
+    print_foot(console, "; ".join((*say_prior(report.network_prior), foot)))
 
 
 def print_topology(console: Console, report: "TopologyReport") -> None:

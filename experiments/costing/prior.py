@@ -7,7 +7,7 @@ errors; of the others ``held_out.csv`` has those that such machines had when the
 
 What it does to a step: parts of calls are longer or shorter by what such machines were off,
 software and latencies by the error of small calls, bytes by that of large ones
-(:func:`with_parts`, :mod:`experiments.questions.prior_interval`).
+(:func:`with_parts`, :mod:`experiments.evaluate.prior_interval`).
 """
 
 import csv

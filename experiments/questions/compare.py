@@ -10,10 +10,10 @@ from experiments.confidence import touched
 from experiments.costing.calibration import with_calibration
 from experiments.costing.prior import prior_of, say_prior
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
+from experiments.evaluate.prior_interval import compared_half_width
 from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.questions.clusters import describe
-from experiments.questions.prior_interval import compared_half_width
 from experiments.report import Report, Rows
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
@@ -30,7 +30,7 @@ class ComparePoint:
     ``engine`` is the one that answered, ``warning`` says what makes the utility doubtful
     (:mod:`experiments.confidence`). ``prior_pct`` is half the width of what it leaves open of the
     utility how the figures of both clusters are known (95 %;
-    :mod:`experiments.questions.prior_interval`), None for the first; ``network_prior`` says how.
+    :mod:`experiments.evaluate.prior_interval`), None for the first; ``network_prior`` says how.
     """
 
     cluster: str

@@ -7,9 +7,9 @@ from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import steps
+from experiments.evaluate.prior_interval import widths_of
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.prior_interval import widths_of
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
 from experiments.scenario.resources import (
@@ -34,7 +34,7 @@ class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
     ``prior_pct`` is half the width of what it leaves open of the utility how the cluster's figures
-    are known (95 %; :mod:`experiments.questions.prior_interval`), None where that is not known.
+    are known (95 %; :mod:`experiments.evaluate.prior_interval`), None where that is not known.
     ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
     it is the half.
     """

@@ -16,9 +16,9 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.prior_interval import joined, prior_half_widths
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.prior_interval import joined, prior_half_widths
 from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
 from experiments.scenario.change import CLUSTER_RESOURCES, Change
@@ -154,7 +154,7 @@ class Utility:
     ``scatter_pct``, what steps and calls of the trace scatter by
     (:mod:`experiments.questions.utility_interval`; None where it shows no spread), and
     ``prior_pct``, what follows from how the cluster's figures are known
-    (:mod:`experiments.questions.prior_interval`; None where no call moves anything).
+    (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful

@@ -7,9 +7,9 @@ from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.confidence import touched
+from experiments.evaluate.prior_interval import widths_of
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.prior_interval import widths_of
 from experiments.report import Report, Rows
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
@@ -25,7 +25,7 @@ class WhatIfPoint:
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
     ``prior_pct`` is half the width of what it leaves open of the gain how the cluster's figures are
-    known (95 %; :mod:`experiments.questions.prior_interval`), None where the change makes other
+    known (95 %; :mod:`experiments.evaluate.prior_interval`), None where the change makes other
     calls.
     """
 

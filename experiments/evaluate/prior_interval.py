@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
-from experiments.evaluate.design_points import Costed, Recalibrate, Study
+from experiments.evaluate.design_points import Asked, Costed, Recalibrate, Study
 from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -34,7 +34,7 @@ _LEVEL = 1.96
 
 
 def prior_half_widths(
-    study: Study,
+    asked: Asked,
     changes: Mapping[str, Change],
     tiers: Sequence[NetworkPrior],
     told: NDArray[np.bool_],
@@ -43,10 +43,10 @@ def prior_half_widths(
 
     Parameters
     ----------
-    study
-        The step as it is asked about.
+    asked
+        The step as it is and with each change (:meth:`Study.ask`).
     changes
-        By name; one that cannot be made is left out.
+        The same, by name.
     tiers
         How far off calls may be (:func:`experiments.costing.prior.prior`).
     told
@@ -57,8 +57,7 @@ def prior_half_widths(
     dict of str to float
         Percentage points of the step, 0 where nothing is moved.
     """
-    asked = study.ask(changes)
-    steps = _moved(study, [Change(), *(changes[name] for name in asked.names)], tiers, told)
+    steps = _moved(asked, [changes[name] for name in asked.names], tiers, told)
     gains = 100 * (1 - steps[:, :, 1:] / np.where(steps[:, :, :1] > 0, steps[:, :, :1], 1.0))
     widths = _together(gains)
     return dict(zip(asked.names, widths.tolist(), strict=True))
@@ -69,7 +68,7 @@ def step_half_width(study: Study, tiers: Sequence[NetworkPrior], told: NDArray[n
 
     Parameters are those of :func:`prior_half_widths`.
     """
-    steps = _moved(study, [Change()], tiers, told)
+    steps = _moved(study.ask({}), [], tiers, told)
     return float(100 * _together(steps)[0] / (steps[0, 0, 0] or 1.0))
 
 
@@ -80,7 +79,7 @@ def widths_of(base: Baseline, changes: Mapping[str, Change]) -> dict[str, float]
     """
     study = Study(replace(base.scenario, slow_down=0.0))
     told = base.told_calls(study.base.workload)
-    return prior_half_widths(study, changes, base.network_prior["tiers"], told)
+    return prior_half_widths(study.ask(changes), changes, base.network_prior["tiers"], told)
 
 
 def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
@@ -109,21 +108,23 @@ def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
 
 
 def _moved(
-    study: Study,
+    asked: Asked,
     changes: Sequence[Change],
     tiers: Sequence[NetworkPrior],
     told: NDArray[np.bool_],
 ) -> Floats:
-    """Step times (s), shape ``(1 + len(tiers), 2, changes)``: as they are, then longer, shorter."""
-    costed = tuple(study.costed(changes))
-    own = _call_costs(costed)
-    steps = np.empty((1 + len(tiers), 2, len(changes)))
-    steps[0] = _steps(study, costed, np.ones(len(told)))
+    """Step times (s), shape ``(1 + len(tiers), 2, 1 + changes)``: the first is without change.
+
+    The first row is as the cluster is known, the others longer and shorter.
+    """
+    every, own = [Change(), *changes], _call_costs(asked.costed)
+    steps = np.empty((1 + len(tiers), 2, len(every)))
+    steps[0] = _steps(asked.study, asked.costed, np.ones(len(told)))
     for row, one in enumerate(tiers, 1):
         for side, times in enumerate((exp(_LEVEL * one["shared"]), exp(-_LEVEL * one["shared"]))):
             otherwise: Recalibrate = partial(with_parts, one=one, times=times)
-            costed = tuple(study.costed(changes, otherwise))
-            steps[row, side] = _steps(study, costed, _held(own, _call_costs(costed), told))
+            costed = tuple(asked.study.costed(every, otherwise))
+            steps[row, side] = _steps(asked.study, costed, _held(own, _call_costs(costed), told))
     return steps
 
 

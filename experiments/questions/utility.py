@@ -296,9 +296,8 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
     of_step = asked[0] if shared else Study(alone).ask(changes)
     most = bounds(base.scenario, base.timeline, of_step, changes)
     widths = half_widths(found, asked) if found else {}
-    study = of_step.study
-    told = base.told_calls(study.base.workload)
-    before = prior_half_widths(study, changes, base.network_prior["tiers"], told)
+    told = base.told_calls(of_step.study.base.workload)
+    before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
     return [
         replace(
             row,

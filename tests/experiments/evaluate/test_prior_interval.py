@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.prior_interval import (
     joined,
     prior_half_widths,
@@ -58,6 +58,10 @@ def step(kinds: tuple[str, ...] = ("send_receive",), work: float = WORK) -> Scen
     return Scenario(builder.build(), PAIR, engine="analytic")
 
 
+def asked(scenario: Scenario) -> Asked:
+    return Study(scenario).ask(CHANGE)
+
+
 def said(sizes: str, shared: float, kinds: tuple[str, ...] = ("all_gather",)) -> NetworkPrior:
     return {
         "tier": "scale_up",
@@ -91,7 +95,7 @@ def test_bytes_longer_by_what_machines_were_off_give_the_interval(shared: float)
         return 100 * 0.5 * moving * times / (WORK + latency + moving * times)
 
     width = max(abs(gain(exp(side * 1.96 * shared)) - gain(1)) for side in (1, -1))
-    found = prior_half_widths(Study(scenario), CHANGE, [said("large", shared)], FREE)
+    found = prior_half_widths(asked(scenario), CHANGE, [said("large", shared)], FREE)
     assert found["twice"] == pytest.approx(width, rel=1e-9)
 
 
@@ -106,9 +110,9 @@ def test_a_call_that_the_trace_has_timed_leaves_open_only_what_the_change_makes_
 
     width = max(abs(gain(exp(side * 1.96 * shared)) - gain(1)) for side in (1, -1))
     tiers = [said("large", shared)]
-    found = prior_half_widths(Study(scenario), CHANGE, tiers, HELD)
+    found = prior_half_widths(asked(scenario), CHANGE, tiers, HELD)
     assert found["twice"] == pytest.approx(width, rel=1e-9)
-    assert found["twice"] < prior_half_widths(Study(scenario), CHANGE, tiers, FREE)["twice"]
+    assert found["twice"] < prior_half_widths(asked(scenario), CHANGE, tiers, FREE)["twice"]
     assert step_half_width(Study(scenario), tiers, HELD) == pytest.approx(0, abs=1e-9)
 
 
@@ -123,24 +127,25 @@ def test_the_step_is_open_by_what_its_calls_are() -> None:
 def test_sources_of_error_add_as_squares() -> None:
     study = Study(step(("all_gather",)))
     both = [said("small", 0.4), said("large", 0.3)]
-    each = [prior_half_widths(study, CHANGE, [one], FREE)["twice"] for one in both]
+    each = [prior_half_widths(study.ask(CHANGE), CHANGE, [one], FREE)["twice"] for one in both]
     assert min(each) > 0
-    together = prior_half_widths(study, CHANGE, both, FREE)["twice"]
+    together = prior_half_widths(study.ask(CHANGE), CHANGE, both, FREE)["twice"]
     assert together == pytest.approx(hypot(*each), rel=1e-9)
     assert joined(3.0, None) == 3.0
 
 
 def test_kinds_of_which_it_is_not_said_stay() -> None:
     study = Study(step(("all_gather",)))
-    found = prior_half_widths(study, CHANGE, [said("large", 0.3, ("all_reduce",))], FREE)
+    tiers = [said("large", 0.3, ("all_reduce",))]
+    found = prior_half_widths(study.ask(CHANGE), CHANGE, tiers, FREE)
     assert found["twice"] == 0
 
 
 def test_a_step_without_calls_and_a_known_machine_leave_nothing_open() -> None:
     assert prior_of(step(())) == []
-    assert prior_half_widths(Study(step(())), CHANGE, [], np.array([], dtype=bool)) == {"twice": 0}
+    assert prior_half_widths(asked(step(())), CHANGE, [], np.array([], dtype=bool)) == {"twice": 0}
     study = Study(step(("all_gather",)))
-    assert prior_half_widths(study, CHANGE, [said("large", 0.0)], FREE)["twice"] == 0
+    assert prior_half_widths(study.ask(CHANGE), CHANGE, [said("large", 0.0)], FREE)["twice"] == 0
 
 
 @settings(max_examples=25)
@@ -148,7 +153,7 @@ def test_a_step_without_calls_and_a_known_machine_leave_nothing_open() -> None:
 def test_the_less_is_known_the_wider(shared: float, more: float) -> None:
     study = Study(step(("all_gather",)))
     narrow, wide = (
-        prior_half_widths(study, CHANGE, [said("large", one)], FREE)["twice"]
+        prior_half_widths(study.ask(CHANGE), CHANGE, [said("large", one)], FREE)["twice"]
         for one in (shared, shared + more)
     )
     assert narrow <= wide * (1 + 1e-12)
@@ -160,7 +165,7 @@ def test_true_machines_lie_within_as_often_as_is_said() -> None:
     kinds = ("all_gather", "all_reduce")
     tiers = [said(sizes, one, kinds) for sizes, one in zip(("small", "large"), sure, strict=True)]
     free = np.zeros(2, dtype=bool)
-    width = prior_half_widths(Study(scenario), CHANGE, tiers, free)["twice"]
+    width = prior_half_widths(asked(scenario), CHANGE, tiers, free)["twice"]
     plain = Study(scenario).steps([Change(), *CHANGE.values()])
     random = np.random.default_rng(0)
     inside = []

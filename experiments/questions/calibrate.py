@@ -20,7 +20,7 @@ from experiments.costing.calibration import (
 from experiments.costing.fitting import Fit, interval
 from experiments.costing.log_calibration import logged_cluster
 from experiments.costing.log_fitting import LogFit, fit_logged, logged
-from experiments.costing.modelled_calls import as_timed, modelled
+from experiments.costing.modelled_calls import as_timed, check_one_machine, modelled
 from experiments.costing.prior import left_out_calls, measured_by, residual_calls
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
@@ -336,6 +336,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
     notes += _assumed(read)
     timed = [call for log in read for call in log.calls]
     answered, left_out = modelled(timed, bare, watch)
+    check_one_machine(answered)
     fit = fit_logged(logged(answered))
     made = logged_cluster(bare, fit, f"fitted to {', '.join(log.path for log in read)}")
     made = made.model_copy(update={"known": measured_by(base.known, left_out_calls(fit))})

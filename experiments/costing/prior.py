@@ -187,6 +187,23 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
     return prior(scenario.cluster, tiers_of(scenario), kinds)
 
 
+def spread_of(known: HowKnown, part: str) -> float:
+    """Return how far a part of calls may be off, all kinds alike: a deviation of its logarithm.
+
+    ``part`` is named as :func:`experiments.costing.calibration.part_names` does. It is never less
+    than 5 %, as machines of one kind differ from each other.
+    """
+    tier, _, what = part.rpartition(".")
+    side = SCALE_OUT if tier in (SCALE_OUT, PCIE) else SCALE_UP
+    how = getattr(known, side)
+    if how == MEASURED:  # what it was calibrated by before is replaced
+        how = _errors(known, side).others
+    return max(_LEAST, like(how, side, LARGE if what == "bandwidth" else SMALL).shared)
+
+
+_LEAST = 0.05
+
+
 def tiers_of(scenario: Scenario) -> tuple[str, ...]:
     """Return the tiers that calls of a step pass: inside domains, between them, or both."""
     domains = scenario.machine().domains

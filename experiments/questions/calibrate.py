@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -21,7 +22,7 @@ from experiments.costing.fitting import Fit, interval
 from experiments.costing.log_calibration import logged_cluster
 from experiments.costing.log_fitting import LogFit, fit_logged, logged
 from experiments.costing.modelled_calls import as_timed, check_one_machine, modelled
-from experiments.costing.prior import left_out_calls, measured_by, residual_calls
+from experiments.costing.prior import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
 from experiments.provenance import Head
@@ -337,7 +338,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
     timed = [call for log in read for call in log.calls]
     answered, left_out = modelled(timed, bare, watch)
     check_one_machine(answered)
-    fit = fit_logged(logged(answered))
+    fit = fit_logged(logged(answered, partial(spread_of, base.known)))
     made = logged_cluster(bare, fit, f"fitted to {', '.join(log.path for log in read)}")
     made = made.model_copy(update={"known": measured_by(base.known, left_out_calls(fit))})
     calls = tuple(log_calls(fit, answered, made))

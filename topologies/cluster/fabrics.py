@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StrictBool,
     StrictInt,
     WithJsonSchema,
     model_validator,
@@ -77,7 +78,9 @@ class _Nics(ClusterPart):
     """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
 
     ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
-    from what the communication library assumes.
+    from what the communication library assumes. ``in_order`` says whether 128 B arrive as one and
+    in order, without which NCCL leaves out its protocol LL128 between nodes (EFA's first generation
+    and TCPXO do not promise it).
     """
 
     nics_per_node: Count
@@ -85,6 +88,7 @@ class _Nics(ClusterPart):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
+    in_order: StrictBool = True
 
     @property
     def room(self) -> int | None:

@@ -1,13 +1,13 @@
 """How far off the model was on machines it was not fitted to: ``python -m benchmarks.held_out``.
 
-Each published measurement that the model's constants were not fitted to is modelled with the
-cluster file of its machine, or the nearest one of the catalogue, and counted with how that file's
-figures are known (:mod:`topologies.cluster.known`). ``--write`` puts the errors where answers find
-them (``experiments/costing/held_out.csv``). The rows
+Each published measurement that the constants it is modelled with were not fitted to, by how much of
+its machine these know (:mod:`benchmarks.left_out`), is counted with how a cluster file says that
+its figures are known (:mod:`topologies.cluster.known`). ``--write`` puts the errors where answers
+find them (``experiments/costing/held_out.csv``). The rows
 (``../shared/reference/measured_collectives.csv``) are not part of the project; where they are
 absent this says so and passes.
 
-An error is the logarithm of measured over modelled time. Machines count alike, however many rows
+An error is the logarithm of modelled over measured time. Machines count alike, however many rows
 they have. ``median`` and ``p90`` are over calls, as ``exp(|error|) - 1``. ``shared`` is what calls
 of one kind and group have in common, their median error: its root mean square over kinds, groups
 and machines. It is what a step is off by; what single sizes are off by besides is mostly lost among
@@ -25,44 +25,40 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.validate import CLUSTERS, TABLE, compare, load
+from benchmarks import left_out
+from benchmarks.validate import TABLE, load_rows
 from experiments.costing.prior import HELD_OUT, LARGE, SMALL, SPLIT, HeldOut
 from topologies.cluster.known import DATA_SHEET, FITTED, SAME_GENERATION, Knowledge
 
-CASES: tuple[tuple[Knowledge, str, str, str], ...] = (
-    (FITTED, "dgx-a100", "dgx-a100", "gpus == 4"),
-    (FITTED, "hgx-h100", "hgx-h100", "gpus == 4"),
-    (FITTED, "alps-gh200", "gh200-alps", "gpus > 512"),
-    (SAME_GENERATION, "hgx-h200", "hgx-h200", ""),
-    (SAME_GENERATION, "a100-4gpu-mesh", "a100-mesh-4", ""),
-    (SAME_GENERATION, "hgx-h100-ndr", "hgx-h100", ""),
-    (SAME_GENERATION, "polaris", "polaris", ""),
-    (DATA_SHEET, "hgx-b300", "hgx-b200", ""),
-    (DATA_SHEET, "rtx-pro-6000-pcie-8", "l40s-pcie-8", ""),
+CASES: tuple[tuple[Knowledge, str, str], ...] = (
+    (FITTED, left_out.FITTED, "system == 'dgx-a100' and gpus == 4"),
+    (FITTED, left_out.FITTED, "system == 'hgx-h100' and gpus == 4"),
+    (FITTED, left_out.FITTED, "system == 'alps-gh200' and gpus > 512"),
+    (SAME_GENERATION, left_out.SAME, "system != ''"),
+    (SAME_GENERATION, left_out.FITTED, "system == 'hgx-h100-ndr'"),
+    (DATA_SHEET, left_out.SHEET, "system != ''"),
 )
-"""How the figures of a cluster file are known, the measured system, the file, and the rows that
-nothing was fitted to: of fitted machines those of other sizes (:mod:`benchmarks.validate`)."""
+"""How the figures of a cluster file are known, with which constants its rows are modelled, and
+which rows: of fitted machines those of numbers of ranks that nothing was fitted to. No other
+machine of its generation has the NICs of ``hgx-h100-ndr``, and what ships was not fitted to it."""
 
 
 def rows(path: Path) -> pd.DataFrame:
-    """Return measured rows with ``known``, ``log`` (measured over modelled), reach and sizes."""
-    found = []
-    for known, system, cluster, which in CASES:
-        CLUSTERS[system] = cluster
-        table, _ = load(path)
-        table = table[table.system == system]
-        table = table.query(which) if which else table
-        found.append(compare(table).assign(known=known))
-    table = pd.concat(found)
-    table["log"] = np.log(table.time_us / table.simulated_us)
-    table["reach"] = np.where(table.nodes > 1, "scale_out", "scale_up")
+    """Return measured rows with ``known``, ``log`` (modelled over measured), tier and sizes."""
+    every = left_out.table(load_rows(path), left_out.read_constants())
+    found = [
+        every[every.level == level].query(which).assign(known=known)
+        for known, level, which in CASES
+    ]
+    table = pd.concat(found).rename(columns={"log_error": "log"})
+    table["tier"] = np.where(table.nodes > 1, "scale_out", "scale_up")
     table["sizes"] = np.where(table.size_bytes < SPLIT, SMALL, LARGE)
     return table
 
 
 def held_out(table: pd.DataFrame) -> Iterator[HeldOut]:
     """Sum up by how figures are known, tier and sizes."""
-    for (known, tier, sizes), own in table.groupby(["known", "reach", "sizes"], sort=False):
+    for (known, tier, sizes), own in table.groupby(["known", "tier", "sizes"], sort=False):
         off, weight = own.log.abs().to_numpy(), _alike(own)
         median, p90 = (float(np.expm1(_quantile(off, weight, at))) for at in (0.5, 0.9))
         units = own.groupby(["system", "collective", "nodes", "gpus"]).log.median().reset_index()
@@ -99,7 +95,7 @@ def main(
     write_to: Annotated[bool, typer.Option("--write", help="Write what answers read.")] = False,
 ) -> None:
     """Print errors by how figures are known, tier and sizes."""
-    console = Console(width=120)
+    console = Console(width=130)
     if not measured.exists():
         console.print(f"skipped: {measured.name} is not here; the measurements do not ship")
         return

@@ -169,16 +169,8 @@ def _prior(known: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]])
 
 
 def like(how: str, tier: str, sizes: str) -> HeldOut:
-    """Return the errors of machines that are known so.
-
-    Where none was measured whose fabric between nodes is a data sheet's, it is the worse of two:
-    nodes known from data sheets, and fabrics between nodes of a generation that is known.
-    """
-    table = held_out()
-    if (how, tier, sizes) in table:
-        return table[how, tier, sizes]
-    near = (DATA_SHEET, SCALE_UP, sizes), (SAME_GENERATION, SCALE_OUT, sizes)
-    return max((table[key] for key in near), key=lambda one: one.shared)
+    """Return the errors of machines that are known so."""
+    return held_out()[how, tier, sizes]
 
 
 def prior_of(scenario: Scenario) -> list[NetworkPrior]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 
 from collectives.files.call_table import is_table, read_table
-from collectives.files.log_text import as_printed, decoded
 from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from collectives.files.osu import is_osu, read_osu
 from collectives.files.perftest import is_perftest, read_perftest
 from simulator.errors import TraceError
+from simulator.printed_text import as_printed, decoded
 
 _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, or CSV with kind, ranks, size_bytes "

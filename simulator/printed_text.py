@@ -1,4 +1,4 @@
-"""Text of a log as the benchmark printed it: without what terminals, launchers and loggers add.
+"""Text of a log as a program printed it: without what terminals, launchers and loggers add.
 
 Before a line there may be, in any order: what ``mpirun --tag-output`` and ``--timestamp-output``,
 ``srun --label``, ``mpiexec -l`` and ``kubectl logs`` put there, times of loggers, and the mark of a
@@ -15,9 +15,9 @@ _BEFORE = re.compile(
     | (?:stdout|stderr)\ [FP]\s                                             # a container's stream
     | [A-Z][a-z]{2}\ [A-Z][a-z]{2}\s+\d+\ \d\d:\d\d:\d\d\ \d{4}              # mpirun's time
     | \s*\[[^\[\]\s]*\d+,\d+\](?:<\w+>)?:\s?                                # mpirun's tag
-    | \[\d+\]:?\s(?=\s*(?:\#|\d))                                           # mpiexec -l
+    | \[\d+\]:?\s(?=\s*(?:\#|\d|GPU\d|NIC\d))                    # mpiexec -l
     | \s*\d+:(?:\s|$)                                                       # srun --label
-    | [A-Za-z][\w.-]*(?:\[\d+\])?:\s(?=\s*(?:\#|\d+\s+\d))                  # a host or a job
+    | [A-Za-z][\w.-]*(?:\[\d+\])?:\s(?=\s*(?:\#|\d+\s+\d|GPU\d|NIC\d))  # a host
     )""",
     re.VERBOSE,
 )
@@ -38,7 +38,7 @@ def decoded(data: bytes) -> str:
 
 
 def as_printed(text: str) -> str:
-    r"""Return the lines as the benchmark printed them; there are as many as before.
+    r"""Return the lines as the program printed them; there are as many as before.
 
     Examples
     --------

@@ -82,8 +82,10 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Time of :func:`plan` on each of many networks of one graph while idle (s).
+
+    Beside it stands where that is sure: elsewhere ranks may run ahead of each other.
 
     Raises
     ------
@@ -96,19 +98,30 @@ def times(
 
 def least_times(
     call: Call, case: Case, offers: list[Offer], networks: Networks
-) -> NDArray[np.float64]:
-    """Time of the fastest of some offers on each network, calibrated (s)."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Time of the fastest of some offers on each network, calibrated (s), and where it is sure."""
     known = case.machine.calibrated(call, networks.graph)
+    sure = _keep_step(case, offers, networks)
     if known is None:
-        return np.broadcast_to(_least(case, offers), len(networks))
+        return np.broadcast_to(_least(case, offers), len(networks)), sure
     there = networks.multiplied(known.latency, known.bandwidth)
+    sure &= _keep_step(case, offers, there)
     found = chosen(
         [case.time(offer) for offer in offers],
         [case.software(offer) for offer in offers],
         [case.moving(offer, networks, there) for offer in offers],
         known.overhead,
     )
-    return np.broadcast_to(found, len(networks))
+    return np.broadcast_to(found, len(networks)), sure
+
+
+def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:
+    """On which networks all that is offered takes as long as its steps one after the other."""
+    schedules = {id(offer.schedule): offer.schedule for offer in offers if not offer.pipelined}
+    sure = np.ones(len(networks), dtype=np.bool_)
+    for schedule in schedules.values():
+        sure &= networks.keeps_step(schedule, case.positions)
+    return sure
 
 
 def _case(call: Call, links: Links, machine: Machine) -> Case:

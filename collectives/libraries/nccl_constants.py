@@ -45,7 +45,7 @@ NVLINK = LocalLink(
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
-    fractions={"LL": 0.3, "Simple": 1.0},
+    fractions={"LL": 0.42, "Simple": 1.0},
     bridged=0.65,
     channels=2,
     base=4.2 * MICRO,
@@ -65,7 +65,7 @@ NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
 NVLS_STEP, NVLS_NET_STEP = 25 * MICRO, 20.9 * MICRO
 """NVLS inside a domain, and one hop of NVLSTree between domains."""
-NVLS_SHARE = 0.9
+NVLS_SHARE = 0.89
 """Fitted: of the bandwidth that nvlsEfficiency leaves to NVLS, what arrives; 0.87 to 0.91 on 5 to 8
 H200 and on 8 B300, and 0.89 on the 72 GPUs of a GB200 NVL72 (github coreweave/nccl-tests pull 43:
 840 GB/s), which were held out."""
@@ -89,6 +89,10 @@ TREE_FRACTION = 0.92 * 0.85
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""
+P2P_MESSAGE = 36 * MICRO
+"""Fitted on all-to-all between nodes of Polaris: sends move 0.6 of the wire where a NIC takes 18 us
+for a message, as if six chunks of 128 KiB (NCCL's on a network) were under way at 25 GB/s. Held
+out: 4 GiB on four nodes of Perlmutter, some 200 ms (NVIDIA/nccl-tests issue 139)."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""

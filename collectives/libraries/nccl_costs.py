@@ -42,6 +42,8 @@ _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
 _NVLS_CHANNELS = 16
+_MESSAGE = direct.send_receive(2)
+"""One schedule of a message for all, so that it is laid once on a network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,9 +115,8 @@ class Case:
         """Time until Simple's pipeline between two domains runs full (s); 0 inside one."""
         if self.domains == 1:
             return 0.0
-        ends = np.array([self.positions[self.where == one][0] for one in np.unique(self.where)[:2]])
-        message = self.links.wire(direct.send_receive(2), ends, pipelined=False)
-        return tables.NET_SLOTS * message.latency
+        ends = self.positions[np.unique(self.where, return_index=True)[1][:2]]
+        return tables.NET_SLOTS * self.links.wire(_MESSAGE, ends, pipelined=False).latency
 
     @property
     def base(self) -> float:
@@ -299,18 +300,24 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     alone = block / case.tuning.p2p_channel
     slot = case.slot("Simple")
     fill = transfer / max(peers, 1) * slot / (slot + block)
-    slowest = np.maximum(per_byte / tables.P2P_FRACTION, 1 / case.tuning.sends)
+    moves = per_byte > 0
+    slowest = np.maximum(per_byte / _sends_fraction(case), 1 / case.tuning.sends)
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
         Offer(
             schedule,
             overhead=base + tables.WIDE + fill,
-            efficiency=np.where(per_byte > 0, per_byte, slowest)
-            / np.where(slowest > 0, slowest, 1.0),
+            efficiency=np.where(moves, per_byte, 1.0) / np.where(moves, slowest, 1.0),
             protocol="Simple",
         ),
     ]
+
+
+def _sends_fraction(case: Case) -> float:
+    """Return what grouped sends move of the wire: less where a NIC takes long for a message."""
+    longer = max(0.0, case.net_message - tables.NET_MESSAGE) if case.domains > 1 else 0.0
+    return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
 
 
 def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:

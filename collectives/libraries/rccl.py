@@ -47,8 +47,8 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
-) -> NDArray[np.float64] | None:
-    """Time of :func:`plan` on each of many networks of one graph while idle (s).
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """Time of :func:`plan` on many networks of one graph while idle (s), and where that is sure.
 
     None where RCCL is planned as :mod:`collectives.select` plans.
 
@@ -61,6 +61,11 @@ def times(
     if not _on_mesh(case, algorithm):
         return None
     return least_times(call, case, _offers(case), networks)
+
+
+def on_mesh(call: Call, graph: Topology, machine: Machine) -> bool:
+    """Whether RCCL has two ways to carry out a call, by itself: every two members have a link."""
+    return _on_mesh(_case(call, machine.on(graph).network, machine), None)
 
 
 def _case(call: Call, links: Links, machine: Machine) -> Case:

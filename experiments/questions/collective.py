@@ -16,12 +16,13 @@ from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.errors import ScheduleError, WhatIfError
 from simulator.names import one_of
-from simulator.quantities import parse_quantity
+from simulator.quantities import format_quantity, parse_quantity
 from simulator.schedule import Plan
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
@@ -48,12 +49,14 @@ class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
     ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
+    ``routing`` says where messages of the largest size collide.
     """
 
     where: str
     engine: str
     network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
+    routing: RoutingAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -68,6 +71,7 @@ class CollectiveReport(Report):
     engine: str
     points: tuple[CollectivePoint, ...]
     cluster: Cluster | None
+    routing: RoutingNotes
     network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
@@ -78,6 +82,7 @@ class CollectiveReport(Report):
             "engine": self.engine,
             "network_prior": list(self.network_prior),
             "points": list(self.points),
+            "routing": self.routing.answer(),
         }
 
     def summary(self) -> str:
@@ -136,9 +141,12 @@ def collective(  # noqa: PLR0913 - the options of the command
                 busbw_GBps=busbw(kind, size=size, n=ranks, time=time) / _GIGA,
             )
         )
+    largest = points[-1].size_bytes
+    said = f"{kind} of {format_quantity(largest, 'B')}"
+    notes = notes_of_call(said, timeline.plans[0], ranks, largest, topology)
     cluster = _cluster(network)
     known = () if cluster is None else _prior(cluster, kind, ranks, nodes)
-    return CollectiveReport(where, engine, tuple(points), cluster, known)
+    return CollectiveReport(where, engine, tuple(points), cluster, notes, known)
 
 
 def _prior(cluster: Cluster, kind: str, ranks: int, nodes: int | None) -> tuple[NetworkPrior, ...]:

@@ -314,6 +314,12 @@ class Machine:
             bandwidth={name: known.bandwidth.get(name, 1.0) / longer for name in graph.resources},
         )
 
+    def recalibrated(self, calibration: Mapping[str, CalibratedKind]) -> "Machine":
+        """Return the machine with other calibration, keeping what planning has found out."""
+        made = replace(self, calibration=calibration)
+        object.__setattr__(made, "known", self.known)
+        return made
+
     def on(self, graph: Topology) -> Known:
         """Return what is known of a graph, which is kept with it."""
         if id(graph) not in self.known:

@@ -13,6 +13,7 @@ from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.files.measured_calls import Layout
 from collectives.libraries.rules import algorithm_named, parse_rule
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -85,11 +86,13 @@ class BaselineCall:
 class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
+    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
     ``routing`` says where messages of the largest size collide.
     """
 
     where: str
     engine: str
+    network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
     routing: RoutingAnswer
     imbalance: SpreadBytes | None
@@ -115,6 +118,7 @@ class CollectiveReport(Report):
     routing: RoutingNotes
     imbalance: SpreadBytes | None = None
     baseline: tuple[BaselineCall, ...] = ()
+    network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
         """Return the JSON answer."""
@@ -122,6 +126,7 @@ class CollectiveReport(Report):
             **self.head(self.cluster),
             "where": self.where,
             "engine": self.engine,
+            "network_prior": list(self.network_prior),
             "points": list(self.points),
             "routing": self.routing.answer(),
             "imbalance": self.imbalance,
@@ -214,6 +219,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         timed.routing(chosen[-1]),
         said,
         tuple(measured),
+        _prior(network, kind, ranks, nodes),
     )
 
 
@@ -308,6 +314,16 @@ def _measured(
         )
         for one in sorted(there, key=lambda one: one.size)
     ]
+
+
+def _prior(
+    network: Cluster | Topology | Path | str, kind: str, ranks: int, nodes: int | None
+) -> tuple[NetworkPrior, ...]:
+    """Say how far off calls of these ranks may be; nothing is known of a bare topology."""
+    cluster = cluster_of(network)
+    if cluster is None:
+        return ()
+    return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
 
 
 def _on(nodes: int | None) -> str:

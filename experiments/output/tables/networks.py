@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from experiments.costing.prior import say_prior
 from experiments.output.tables.layout import (
     TableRows,
     print_facts,
@@ -127,7 +128,7 @@ def print_collective(console: Console, report: "CollectiveReport") -> None:
     foot = "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B"
     if spread:
         foot += "; input: what a rank sends in the mean; even: as many bytes evenly spread"
-    print_foot(console, foot)
+    print_foot(console, "; ".join((*say_prior(report.network_prior), foot)))
     print_routing(console, report.routing)
 
 

@@ -8,6 +8,7 @@ less, sometimes by a third, and is simulated once by itself (:func:`alone`).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -153,6 +154,41 @@ def _stride(repeats: Ints, widths: Ints) -> int:
     while (-(-repeats // stride) * widths).sum() > MOST:
         stride += max(1, stride // 4)
     return stride
+
+
+def folded(program: Program, stand_in: Ints) -> Program:
+    """Leave of a call's ranks those that stand for all: ``stand_in[r]`` for rank ``r``.
+
+    Ranks that one stands for do the same at the same time, and so do transfers between such, as
+    long as all that meets them does: they are one flow, which puts on a link what all of them do.
+    """
+    runs = np.repeat(
+        np.arange(len(program.row)), np.diff(program.row_offset[:: program.ranks]) // 2
+    )
+    source, target = stand_in[program.source], stand_in[program.target]
+    columns = np.stack([runs, source, target, program.amount, program.latency], axis=1)
+    _, first, flow = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    flow = flow.ravel()
+    of = np.repeat(flow, np.diff(program.offset))
+    links = int(program.link.max(initial=0)) + 1
+    use, which = np.unique(of * links + program.link, return_inverse=True)
+    weight = np.bincount(which.ravel(), weights=program.weight).astype(np.float64)
+    ends = np.concatenate([source, target]) + np.tile(runs * program.ranks, 2)
+    row, entry = np.unique(np.stack([ends, np.tile(flow, 2)], axis=1), axis=0).T
+    return replace(
+        program,
+        source=source[first],
+        target=target[first],
+        latency=program.latency[first],
+        amount=program.amount[first],
+        latency_of=program.latency_of[first],
+        offset=np.searchsorted(use, np.arange(len(first) + 1) * links),
+        link=use % links,
+        weight=weight,
+        row_offset=np.searchsorted(row, np.arange(len(program.row_offset))),
+        row_flow=entry,
+        transfers=int((program.segments * np.bincount(runs[first])).sum()),
+    )
 
 
 class Alone(NamedTuple):

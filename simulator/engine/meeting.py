@@ -21,7 +21,7 @@ from simpy.events import EventPriority
 from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.crowd import Crowd, Program
 from simulator.costing.link_load import Load, cost, program
-from simulator.costing.programs import runs_ahead
+from simulator.costing.programs import folded, runs_ahead
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -92,8 +92,18 @@ def works(workload: Workload, costs: Costs) -> Callable[[int], Work]:
 def _work(call: Call, costs: Costs) -> Work:
     plan, loads = costs.carried(call)
     where = np.array(call.group.ranks, dtype=np.int32), call.size, costs.topology
-    overhead = plan.overhead if plan is not None and runs_ahead(plan) else 0.0
-    return Work(loads, partial(program, plan, loads, where), overhead, costs.topology)
+    if plan is None or not runs_ahead(plan):
+        return Work(loads, partial(program, plan, loads, where), 0.0, costs.topology)
+    group = call.group
+
+    def write() -> Program:
+        written = program(plan, loads, where)
+        if not group.stand_in:
+            return written
+        place = {rank: number for number, rank in enumerate(group.ranks)}
+        return folded(written, np.array([place[rank] for rank in group.stand_in]))
+
+    return Work(loads, write, plan.overhead, costs.topology)
 
 
 @dataclass(slots=True, eq=False)

@@ -162,9 +162,7 @@ def folded(program: Program, stand_in: Ints) -> Program:
     Ranks that one stands for do the same at the same time, and so do transfers between such, as
     long as all that meets them does: they are one flow, which puts on a link what all of them do.
     """
-    runs = np.repeat(
-        np.arange(len(program.row)), np.diff(program.row_offset[:: program.ranks]) // 2
-    )
+    runs = np.repeat(np.arange(len(program.row)), np.diff(program.flows_of_runs))
     source, target = stand_in[program.source], stand_in[program.target]
     columns = np.stack([runs, source, target, program.amount, program.latency], axis=1)
     _, first, flow = np.unique(columns, axis=0, return_index=True, return_inverse=True)

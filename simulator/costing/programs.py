@@ -24,9 +24,10 @@ from simulator.workload import Floats
 Positions = NDArray[np.int32]
 """Where the ranks of a group sit: nodes of the graph, in the order of the group."""
 
-MOST = 2**18
+MOST, MOST_ALIKE = 2**16, 2**18
 """Transfers of a call that are taken one by one, at the most; of more, like steps are taken several
-at a time: their latencies, then their bytes."""
+at a time: their latencies, then their bytes. Those of steps that are all alike mostly happen at the
+same instants, which is ten times as fast."""
 WIDEST = 2**12
 """Transfers of a step, at the most; the steps of a call with a wider one end for the whole group at
 once."""
@@ -80,12 +81,14 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     row = np.concatenate([of_step * ranks + source, of_step * ranks + target])
     flow = np.tile(np.arange(len(source)), 2)
     hops = np.concatenate([part.hops for part in parts])
-    stride = _stride(repeats, widths)
+    latency = np.concatenate([part.latency_of.sum(axis=1) for part in parts])
+    alike = all(np.ptp(part.latency_of.sum(axis=1)) == 0 == np.ptp(part.amount) for part in parts)
+    stride = _stride(repeats, widths, MOST_ALIKE if alike else MOST)
     return Program(
         ranks=ranks,
         source=source,
         target=target,
-        latency=np.concatenate([part.latency_of.sum(axis=1) for part in parts]),
+        latency=latency,
         amount=np.concatenate([part.amount for part in parts]),
         latency_of=np.concatenate([part.latency_of for part in parts]),
         offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
@@ -148,10 +151,10 @@ def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
     return found
 
 
-def _stride(repeats: Ints, widths: Ints) -> int:
+def _stride(repeats: Ints, widths: Ints, most: int) -> int:
     """Return how many like steps are taken at a time, so that there are not too many transfers."""
-    stride = max(1, int(-(-(repeats * widths).sum() // MOST)))
-    while (-(-repeats // stride) * widths).sum() > MOST:
+    stride = max(1, int(-(-(repeats * widths).sum() // most)))
+    while (-(-repeats // stride) * widths).sum() > most:
         stride += max(1, stride // 4)
     return stride
 

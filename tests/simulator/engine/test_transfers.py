@@ -10,7 +10,6 @@ from collectives.algorithms import direct, hierarchical, logarithmic, ring, tree
 from helpers.strategies import (
     SCHEDULES,
     SHAPES,
-    SYMMETRIC,
     collective,
     full_network,
     networks,

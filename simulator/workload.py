@@ -104,6 +104,9 @@ class Group:
         Of the job, each once.
     label
         What the trace calls it.
+    stand_in
+        Of a job of which only some ranks are simulated (:mod:`simulator.folding`): the member that
+        does what each member does in the group; () where each is told by itself.
 
     Raises
     ------
@@ -118,6 +121,7 @@ class Group:
 
     ranks: tuple[int, ...]
     label: str = ""
+    stand_in: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.ranks or len(set(self.ranks)) != len(self.ranks):

@@ -37,14 +37,13 @@ from experiments.scenario.resources import (
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
 from simulator.analytic.bounds import (
-    Way,
     busiest_links,
     least_of_links,
     least_step,
     least_times,
     longest_ways,
 )
-from simulator.analytic.contraction import PARTS, Contracted
+from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
@@ -102,10 +101,13 @@ def bounds(
             name = asked.names[point - 1]
             scale = {part: by[place : place + 1] for part, by in points.scale.items()}
             own = replace(points, cost=points.cost[:, place : place + 1], scale=scale)
+            if base.engine != "analytic":
+                changed = changes[name].apply(base).scenario
+                own = _least_points(changed, own)
+            least[name] = float(least_step(ways, graph, own)[0])
             if shares or base.engine == "transfer":
-                least[name] = _least(changes[name].apply(base).scenario, ways, graph, own)
-            else:
-                least[name] = float(least_step(ways, graph, own)[0])
+                works = busiest_links(changed.at_rest().workload, changed.costs())
+                least[name] = max(least[name], least_of_links(graph, own, works))
     return {name: utility_pct(timeline.makespan, least[name]) for name in asked.names}
 
 
@@ -113,19 +115,14 @@ _HELD_UP = 1 + 1e-6
 """A call that took this many times its time alone, or more, shared links."""
 
 
-def _least(changed: Scenario, ways: Sequence[Way], graph: Contracted, points: Points) -> float:
-    """Lower bound on the step of a scenario in which calls may share links (s).
+def _least_points(changed: Scenario, points: Points) -> Points:
+    """Return a scenario with each call at the least that it can take, whatever else goes on.
 
     ``points`` is that scenario with calls on an idle network.
     """
-    costs, workload = changed.costs(), changed.at_rest().workload
-    if changed.engine == "transfer":
-        least = least_times(workload, costs, changed.engine)
-        ones, rows = np.ones(len(least)), np.arange(len(least))
-        points = replace(points, cost=least[:, None], row=rows, factor=ones)
-    works = busiest_links(workload, costs)
-    on_ways = float(least_step(ways, graph, points)[0])
-    return max(on_ways, least_of_links(graph, points, works))
+    least = least_times(changed.at_rest().workload, changed.costs(), changed.engine)
+    ones, rows = np.ones(len(least)), np.arange(len(least))
+    return replace(points, cost=least[:, None], row=rows, factor=ones)
 
 
 def _as_it_was(idle: Points, timeline: Timeline) -> Points:

@@ -278,6 +278,15 @@ def topology(
     ],
     bandwidth: Bandwidth = "1 GB/s",
     latency: Latency = "1 us",
+    throughput: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRAFFIC",
+            help="Say how much it carries of uniform, adversarial, complement or shift:K traffic, "
+            "by its routing (torus:8x8@valiant).",
+            show_default=False,
+        ),
+    ] = None,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -285,7 +294,7 @@ def topology(
     from experiments.questions.topology import topology as ask
 
     check_figure(figure)
-    report = ask(spec, bandwidth=bandwidth, latency=latency)
+    report = ask(spec, bandwidth=bandwidth, latency=latency, throughput=throughput)
     show(report, output, figure)
 
 

@@ -186,7 +186,8 @@ def describe(cluster: Cluster) -> str:
     if out is None:
         return inside
     nic = format_quantity(out.bandwidth, "B/s")
-    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node"
+    routed = "" if out.topology == "switch" else f", routing {out.policy}"
+    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node{routed}"
 
 
 def _row(cluster: Cluster) -> ClusterRow:

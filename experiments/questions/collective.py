@@ -16,18 +16,19 @@ from collectives.libraries.rules import algorithm_named, parse_rule
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.errors import ScheduleError, TraceError, WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.names import one_of
-from simulator.quantities import parse_quantity
-from simulator.schedule import Plan
+from simulator.quantities import format_quantity, parse_quantity
+from simulator.schedule import Plan, Schedule, Step
 from simulator.shares import Shares, inputs, largest
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import KINDS, CallRow, What, Workload, kind_named
+from simulator.workload import KINDS, Call, CallRow, Group, What, Workload, kind_named
 from topologies import Cluster, load_cluster
 
 _GIGA = 1e9
@@ -82,13 +83,17 @@ class BaselineCall:
 
 
 class CollectiveAnswer(Head):
-    """A collective at several sizes, in ascending order, on the network ``where``."""
+    """A collective at several sizes, in ascending order, on the network ``where``.
+
+    ``routing`` says where messages of the largest size collide.
+    """
 
     where: str
     engine: str
     points: list[CollectivePoint]
     imbalance: SpreadBytes | None
     baseline: list[BaselineCall]
+    routing: RoutingAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -107,6 +112,7 @@ class CollectiveReport(Report):
     engine: str
     points: tuple[CollectivePoint, ...]
     cluster: Cluster | None
+    routing: RoutingNotes
     imbalance: SpreadBytes | None = None
     baseline: tuple[BaselineCall, ...] = ()
 
@@ -119,6 +125,7 @@ class CollectiveReport(Report):
             "points": list(self.points),
             "imbalance": self.imbalance,
             "baseline": list(self.baseline),
+            "routing": self.routing.answer(),
         }
 
     def summary(self) -> str:
@@ -199,7 +206,12 @@ def collective(  # noqa: PLR0913 - the options of the command
     if imbalance is not None:
         shares = spread.shares or Shares(np.ones((ranks, ranks)))
         said = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
-    return CollectiveReport(where, engine, points, cluster_of(network), said, tuple(measured))
+    most = points[-1].size_bytes
+    told = f"{kind} of {format_quantity(most, 'B')}"
+    notes = notes_of_call(told, timed.plan(most), ranks, most, topology)
+    return CollectiveReport(
+        where, engine, points, cluster_of(network), notes, said, tuple(measured)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +356,24 @@ class _Timed:
             even_s=even,
         )
 
+    def plan(self, size: float) -> Plan:
+        """Say how a call of a size S is carried out (B): of a ring all messages, as one step."""
+        if not self._rings:
+            group = Group(tuple(range(self.ranks)))
+            call = Call(self.kind, group, size, shares=self.spread.shares)
+            return self.planner(call, self.topology)
+        one = self.planner(Call(self.kind, Group((0, 1)), size), self.topology)
+        rank = np.arange(self.ranks, dtype=np.int32)
+        after, zero = (rank + np.int32(1)) % np.int32(self.ranks), np.zeros_like(rank)
+        step = Step(rank, after, zero, np.ones_like(rank), reduce=False)
+        return replace(one, schedule=Schedule(self.kind, "ring", self.ranks, 1, 1, (step,)))
+
+    @property
+    def _rings(self) -> bool:
+        return self.kind == "send_receive" and self.ring and self.ranks > 1
+
     def _run(self, size: float, shares: Shares | None) -> Timeline:
-        if self.kind == "send_receive" and self.ring and self.ranks > 1:
+        if self._rings:
             workload = ring_of_messages(self.ranks, size)
         else:
             workload = one_call(self.kind, self.ranks, size, shares)

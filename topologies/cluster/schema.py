@@ -352,6 +352,8 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     return dict(_leaves(given, ""))
 
 
+_ROUTING = "routing"
+"""A choice that decides about numbers, and has a source as they have."""
 _CURVES = "by_size"
 """A field that is a list of tables, which no line of a table of numbers can hold."""
 
@@ -361,6 +363,6 @@ def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             leaves += _leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str) and key != _CURVES:
+        elif (not isinstance(value, str) or key == _ROUTING) and key != _CURVES:
             leaves.append((f"{prefix}{key}", value))
     return leaves

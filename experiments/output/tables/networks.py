@@ -17,6 +17,7 @@ from experiments.output.tables.parts import (
     percent,
     print_foot,
     print_head,
+    print_routing,
     say_nodes,
     say_size,
     say_time,
@@ -101,6 +102,7 @@ def print_collective(console: Console, report: "CollectiveReport") -> None:
     if spread:
         foot += "; input: what a rank sends in the mean; even: as many bytes evenly spread"
     print_foot(console, foot)
+    print_routing(console, report.routing)
 
 
 def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
@@ -193,7 +195,15 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
         "each cable": report.cables,
         "diameter": f"{summary.diameter} links between ranks",
         "bisection": f"{bisection} ({summary.bisection_from})",
+        "routing": report.routing,
     }
+    if report.carried is not None:
+        carried = report.carried
+        facts["throughput"] = (
+            f"{format_quantity(carried.per_rank, 'B/s')} from every rank, {carried.traffic} traffic"
+            f" ({100 * carried.of_capacity:.3g} % of capacity)"
+        )
+        facts["full first"] = " -> ".join(carried.busiest)
     print_facts(console, facts)
 
 

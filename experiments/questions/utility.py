@@ -16,9 +16,9 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
 from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import (
@@ -150,7 +150,7 @@ class Utility:
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval
-    (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
+    (:mod:`experiments.evaluate.utility_interval`), None where the trace shows no spread.
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful

@@ -104,6 +104,9 @@ class Group:
         Of the job, each once.
     label
         What the trace calls it.
+    stand_in
+        Of a job of which only some ranks are simulated (:mod:`simulator.folding`): the member that
+        does what each member does in the group; () where each is told by itself.
 
     Raises
     ------
@@ -118,6 +121,7 @@ class Group:
 
     ranks: tuple[int, ...]
     label: str = ""
+    stand_in: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.ranks or len(set(self.ranks)) != len(self.ranks):
@@ -229,6 +233,16 @@ class Calls:
             dtype=tuple(self.dtype[row] for row in rows.tolist()),
             shares=tuple(self.shares[row] for row in rows.tolist()) if self.shares else (),
             **{name: getattr(self, name)[rows] for name in columns},
+        )
+
+    def followed_by(self, other: "Calls") -> "Calls":
+        """Return these calls, and others behind them."""
+        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
+        tables = [one.shares or (None,) * len(one) for one in (self, other)]
+        return Calls(
+            dtype=(*self.dtype, *other.dtype),
+            shares=sum(tables, ()) if self.shares or other.shares else (),
+            **{name: np.append(getattr(self, name), getattr(other, name)) for name in columns},
         )
 
     def shares_of(self, call: int) -> Shares | None:

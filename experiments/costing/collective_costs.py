@@ -52,6 +52,11 @@ def by_trace(scenario: Scenario) -> Scenario:
     return _settled(scenario, _with_factor, target)
 
 
+def told_by_trace(workload: Workload) -> NDArray[np.bool_]:
+    """Which calls :func:`by_trace` gives the time that was measured, shape ``(calls,)``."""
+    return np.asarray((_target(workload) > 0) & ~_unsized(workload))
+
+
 def alone(scenario: Scenario) -> Floats:
     """How long each call took by itself (s): waiting and what it shared links with taken away.
 

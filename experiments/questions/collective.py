@@ -13,6 +13,7 @@ from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.files.measured_calls import Layout
 from collectives.libraries.rules import algorithm_named, parse_rule
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -24,11 +25,11 @@ from simulator.errors import ScheduleError, TraceError, WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.names import one_of
 from simulator.quantities import format_quantity, parse_quantity
-from simulator.schedule import Plan, Schedule, Step
+from simulator.schedule import Plan
 from simulator.shares import Shares, inputs, largest
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import KINDS, Call, CallRow, Group, What, Workload, kind_named
+from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
 
 _GIGA = 1e9
@@ -85,15 +86,17 @@ class BaselineCall:
 class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
+    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
     ``routing`` says where messages of the largest size collide.
     """
 
     where: str
     engine: str
+    network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
+    routing: RoutingAnswer
     imbalance: SpreadBytes | None
     baseline: list[BaselineCall]
-    routing: RoutingAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -115,6 +118,7 @@ class CollectiveReport(Report):
     routing: RoutingNotes
     imbalance: SpreadBytes | None = None
     baseline: tuple[BaselineCall, ...] = ()
+    network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
         """Return the JSON answer."""
@@ -122,10 +126,11 @@ class CollectiveReport(Report):
             **self.head(self.cluster),
             "where": self.where,
             "engine": self.engine,
+            "network_prior": list(self.network_prior),
             "points": list(self.points),
+            "routing": self.routing.answer(),
             "imbalance": self.imbalance,
             "baseline": list(self.baseline),
-            "routing": self.routing.answer(),
         }
 
     def summary(self) -> str:
@@ -206,11 +211,15 @@ def collective(  # noqa: PLR0913 - the options of the command
     if imbalance is not None:
         shares = spread.shares or Shares(np.ones((ranks, ranks)))
         said = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
-    most = points[-1].size_bytes
-    told = f"{kind} of {format_quantity(most, 'B')}"
-    notes = notes_of_call(told, timed.plan(most), ranks, most, topology)
     return CollectiveReport(
-        where, engine, points, cluster_of(network), notes, said, tuple(measured)
+        where,
+        engine,
+        points,
+        cluster_of(network),
+        timed.routing(chosen[-1]),
+        said,
+        tuple(measured),
+        _prior(network, kind, ranks, nodes),
     )
 
 
@@ -307,6 +316,16 @@ def _measured(
     ]
 
 
+def _prior(
+    network: Cluster | Topology | Path | str, kind: str, ranks: int, nodes: int | None
+) -> tuple[NetworkPrior, ...]:
+    """Say how far off calls of these ranks may be; nothing is known of a bare topology."""
+    cluster = cluster_of(network)
+    if cluster is None:
+        return ()
+    return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
+
+
 def _on(nodes: int | None) -> str:
     return "" if nodes is None else f" on {nodes} nodes"
 
@@ -356,24 +375,15 @@ class _Timed:
             even_s=even,
         )
 
-    def plan(self, size: float) -> Plan:
-        """Say how a call of a size S is carried out (B): of a ring all messages, as one step."""
-        if not self._rings:
-            group = Group(tuple(range(self.ranks)))
-            call = Call(self.kind, group, size, shares=self.spread.shares)
-            return self.planner(call, self.topology)
-        one = self.planner(Call(self.kind, Group((0, 1)), size), self.topology)
-        rank = np.arange(self.ranks, dtype=np.int32)
-        after, zero = (rank + np.int32(1)) % np.int32(self.ranks), np.zeros_like(rank)
-        step = Step(rank, after, zero, np.ones_like(rank), reduce=False)
-        return replace(one, schedule=Schedule(self.kind, "ring", self.ranks, 1, 1, (step,)))
-
-    @property
-    def _rings(self) -> bool:
-        return self.kind == "send_receive" and self.ring and self.ranks > 1
+    def routing(self, mean: float) -> RoutingNotes:
+        """Say how the messages of one size are routed."""
+        size = largest(mean, self.spread.shares)
+        plan = self._run(size, self.spread.shares).plans[0]
+        said = f"{self.kind} of {format_quantity(size, 'B')}"
+        return notes_of_call(said, plan, plan.schedule.ranks, size, self.topology)
 
     def _run(self, size: float, shares: Shares | None) -> Timeline:
-        if self._rings:
+        if self.kind == "send_receive" and self.ring and self.ranks > 1:
             workload = ring_of_messages(self.ranks, size)
         else:
             workload = one_call(self.kind, self.ranks, size, shares)

@@ -186,11 +186,7 @@ def _of_software(overhead: float, network: Topology) -> Load:
 
 def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
     """One load of all transfers of a call, which alone takes what was simulated."""
-    of = np.repeat(np.arange(len(written.source)), np.diff(written.offset))
-    flows = np.diff(written.row_offset)
-    times = np.repeat(written.repeats, flows.reshape(len(written.row), -1).sum(axis=1) // 2)
-    moved = written.weight * (written.amount * times)[of]
-    on_link = np.bincount(written.link, weights=moved, minlength=len(network))
+    on_link = written.bytes_on_links(len(network))
     used = np.flatnonzero(on_link).astype(np.int32)
     busy = on_link[used] / network.bandwidth[used]
     tightest = int(used[np.argmax(busy)]) if len(used) else -1

@@ -22,7 +22,7 @@ from simulator.costing.call_costs import Costs
 from simulator.costing.symmetry import symmetry
 from simulator.errors import WorkloadError
 from simulator.folding.fold import kept_components, like_links
-from simulator.folding.refinement import CannotFoldError, OpsByRank, refine
+from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
 from simulator.folding.representatives import job_with_copies, loads_in_job
 from simulator.timeline import Timeline
 from simulator.workload import Copies, Edges, Group, Workload
@@ -68,6 +68,14 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     first[colours.component[chosen[::-1]]] = chosen[::-1]
     link = like_links(alike, first[colours.component])
     part = only(written_out(workload, ranks.tolist()), ranks)
+    number = {tuple(job.members(group).tolist()): group for group in range(len(job.bundle))}
+    groups = [
+        with_stand_ins(group, number[group.ranks], alike, (colours, kept))
+        if group.ranks in number
+        else group
+        for group in part.groups
+    ]
+    part = replace(part, groups=tuple(groups))
     return WrittenOut(part, lambda known: known[link], _text(workload, part))
 
 

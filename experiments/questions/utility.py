@@ -17,9 +17,9 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.evaluate.prior_interval import joined, prior_half_widths
+from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
 from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import (
@@ -149,7 +149,7 @@ class Utility:
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval, of two that are independent:
     ``scatter_pct``, what steps and calls of the trace scatter by
-    (:mod:`experiments.questions.utility_interval`; None where it shows no spread), and
+    (:mod:`experiments.evaluate.utility_interval`; None where it shows no spread), and
     ``prior_pct``, what follows from how the cluster's figures are known
     (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so

@@ -158,6 +158,8 @@ class NodeFigures:
     cpu: str = ""
     in_network: bool = False
     net_message: float | None = None
+    link: str = ""
+    in_order: bool = True
 
 
 def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
@@ -165,14 +167,16 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
 
     NCCL's tuner takes the constants of the least compute capability of a communicator
     (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
-    all can. The processor is that with the lower caps (AMD), a NIC's time per message the longest.
+    all can, and messages are in order only where all are. The processor is that with the lower
+    caps (AMD), a NIC's time per message the longest, and the link inside a domain PCIe if any is.
 
     Examples
     --------
     >>> slowest([NodeFigures("hopper", in_network=True), NodeFigures("ampere")])
-    NodeFigures(generation='ampere', cpu='', in_network=False, net_message=None)
-    """
+    NodeFigures(generation='ampere', cpu='', in_network=False, net_message=None, link='', in_order=True)
+    """  # noqa: E501
     known = [one.generation for one in figures if one.generation in BY_AGE]
+    links = sorted({one.link for one in figures}, key=lambda link: (link[:4] != "pcie", link))
     cpus = {one.cpu for one in figures}
     messages = [one.net_message for one in figures if one.net_message is not None]
     return NodeFigures(
@@ -180,6 +184,8 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
         cpu="amd" if "amd" in cpus else min(cpus),
         in_network=all(one.in_network for one in figures),
         net_message=max(messages, default=None),
+        link=links[0],
+        in_order=all(one.in_order for one in figures),
     )
 
 
@@ -245,9 +251,11 @@ class Machine:
     ``domains`` is the scale-up domain of every position of the topology. ``library`` is a name of
     :data:`collectives.libraries.planners.LIBRARIES`. ``in_network``: the switches of a domain can
     add. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
-    choose its constants. ``overhead`` (s) is paid once per call by libraries that have no model of
+    choose its constants, and so does ``link``, the technology of the links inside a domain
+    (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant. ``calibration`` is what a trace or log showed, by kind of
+    differ from the library's constant; ``in_order`` says whether 128 B between nodes arrive in
+    order, as LL128 needs. ``calibration`` is what a trace or log showed, by kind of
     collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
     library's place. ``wired``: nodes are graphs of their own, through which a library lays its
     rings (:mod:`collectives.algorithms.local_rings`). Where nodes differ ``kinds`` has the figures
@@ -260,10 +268,12 @@ class Machine:
     library: str = "none"
     generation: str = ""
     cpu: str = ""
+    link: str = ""
     version: str = ""
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
+    in_order: bool = True
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     wired: bool = False
@@ -286,6 +296,8 @@ class Machine:
                 cpu=least.cpu,
                 in_network=least.in_network,
                 net_message=least.net_message,
+                link=least.link,
+                in_order=least.in_order,
                 kinds=(),
                 kind_of=None,
             )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import torus
-from collectives.libraries import gloo, nccl
+from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Ranks, calibrated, choose, chosen
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, on_networks
@@ -95,6 +95,8 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
     """
     if machine.library in ("nccl", "gloo"):
+        return False
+    if machine.library == "rccl" and rccl.on_mesh(call, graph, machine):
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []
@@ -203,6 +205,14 @@ def _by_gloo(
     return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
 
 
+def _by_rccl(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Ask RCCL's model of a mesh, else take the fastest of the schedules that fit."""
+    found = rccl.times(call, networks, machine, algorithm)
+    return _selected(call, networks, machine, algorithm) if found is None else found
+
+
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
     """Plan on every network that differs: where the schedule itself depends on its numbers."""
     positions = np.array(call.group.ranks, dtype=np.int32)
@@ -218,7 +228,7 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
 LIBRARIES: dict[str, LibraryPlanner] = {
     "nccl": LibraryPlanner(nccl.plan, nccl.times),
     "gloo": LibraryPlanner(gloo.plan, _by_gloo),
-    "rccl": LibraryPlanner(select.plan, _selected),
+    "rccl": LibraryPlanner(rccl.plan, _by_rccl),
     "xla": LibraryPlanner(_xla, _on_slice),
     "none": LibraryPlanner(select.plan, _selected),
 }

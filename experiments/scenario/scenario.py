@@ -132,10 +132,12 @@ class Site:
             library=self.library,
             generation=least.generation,
             cpu=least.cpu,
+            link=least.link,
             version=(cluster.library.version or "") if cluster.library else "",
             in_network=least.in_network,
             overhead=cluster.collective_overhead,
             net_message=least.net_message,
+            in_order=least.in_order,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,
@@ -150,7 +152,9 @@ def _figures(kind: Cluster) -> NodeFigures:
         generation=kind.accelerator.generation or "",
         cpu=kind.host.cpu if kind.host else "",
         in_network=kind.scale_up.in_network_reduction,
+        link=kind.scale_up.link or "",
         net_message=kind.scale_out.message_overhead if kind.scale_out else None,
+        in_order=kind.scale_out.in_order if kind.scale_out else True,
     )
 
 

@@ -4,7 +4,7 @@ A library chooses without what a trace showed: it is the call chosen that takes 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, inf, log
 from typing import Protocol
 
@@ -167,24 +167,24 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
 
     NCCL's tuner takes the constants of the least compute capability of a communicator
     (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
-    all can, and messages are in order only where all are. The processor is that with the lower
-    caps (AMD), a NIC's time per message the longest, and the link inside a domain PCIe if any is.
+    all can, and bytes arrive in order where all do. The processor is that with the lower caps
+    (AMD), a NIC's time per message the longest, the link inside nodes PCIe if a kind has no better.
 
     Examples
     --------
-    >>> slowest([NodeFigures("hopper", in_network=True), NodeFigures("ampere")])
-    NodeFigures(generation='ampere', cpu='', in_network=False, net_message=None, link='', in_order=True)
-    """  # noqa: E501
+    >>> slowest([NodeFigures("hopper", in_network=True), NodeFigures("ampere")]).generation
+    'ampere'
+    """
     known = [one.generation for one in figures if one.generation in BY_AGE]
-    links = sorted({one.link for one in figures}, key=lambda link: (link[:4] != "pcie", link))
     cpus = {one.cpu for one in figures}
+    links = sorted({one.link for one in figures})
     messages = [one.net_message for one in figures if one.net_message is not None]
     return NodeFigures(
         generation=min(known, key=BY_AGE.index, default=""),
         cpu="amd" if "amd" in cpus else min(cpus),
         in_network=all(one.in_network for one in figures),
         net_message=max(messages, default=None),
-        link=links[0],
+        link=next((link for link in links if link.startswith("pcie")), links[0]),
         in_order=all(one.in_order for one in figures),
     )
 
@@ -290,17 +290,7 @@ class Machine:
         key = kinds.tobytes()
         if key not in self.groups:
             least = slowest([self.kinds[kind] for kind in kinds])
-            self.groups[key] = replace(
-                self,
-                generation=least.generation,
-                cpu=least.cpu,
-                in_network=least.in_network,
-                net_message=least.net_message,
-                link=least.link,
-                in_order=least.in_order,
-                kinds=(),
-                kind_of=None,
-            )
+            self.groups[key] = replace(self, **asdict(least), kinds=(), kind_of=None)
         return self.groups[key]
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:

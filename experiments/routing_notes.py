@@ -1,9 +1,9 @@
 """What an answer says of routing: the policy, where messages collide, and where calls meet."""
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.meetings import Meeting, meetings

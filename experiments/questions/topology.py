@@ -1,7 +1,9 @@
 """Bare topologies: what they are, and how to get one from text."""
 
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict
+from typing import ClassVar
+
+from typing_extensions import TypedDict
 
 from experiments.provenance import Head
 from experiments.question import question

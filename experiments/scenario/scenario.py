@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
@@ -108,6 +110,12 @@ class Site:
     def costs(self) -> Costs:
         """What calls put on the links."""
         return Costs(self.topology, partial(plan, machine=self.machine))
+
+    @property
+    def parts(self) -> NDArray[np.integer[Any]]:
+        """The part of the machine that each rank is in: its scale-up domain, itself if only one."""
+        domains = self.machine.domains
+        return domains if domains.any() else np.arange(self.ranks)
 
     @property
     def library(self) -> str:
@@ -257,7 +265,7 @@ class Scenario:
         if engine == "analytic":
             return enough_at_rest(self.workload, self.costs())
         if engine in (*FOLDING, AUTO):
-            return enough_for_flow(self.workload, self.costs(), self._seen)
+            return enough_for_flow(self.workload, self.costs(), self.seen)
         return everyone(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
@@ -267,7 +275,7 @@ class Scenario:
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         from simulator.folding.fold import fold  # most simulations do without
 
-        folded = fold(self.workload, self.costs(), self._seen)
+        folded = fold(self.workload, self.costs(), self.seen)
         try:
             timeline = simulate_on(
                 folded.workload, self.costs(), engine=self.engine, progress=progress
@@ -287,12 +295,10 @@ class Scenario:
             return f"engine {self.engine!r} is sooner without"
         from simulator.folding.fold import most_alike
 
-        domains = self.machine().domains
-        parts = domains if domains.any() else np.arange(self.ranks)
-        pays = most_alike(self.workload, parts) >= _PAYS
+        pays = most_alike(self.workload, self.site.parts) >= PAYS
         return "" if pays else "too few ranks do the same for it to pay"
 
-    def _seen(self, label: str) -> str:
+    def seen(self, label: str) -> str:
         """Return what planning depends on of a group's label: whether a rule names it."""
         return label if any(rule.label == label for rule in self.forced) else ""
 
@@ -301,5 +307,5 @@ class Scenario:
         return overlap(timeline, self.costs())
 
 
-_PAYS = 4
+PAYS = 4
 """Nodes for each that differs: with fewer it takes as long to find out who is alike."""

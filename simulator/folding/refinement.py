@@ -138,6 +138,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
         calls.late,
         calls.eager,
         measured,
+        calls.spread,
     )
     return summed(call, calls.group, len(workload.groups))
 

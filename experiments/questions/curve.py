@@ -33,6 +33,7 @@ from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats
 from topologies import resource_values
+from topologies.cluster.kinds import split_resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,8 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:
+    if split_resource(resource)[1] is not None:
+        raise WhatIfError(f"a curve is of all kinds of node, not of {resource}: sweep that")
     if resource not in (*LINKS, *RANKS):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
     if not 1e-6 <= gap < 1:

@@ -160,8 +160,8 @@ def _figures(kind: Cluster) -> NodeFigures:
         generation=kind.accelerator.generation or "",
         cpu=kind.host.cpu if kind.host else "",
         in_network=kind.scale_up.in_network_reduction,
-        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
         link=kind.scale_up.link or "",
+        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
         in_order=kind.scale_out.in_order if kind.scale_out else True,
     )
 

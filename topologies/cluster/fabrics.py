@@ -96,8 +96,8 @@ class _Nics(ClusterPart):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
-    in_order: StrictBool = True
     link: FabricLink | None = None
+    in_order: StrictBool = True
 
     @property
     def policy(self) -> str:

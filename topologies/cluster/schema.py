@@ -189,6 +189,7 @@ class NodeNics(ClusterPart):
     latency: Latency | None = None
     efficiency: Fraction | None = None
     message_overhead: Latency | None = None
+    in_order: StrictBool | None = None
 
 
 class NodeKind(ClusterPart):
@@ -393,7 +394,10 @@ class Cluster(ClusterPart):
 
 OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
 """Fields that a kind of node may have of its own, beside its NICs."""
-OF_NICS = ("nics_per_node", "bandwidth", "latency", "efficiency", "message_overhead")
+OF_NICS = (
+    *("nics_per_node", "bandwidth", "latency", "efficiency"),
+    *("message_overhead", "in_order"),
+)
 """Fields of its NICs that it may have of its own, in ``scale_out``."""
 _PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
 """Fabrics whose ports are numbered node by node, so that no node can have more than its share."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
+    from experiments.questions.share import share as share
     from experiments.questions.sweep import sweep as sweep
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
@@ -85,6 +86,7 @@ _PLACES = {
     "explain": f"{_QUESTIONS}.explain:explain",
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
+    "share": f"{_QUESTIONS}.share:share",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -167,6 +169,7 @@ __all__ = [
     "parse_topology",
     "plan_on",
     "replay",
+    "share",
     "simulate",
     "steps",
     "sweep",

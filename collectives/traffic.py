@@ -56,15 +56,16 @@ class Ports:
     ``domain``, ``node`` and ``nics`` say of each rank its scale-up domain, its node and the NICs of
     the node that it may use. ``host`` is what joins the domains of one node, a rank's port to it.
     ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
+    Bandwidths are those of all ranks, or where nodes differ one for each.
     """
 
     domain: Sequence[int]
     node: Sequence[int]
     nics: Sequence[Sequence[int]]
-    scale_up: float
-    nic_bandwidth: float = 0.0
-    host: float = 0.0
-    adds: bool = False
+    scale_up: float | Sequence[float]
+    nic_bandwidth: float | Sequence[float] = 0.0
+    host: float | Sequence[float] = 0.0
+    adds: bool | Sequence[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +229,10 @@ def least_time(call: Call, ports: Ports) -> float:
     for rank in ranks:
         inside[ports.domain[rank]].append(rank)
     wire = call.size * busbw_factor(call.kind, len(ranks))
-    if ports.adds and call.kind == "all_reduce":
+    if call.kind == "all_reduce" and all(_of_rank(ports.adds, rank) for rank in ranks):
         wire = min(wire, call.size)
     if len(inside) == 1:
-        return wire / ports.scale_up
+        return wire / max(_of_rank(ports.scale_up, rank) for rank in ranks)
     bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]
     outlets = [_outlet(own, ranks, ports) for own in inside.values()]
     bounds.append(call.size * _busiest(call.kind, len(inside)) / max(outlets))
@@ -247,16 +248,26 @@ def _timed(call: Call, time: float) -> bool:
 def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports) -> float:
     """Bandwidth of one rank to the others of its group, over all its ports together."""
     neighbours = len(inside[ports.domain[rank]]) > 1
-    return _outlet([rank], ranks, ports) + (ports.scale_up if neighbours else 0.0)
+    inner = _of_rank(ports.scale_up, rank) if neighbours else 0.0
+    return _outlet([rank], ranks, ports) + inner
+
+
+def _of_rank(value: float | Sequence[float], rank: int) -> float:
+    """Return what is given of all ranks, or of each, for one."""
+    return value[rank] if isinstance(value, Sequence) else value
 
 
 def _outlet(own: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
     """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
-    nics = {(ports.node[rank], nic) for rank in own for nic in ports.nics[rank]}
+    nics = {
+        (ports.node[rank], nic): _of_rank(ports.nic_bandwidth, rank)
+        for rank in own
+        for nic in ports.nics[rank]
+    }
     here = ports.domain[own[0]]
     beside = {ports.node[rank] for rank in ranks if ports.domain[rank] != here}
-    hosted = sum(1 for rank in own if ports.node[rank] in beside)
-    return len(nics) * ports.nic_bandwidth + hosted * ports.host
+    hosted = [_of_rank(ports.host, rank) for rank in own if ports.node[rank] in beside]
+    return sum(nics.values()) + sum(hosted)
 
 
 def _busiest(kind: str, domains: int) -> float:

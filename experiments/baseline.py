@@ -34,7 +34,7 @@ from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
-from topologies import Cluster, load_cluster
+from topologies import Cluster, load_cluster, place
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
@@ -101,10 +101,19 @@ class Baseline:
     def warnings(self) -> tuple[str, ...]:
         """What makes every answer doubtful, as sentences."""
         cluster, loaded = self.recorded.cluster, self.loaded
-        other = hardware_warning(
-            loaded.accelerator, loaded.workload, cluster.accelerator, cluster.name
-        )
-        return (other,) if other else ()
+        told = {
+            part.kind: hardware_warning(
+                loaded.accelerator, loaded.workload, part.cluster.accelerator, cluster.name
+            )
+            for part in place(cluster, self.recorded.ranks, self.settings.nodes).parts_of(cluster)
+        }
+        other = {kind: text for kind, text in told.items() if text}
+        if other and len(other) < len(told):
+            return (
+                f"the trace names {loaded.accelerator} only: kernels and hosts of ranks on nodes"
+                f" of kind {' and '.join(other)} last as recorded, too",
+            )
+        return tuple(dict.fromkeys(other.values()))
 
     @property
     def error(self) -> float | None:

@@ -15,12 +15,12 @@ from simulator.errors import OutputError
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
 """Options of commands that name what is written."""
-TRACES = ("trace", "trace_b", "source", "predict")
+TRACES = ("trace", "trace_b", "traces", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
     *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
     *("spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
-    *("from_nccl", "from_nvidia_smi", "from_infragraph"),
+    *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")

@@ -138,6 +138,9 @@ class Topology:
         By which NICs messages leave and enter nodes; without them by those on the shortest path.
     routing
         How switches choose among equally near next hops; by a hash if not given.
+    kind
+        Which kind of node each rank sits on, where kinds differ in more than their links; parts
+        of the network with ranks of other kinds are not alike.
 
     Examples
     --------
@@ -159,6 +162,7 @@ class Topology:
     route: Route | None = None
     doors: Doors | None = None
     routing: Routing = field(default_factory=Routing)
+    kind: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""

@@ -19,7 +19,7 @@ QUESTIONS = tuple(
     word
     for line in (
         "calibrate calibrate_logs clusters collective compare convert curve diff explain generate",
-        "inspect metrics package replay sweep topology utility validate what_if",
+        "inspect metrics package replay share sweep topology utility validate what_if",
     )
     for word in line.split()
 )

@@ -93,6 +93,13 @@ def clusters(
     write: Annotated[
         Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
     ] = None,
+    *,
+    links: Annotated[
+        bool, typer.Option("--links", help="List the links, as what-ifs name them.")
+    ] = False,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Of the job that sees these links; default: all.")
+    ] = None,
     output: Annotated[
         ClusterOutput,
         typer.Option("--output", "-o", help="How the answer is printed; yaml: as a cluster file."),
@@ -110,9 +117,13 @@ def clusters(
         from_nvidia_smi=from_nvidia_smi,
         from_infragraph=from_infragraph,
         like=like,
+        links=links,
+        ranks=ranks,
     )
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("which cluster? Name one, or give a drawing.")
+    if links and output == ClusterOutput.YAML:
+        raise typer.BadParameter("links are no part of a cluster file: table, csv or json")
     if write is not None and report.asked is not None:
         from experiments.questions.calibrate import write_cluster
 

@@ -113,9 +113,9 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
 
     None also where messages may take detours: which these are the shortest paths do not tell.
 
-    Groups lie alike if their members are in domains in the same order, if the same members have
-    links of the same classes between them, and if the messages of the same members pass links of
-    the same classes and meet on the same of them.
+    Groups lie alike if their members are in domains in the same order and on the same kinds of
+    node, if the same members have links of the same classes between them, and if the messages of
+    the same members pass links of the same classes and meet on the same of them.
     """
     if len(ranks) > _MOST_MEMBERS:
         return None
@@ -141,6 +141,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
         by_appearance(link)[0],
         networks.of[link],
         share.view(np.int64),
+        np.array(graph.kind, dtype=np.int64)[ranks] if graph.kind else (),
     ]
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 

@@ -140,7 +140,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         for group, grow in zip(workload.groups, grows.tolist(), strict=True)
     ]
     left = np.array([len(row) > 0 for row in rows], dtype=bool)
-    part = _cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
+    part = cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
     kept = [row for row, stays in zip(rows, left.tolist(), strict=True) if stays]
     before = [len(group.ranks) for group in part.groups]
     more = np.array([row.shape[1] for row in kept]) / np.array(before)
@@ -204,7 +204,7 @@ def _sizes(calls: Calls, more: Floats) -> Floats:
     return np.where(per_rank, calls.size * more[calls.group], calls.size)
 
 
-def _cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
+def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
     """Return the workload without the other ops, and the calls of the other groups."""
     if ops.all() and groups.all():
         return workload

@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StrictBool,
     StrictInt,
     WithJsonSchema,
     model_validator,
@@ -84,8 +85,10 @@ class _Nics(ClusterPart):
     """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
 
     ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
-    from what the communication library assumes. ``link`` is what the fabric is made of; how its
-    switches route follows from it (:attr:`policy`).
+    from what the communication library assumes. ``in_order`` says whether 128 B arrive as one and
+    in order, without which NCCL leaves out its protocol LL128 between nodes (EFA's first generation
+    and TCPXO do not promise it). ``link`` is what the fabric is made of; how its switches route
+    follows from it (:attr:`policy`).
     """
 
     nics_per_node: Count
@@ -93,6 +96,7 @@ class _Nics(ClusterPart):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
+    in_order: StrictBool = True
     link: FabricLink | None = None
 
     @property

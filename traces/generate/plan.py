@@ -11,6 +11,7 @@ accelerator that times the kernels; every command reads it as if it were a trace
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -37,6 +38,25 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
 
 
+@dataclass(frozen=True, slots=True)
+class RankRates:
+    """Rates of the accelerators of ranks ``first`` to ``last``, both included.
+
+    Raises
+    ------
+    WorkloadError
+        If these are no ranks.
+    """
+
+    first: int
+    last: int
+    rates: KernelRates
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last:
+            raise WorkloadError(f"ranks {self.first}-{self.last} are none")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlan:
     """Everything that says which step to generate.
@@ -58,12 +78,14 @@ class GenerationPlan:
         whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
         stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
         network.
+    others
+        Ranks whose accelerators are not ``accelerator``.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other, there are fewer replicas, or ``launch``
-        is no time.
+        If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
+        is no time, or ``others`` are not ranks of the job, are given twice, or there are copies.
 
     Examples
     --------
@@ -84,13 +106,32 @@ class GenerationPlan:
     accelerator: KernelRates
     launch: float | None = None
     replicas: int | None = None
+    others: tuple[RankRates, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_others()
         if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
         check_fit(self.model, self.parallelism, self.run)
+
+    def _check_others(self) -> None:
+        if self.others and self.replicas not in (None, self.parallelism.dp):
+            raise WorkloadError("replicas stand for others only where all accelerators are alike")
+        ranks = 0
+        for one in sorted(self.others, key=lambda other: other.first):
+            if one.first < ranks or one.last >= self.parallelism.ranks:
+                given = "given twice" if one.first < ranks else "no ranks of the job"
+                raise WorkloadError(f"accelerators of ranks {one.first}-{one.last} are {given}")
+            ranks = one.last + 1
+
+    @property
+    def peak(self) -> float:
+        """Peak of a rank in the mean (FLOP/s)."""
+        ranks, peak = self.parallelism.ranks, self.accelerator.peak
+        more = ((one.last - one.first + 1) * (one.rates.peak - peak) for one in self.others)
+        return peak + sum(more) / ranks
 
     def __str__(self) -> str:
         """Name the model and the parallelism: ``llama-3.1-8b tp4-dp2``."""
@@ -103,12 +144,22 @@ class GenerationPlan:
         said = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
-            f"kernels by a roofline of {a.compute_efficiency:.0%} of {a.peak / 1e12:g} TFLOP/s and "
-            f"{a.memory_efficiency:.0%} of {a.memory_bandwidth / 1e12:g} TB/s",
+            f"kernels by a roofline of {_said_rates(a)}",
+        ]
+        said += [
+            f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
+            for one in self.others
         ]
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
         return tuple(said)
+
+
+def _said_rates(rates: KernelRates) -> str:
+    return (
+        f"{rates.compute_efficiency:.0%} of {rates.peak / 1e12:g} TFLOP/s and "
+        f"{rates.memory_efficiency:.0%} of {rates.memory_bandwidth / 1e12:g} TB/s"
+    )
 
 
 def read_plan(path: Path) -> GenerationPlan:
@@ -204,6 +255,22 @@ class _AcceleratorTable(_PlanTable):
     memory_efficiency: float = MEMORY_EFFICIENCY
 
 
+_RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+class _OtherTable(_AcceleratorTable):
+    """Rates of the accelerators of some ranks: ``128-255``."""
+
+    ranks: Annotated[str, Field(pattern=rf"^{_RANKS.pattern}$")]
+
+    @property
+    def of_ranks(self) -> RankRates:
+        """What the fields say."""
+        first, _, last = self.ranks.partition("-")
+        rates = KernelRates(**self.model_dump(exclude={"ranks"}))
+        return RankRates(int(first), int(last or first), rates)
+
+
 class _PlanFile(_PlanTable):
     """The fields of a plan's file."""
 
@@ -214,6 +281,7 @@ class _PlanFile(_PlanTable):
     accelerator: _AcceleratorTable
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
     replicas: Annotated[StrictInt, Field(gt=0)] | None = None
+    other_accelerators: tuple[_OtherTable, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -243,6 +311,10 @@ class _PlanFile(_PlanTable):
             accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
             launch=plan.launch,
             replicas=plan.replicas,
+            other_accelerators=tuple(
+                _OtherTable.model_construct(ranks=f"{one.first}-{one.last}", **asdict(one.rates))
+                for one in plan.others
+            ),
             **cast("dict[str, Any]", {run: plan.run}),
         )
 
@@ -256,6 +328,7 @@ class _PlanFile(_PlanTable):
             accelerator=KernelRates(**self.accelerator.model_dump()),
             launch=self.launch,
             replicas=self.replicas,
+            others=tuple(one.of_ranks for one in self.other_accelerators),
         )
 
     def text(self) -> str:
@@ -266,9 +339,11 @@ class _PlanFile(_PlanTable):
             table["model"] = name
         else:  # what a card gives has a source, even where it is the default
             table["model"] = self.model.model_dump(exclude_unset=True)
-        accelerator = table["accelerator"]
-        accelerator["peak"] = f"{self.accelerator.peak!r} FLOP/s"
-        accelerator["memory_bandwidth"] = f"{self.accelerator.memory_bandwidth!r} B/s"
+        for one in (table["accelerator"], *table.get("other_accelerators", ())):
+            one["peak"] = f"{one['peak']!r} FLOP/s"
+            one["memory_bandwidth"] = f"{one['memory_bandwidth']!r} B/s"
+        if "other_accelerators" in table:
+            table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:
             table["launch"] = f"{self.launch!r} s"
         return str(yaml.safe_dump(table, sort_keys=False))

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def print_clusters(console: Console, report: "ClustersReport") -> None:
-    """Print the catalogue, or one cluster with its sources."""
+    """Print the catalogue, or one cluster with its sources or its links."""
+    if report.ranks:
+        _print_links(console, report)
+        return
     if report.quantities:
         cluster = report.clusters[0]
         print_title(console, cluster.cluster)
@@ -54,7 +57,30 @@ def print_clusters(console: Console, report: "ClustersReport") -> None:
         counts = str(cluster.ranks_per_node), str(cluster.nodes)
         rows.add(cluster.cluster, cluster.accelerator, *counts, cluster.network)
     print_rows(console, rows)
-    print_foot(console, "twofold clusters NAME: every number of one, with its source")
+    print_foot(
+        console,
+        "twofold clusters NAME: every number of one, with its source; --links: names of its links",
+    )
+
+
+def _print_links(console: Console, report: "ClustersReport") -> None:
+    """Print the sorts of links, each with its first and last name."""
+    print_title(console, f"Links of {report.clusters[0].cluster} for {report.ranks:,} ranks")
+    sorts: dict[tuple[str, str, float | None, float], list[str]] = {}
+    for link in report.links:
+        key = link.sort, link.resource, link.bandwidth, link.latency
+        sorts.setdefault(key, []).append(link.link)
+    rows = TableRows(("|links", ">count", "resource", ">bandwidth", ">latency"))
+    for (_, resource, bandwidth, latency), names in sorts.items():
+        shown = names if len(names) == 1 else [names[0], names[-1]]
+        speed = "unlimited" if bandwidth is None else format_quantity(bandwidth, "B/s")
+        rows.add(" … ".join(shown), f"{len(names):,}", resource, speed, say_time(latency))
+    print_rows(console, rows)
+    print_foot(
+        console,
+        "a link is both directions of a cable; bandwidth of payload, one direction; what-if 'link "
+        f"{report.links[0].link} x0.5'; -o csv and -o json list every name",
+    )
 
 
 def print_collective(console: Console, report: "CollectiveReport") -> None:

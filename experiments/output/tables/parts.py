@@ -39,7 +39,7 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
         "transfers": in_lines(console, list(_transfers(base.communication_error))),
-        "what if": "\n".join(_say_what_ifs(base)),
+        "what if": "\n".join(say_what_ifs(base)),
         "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "pinned": _pinned(base.doubts),
@@ -127,7 +127,8 @@ def say_folded(base: Baseline) -> str:
     return found if base.settings.fold or not found.startswith("nothing") else ""
 
 
-def _say_what_ifs(base: Baseline) -> list[str]:
+def say_what_ifs(base: Baseline) -> list[str]:
+    """Say each change that was made before anything was asked, and what it touched."""
     pairs = zip(base.settings.what_ifs, base.notes, strict=True)
     return [f"{change} ({note})" for change, note in pairs]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from experiments.questions.curve import CurveReport
     from experiments.questions.sweep import SweepReport
     from experiments.questions.utility import Utility, UtilityReport
-    from experiments.questions.what_if import WhatIfReport
+    from experiments.questions.what_if import WhatIfPoint, WhatIfReport
 
 
 def print_utility(console: Console, report: "UtilityReport") -> None:
@@ -139,6 +139,24 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     )
 
 
+def _say_draws(point: "WhatIfPoint") -> str:
+    """Say how a step is spread over draws; "" where nothing is drawn."""
+    if point.draws is None:
+        return ""
+    spread = ", ".join(
+        f"{name} {say_time(value)}"
+        for name, value in (
+            ("p10", point.step_p10_s),
+            ("p90", point.step_p90_s),
+            ("worst", point.step_worst_s),
+        )
+        if value is not None
+    )
+    lost = f", {point.draws_cut_off} of them cut ranks off" if point.draws_cut_off else ""
+    draws = "1 draw" if point.draws == 1 else f"{point.draws} draws"
+    return f"{draws} of seed {point.seed}{lost}: {spread}"
+
+
 def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     """Print changes in the order in which they were asked."""
     print_head(console, "What if", report.base)
@@ -146,12 +164,14 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         gain = percent(point.gain_pct)
-        note = "; ".join(filter(None, (point.note, point.warning)))
+        note = "; ".join(filter(None, (_say_draws(point), point.note, point.warning)))
         rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (
         "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
     )
+    if any(point.draws for point in report.points):
+        foot += "; by lot: step, gain and exposed communication are medians over draws"
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     print_foot(console, foot)

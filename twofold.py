@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.collective import collective as collective
+    from experiments.questions.collective_calls import collective_calls as collective_calls
     from experiments.questions.compare import compare as compare
     from experiments.questions.convert import convert as convert
     from experiments.questions.curve import curve as curve
@@ -97,6 +98,7 @@ _PLACES = {
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "collective": f"{_QUESTIONS}.collective:collective",
+    "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "topology": f"{_QUESTIONS}.topology:topology",
     "baseline": "experiments.baseline:baseline",
     "grid": "experiments.evaluate.design_points:grid",
@@ -152,6 +154,7 @@ __all__ = [
     "calibrate_logs",
     "clusters",
     "collective",
+    "collective_calls",
     "compare",
     "convert",
     "curve",

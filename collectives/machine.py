@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
+from simulator.shares import Shares
 from simulator.topology import Topology
 from simulator.workload import Call
 
@@ -232,13 +233,20 @@ class Known:
     """
 
     network: OneNetwork
-    _schedules: dict[tuple[str, bytes, str], tuple[Schedule, ...]] = field(default_factory=dict)
+    _schedules: dict[tuple[str, bytes, str, Shares | None], tuple[Schedule, ...]] = field(
+        default_factory=dict
+    )
 
     def schedules(
-        self, kind: str, positions: Ranks, name: str, build: Callable[[], Iterable[Schedule]]
+        self,
+        kind: str,
+        positions: Ranks,
+        name: str,
+        build: Callable[[], Iterable[Schedule]],
+        shares: Shares | None = None,
     ) -> tuple[Schedule, ...]:
         """Return a group's schedules of that name, built when they are asked for first."""
-        key = kind, positions.tobytes(), name
+        key = kind, positions.tobytes(), name, shares
         if key not in self._schedules:
             self._schedules[key] = tuple(build())
         return self._schedules[key]
@@ -305,6 +313,12 @@ class Machine:
             latency={name: known.latency.get(name, 1.0) * longer for name in graph.resources},
             bandwidth={name: known.bandwidth.get(name, 1.0) / longer for name in graph.resources},
         )
+
+    def recalibrated(self, calibration: Mapping[str, CalibratedKind]) -> "Machine":
+        """Return the machine with other calibration, keeping what planning has found out."""
+        made = replace(self, calibration=calibration)
+        object.__setattr__(made, "known", self.known)
+        return made
 
     def on(self, graph: Topology) -> Known:
         """Return what is known of a graph, which is kept with it."""

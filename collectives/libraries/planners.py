@@ -192,7 +192,8 @@ def _schedules(
 
     known = machine.on(graph)
     return tuple(
-        known.schedules(call.kind, positions, name, partial(build, name))[0] for name in names
+        known.schedules(call.kind, positions, name, partial(build, name), call.shares)[0]
+        for name in names
     )
 
 

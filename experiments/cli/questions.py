@@ -261,6 +261,7 @@ def what_if(
     \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
     RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
     \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
+    all_to_all\\[@LABEL] imbalance 1.5     busiest rank over mean; zipf:A; a FILE
     KIND\\[@LABEL] drop, calls drop         they do not happen
     algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
     overlap none|full                     of compute and communication

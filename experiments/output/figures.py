@@ -21,6 +21,7 @@ from experiments.baseline import Baseline
 from experiments.files import check_output, writing
 from experiments.questions.calibrate import LogCalibrationReport
 from experiments.questions.collective import CollectiveReport
+from experiments.questions.collective_calls import CollectiveCallsReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport
 from experiments.questions.diff import DiffReport
@@ -320,13 +321,46 @@ def collective(report: CollectiveReport) -> Figure:
         right = axes.twinx()
         speeds = [point.busbw_GBps for point in report.points]
         (busbw,) = right.plot(sizes, speeds, marker="s", ms=3, color=_ORANGE, label="busbw")
+        drawn = [time, busbw]
+        if report.baseline:
+            told = report.baseline
+            known = [one.size_bytes for one in told]
+            took = [1e6 * one.time_s for one in told]
+            axes.plot(known, took, ls="", marker="x", ms=4, color=_BLUE)
+            reached = [one.busbw_GBps for one in told]
+            drawn += right.plot(
+                known, reached, ls="", marker="x", ms=4, color=_ORANGE, label="measured"
+            )
         right.set_ylabel("busbw [GB/s]", color=_ORANGE)
         right.set_ylim(bottom=0)
         right.grid(visible=False)
-        axes.legend(handles=[time, busbw], frameon=False, fontsize=SMALL, loc="upper left")
+        axes.legend(handles=drawn, frameon=False, fontsize=SMALL, loc="upper left")
         first = report.points[0]
         title = f"{first.kind} of {first.ranks} ranks on {report.where}"
         figure.suptitle(title.replace("_", "-"), fontsize=8)
+        return figure
+
+
+def collective_calls(report: CollectiveCallsReport) -> Figure:
+    """Draw a lane for each call: its repetitions beside the others, and above as long as alone."""
+    with mpl.rc_context(STYLE):
+        lanes = len(report.calls)
+        figure = Figure(figsize=(2 * COLUMN, 0.8 + 0.55 * lanes), layout="constrained")
+        axes = figure.add_subplot()
+        scale, unit = time_unit(report.makespan_s)
+        for lane, call in enumerate(report.calls):
+            colour = COLOURS[lane % len(COLOURS)]
+            spans = [span for span in report.spans if span.call == call.number]
+            together = [(scale * one.start_s, scale * (one.end_s - one.start_s)) for one in spans]
+            alone = [(scale * one.start_s, scale * call.alone_s) for one in spans]
+            axes.broken_barh(together, (lane, 0.4), color=colour)
+            axes.broken_barh(alone, (lane - 0.3, 0.25), facecolor="none", edgecolor=colour)
+        names = [f"{fill(one.call, _WRAP)}\nx{one.slowdown:.3g}" for one in report.calls]
+        axes.set_yticks(range(lanes), names, fontsize=SMALL)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"time [{unit}]; hollow: as long as alone")
+        figure.suptitle(f"{lanes} calls on {report.where}", fontsize=8)
         return figure
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from experiments.baseline import Baseline
 from experiments.files import writing
+from experiments.questions.collective_calls import CollectiveCallsReport
 from simulator.analysis.critical_path import Segment
 from simulator.workload import What, Workload
 
@@ -73,6 +74,41 @@ def _document(report: WithPath) -> Iterator[bytes]:
     for number, event in enumerate(events(report)):
         yield (b",\n" if number else b"") + encode(event)
     yield b"\n]}\n"
+
+
+def write_calls(report: CollectiveCallsReport, path: Path) -> None:
+    """Write calls beside each other: a thread for each, together and as long as alone.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    encode = msgspec.json.Encoder().encode
+    about = {"network": report.where, "engine": report.engine}
+    lines = [encode(event) for event in _events_of_calls(report)]
+    body = b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    body += b",\n".join(lines) + b"\n]}\n"
+    with writing(path) as stream:
+        packed = path.suffix == ".gz"
+        stream.write(gzip.compress(body, 6, mtime=0) if packed else body)
+
+
+_TOGETHER, _ALONE = 1, 2
+"""Process ids of calls beside each other, and as long as they would be alone."""
+
+
+def _events_of_calls(report: CollectiveCallsReport) -> Iterator[Event]:
+    for process, word in ((_TOGETHER, "together"), (_ALONE, "as long as alone")):
+        yield meta("process_name", process, 0, word)
+        yield meta("process_sort_index", process, 0, process)
+        for call in report.calls:
+            yield meta("thread_name", process, call.number, f"{call.number} {call.call}")
+    for span in report.spans:
+        call = report.calls[span.call - 1]
+        alone = span.start_s + call.alone_s
+        for process, end in ((_TOGETHER, span.end_s), (_ALONE, alone)):
+            yield timed_slice(call.kind, "call", (span.start_s, end), (process, span.call))
 
 
 def events(report: WithPath) -> Iterator[Event]:

@@ -17,6 +17,7 @@ from simulator.analysis.critical_path import critical_path, path_by_group, path_
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import why_not_copies
+from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
@@ -206,6 +207,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     launch: float | None = None,
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
+    imbalance: Imbalance | str | None = None,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -220,6 +222,8 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     compute_efficiency, memory_efficiency
         Fractions of peak and memory bandwidth that kernels reach;
         :mod:`traces.generate.kernel_times` gives the sources of the defaults.
+    imbalance
+        How unevenly tokens choose experts, as :func:`simulator.imbalance.parse_imbalance` reads it.
 
     Raises
     ------
@@ -235,7 +239,12 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         memory_efficiency=memory_efficiency,
     )
     return GenerationPlan(
-        model=shape, parallelism=parallelism, run=run, accelerator=accelerator, launch=launch
+        model=shape,
+        parallelism=parallelism,
+        run=run,
+        accelerator=accelerator,
+        launch=launch,
+        imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
     )
 
 
@@ -349,7 +358,11 @@ def representatives(
     whole, p = replace(plan, replicas=None), plan.parallelism
     programs = stage_programs(whole)
     computed = volumes(programs, whole)
-    replicas = fewest_replicas(p, place(cluster, p.ranks, settings.nodes).ranks_per_node)
+    replicas = fewest_replicas(
+        p,
+        place(cluster, p.ranks, settings.nodes).ranks_per_node,
+        unlike=1 if plan.imbalance is None else p.ep,
+    )
     if plan.others or cluster.node_kinds:
         reason = "its nodes differ"
     elif replicas is None:

@@ -10,6 +10,7 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.confidence import touched
 from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.prior_interval import widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -26,6 +27,9 @@ class WhatIfPoint:
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
+    ``prior_pct`` is half the width of what it leaves open of the gain how the cluster's figures are
+    known (95 %; :mod:`experiments.evaluate.prior_interval`), None where the change makes other
+    calls, or is drawn by lot.
 
     Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
     median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
@@ -46,6 +50,7 @@ class WhatIfPoint:
     step_p10_s: float | None = None
     step_p90_s: float | None = None
     step_worst_s: float | None = None
+    prior_pct: float | None = None
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -132,8 +137,12 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     asked = [parse_change(text) for text in changes]
     _check_draws(asked, draws, seed)
     base = baseline(trace, cluster, settings, watch)
+    open_by = widths_of(base, {change.text: change for change in asked if not change.is_drawn})
     made = [_made(base, change, draws or DRAWS, seed or 0) for change in asked]
-    return WhatIfReport(base, tuple(_point(base, one, watch) for one in made))
+    points = [_point(base, one, watch) for one in made]
+    return WhatIfReport(
+        base, tuple(replace(one, prior_pct=open_by.get(one.change)) for one in points)
+    )
 
 
 DRAWS = 20

@@ -14,6 +14,9 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster; of one kind of node
                                                        ``scale_up@a100.bandwidth``
 ``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
+``all_to_all[@LABEL] imbalance HOW``                   bytes unevenly over pairs: the busiest rank
+                                                       over the mean, ``zipf:A`` or a FILE
+                                                       (:mod:`simulator.imbalance`)
 ``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
 ``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
 ``overlap none|full``                                  of compute and communication
@@ -56,7 +59,8 @@ from topologies.cluster.kinds import split_resource
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
-    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
+    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
+    "KIND[@LABEL] drop, algorithm RULE, "
     "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
     "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
     "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
@@ -108,15 +112,16 @@ def _part(clause: Clause) -> Part:
     first, last = clause.words[0], clause.words[-1]
     if first.is_one_of(*_VERBS):
         return _VERBS[first.text](clause)
-    if not first.quoted and first.text.partition("@")[0] == REPLICAS:
-        return _replicas(clause)
-    if not first.quoted and first.text.startswith(f"{_ACCELERATOR}@"):
-        return _accelerator(clause)
+    labelled = "" if first.quoted else first.text.partition("@")[0]
+    if labelled in _LABELLED:
+        return _LABELLED[labelled](clause)
     if faults.begins(first):
         clause.for_all_ranks()
         return faults.faulty(clause.words)
     if len(clause.words) > 2 and clause.words[1].is_one_of("="):
         return _set(clause)
+    if len(clause.words) > 1 and clause.words[-2].is_one_of("imbalance"):
+        return _spread(clause)
     if last.is_one_of("drop"):
         return _drop(clause)
     if len(clause.words) == 1:
@@ -155,6 +160,15 @@ def _drop(clause: Clause) -> Part:
         return ops.drop(name, clause.ranks)
     clause.for_all_ranks()
     return calls.drop_calls(which)
+
+
+def _spread(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    *named, _, how = clause.words
+    which = calls_named(named[0]) if len(named) == 1 else None
+    if which is None or which.kind not in (None, "all_to_all"):
+        raise WhatIfError("an imbalance is one of all_to_all, of which a label may be named")
+    return calls.spread_unevenly(which, how.text)
 
 
 def _set(clause: Clause) -> Part:
@@ -229,6 +243,12 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "stragglers": _stragglers,
     _ACCELERATOR: _accelerator,
 }
+
+_LABELLED: dict[str, Callable[[Clause], Part]] = {
+    REPLICAS: _replicas,
+    _ACCELERATOR: _accelerator,
+}
+"""What may have a label behind its first word."""
 
 
 def _one(named: "list[Word] | tuple[Word, ...]") -> Word:

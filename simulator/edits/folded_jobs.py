@@ -83,12 +83,7 @@ def _with_mark(workload: Workload, mark: str) -> Workload:
     ranks = np.array(workload.ranks, dtype=np.int32)
     extra = len(ranks)
     row = CallRow(UNKNOWN, group=len(workload.groups), sequence=0, size=np.nan, transfer=0.0)
-    one, calls = Calls.of([row]), workload.calls
-    columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
-    table = Calls(
-        dtype=(*calls.dtype, *one.dtype),
-        **{name: np.append(getattr(calls, name), getattr(one, name)) for name in columns},
-    )
+    table = workload.calls.followed_by(Calls.of([row]))
     unknown = np.full(extra, np.nan)
     ends = np.full(extra, workload.edges.offset[-1])
     edges = workload.edges
@@ -103,7 +98,7 @@ def _with_mark(workload: Workload, mark: str) -> Workload:
         rank=np.append(workload.rank, ranks),
         lane=longer("lane", 0),
         name=longer("name", 0),
-        call=longer("call", len(calls)),
+        call=longer("call", len(workload.calls)),
         duration=longer("duration", 0.0),
         ready=longer("ready", 0.0),
         measured_start=np.append(workload.measured_start, unknown),

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
+from simulator.shares import Shares
 from simulator.workload import Calls, Edges, Floats, Ints, Workload
 
 _OF_CALLS = ("kind", "sequence", "size", "transfer", "factor", "late", "eager")
@@ -146,5 +147,12 @@ def _calls(workloads: Sequence[Workload], first: NDArray[np.int64]) -> Calls:
     return Calls(
         group=np.concatenate(group).astype(np.int32),
         dtype=tuple(text for one in workloads for text in one.calls.dtype),
+        shares=_shares([one.calls for one in workloads]),
         **columns,
     )
+
+
+def _shares(parts: Sequence[Calls]) -> tuple[Shares | None, ...]:
+    if not any(calls.shares for calls in parts):
+        return ()
+    return tuple(table for calls in parts for table in calls.shares or (None,) * len(calls))

@@ -119,7 +119,8 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     Raises
     ------
     WorkloadError
-        If a group that does not grow would lose some of its members and keep others.
+        If a group that does not grow would lose some of its members and keep others, or one that
+        grows has a call with a size for every pair of its members.
 
     Examples
     --------
@@ -144,6 +145,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     kept = [row for row, stays in zip(rows, left.tolist(), strict=True) if stays]
     before = [len(group.ranks) for group in part.groups]
     more = np.array([row.shape[1] for row in kept]) / np.array(before)
+    _check_shares(part, more)
     groups = tuple(
         Group(tuple(row[0].tolist()), group.label)
         for row, group in zip(kept, part.groups, strict=True)
@@ -196,6 +198,15 @@ def _copied(group: Group, layout: ReplicaLayout) -> Ints:
         )
     whole = [layout.of_copy(ranks, copy) for copy, one in enumerate(there) if one.all()]
     return np.array(whole, dtype=np.int64).reshape(-1, len(ranks))
+
+
+def _check_shares(part: Workload, more: Floats) -> None:
+    """Refuse to invent what ranks that do not exist yet would send to whom."""
+    for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
+        raise WorkloadError(
+            f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
+            "tell what more or fewer ranks would send to each other"
+        )
 
 
 def _sizes(calls: Calls, more: Floats) -> Floats:

@@ -3,7 +3,7 @@
 A step of a job begins on all its ranks when the one before has ended on the last of them, as the
 step time that every other answer gives counts it: what a step is alone, it is again and again. Jobs
 do not wait for each other. Their calls meet on links as those of one job do
-(:mod:`simulator.engine.fair_network`); nothing is known beforehand of how many steps a job gets
+(:mod:`simulator.engine.meeting`); nothing is known beforehand of how many steps a job gets
 done, so a step is set up when it begins, and whoever asks says when he has seen enough.
 
 What a call loses is how much longer it takes, from its last member's arrival on, than on an idle
@@ -21,8 +21,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.costing.link_load import Load
-from simulator.engine.fair_network import Network
+from simulator.engine.meeting import Meetings, Work, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import explain_deadlock
 from simulator.errors import DeadlockError, WorkloadError
@@ -182,9 +181,15 @@ def repeat_together(
     """
     _check_apart(jobs)
     env = simpy.Environment()
-    network = Network(env, topology)
+    network = Meetings(env, topology)
     stop = env.event()
-    runs = [_Run(env, network, job, JobSteps(kept=deque(maxlen=keep))) for job in jobs]
+    works = Works(topology)
+    runs = [
+        _Run(
+            env, network, job, JobSteps(kept=deque(maxlen=keep)), works.of(job.workload, job.costs)
+        )
+        for job in jobs
+    ]
     done = [run.done for run in runs]
 
     def ended() -> None:
@@ -245,12 +250,12 @@ class _Run:
     """A job under way: its local time, counted from the begin of the step, and its calls."""
 
     env: simpy.Environment
-    network: Network
+    network: Meetings
     job: RepeatedJob
     done: JobSteps
+    work: Callable[[int], Work]
     goes_on: bool = True
     _ended: Callable[[], None] = lambda: None
-    _loads: Callable[[int], tuple[Load, ...]] = field(init=False, repr=False)
     _factor: list[float] = field(init=False, repr=False)
     _waits: _Waits = field(init=False, repr=False)
     _local: LocalTimes = field(init=False, repr=False)
@@ -259,7 +264,6 @@ class _Run:
 
     def __post_init__(self) -> None:
         workload = self.job.workload
-        self._loads = self.job.costs.of(workload)
         self._factor = workload.calls.factor.tolist()
         self._waits = _Waits.of(self.job)
 
@@ -293,7 +297,7 @@ class _Run:
             self.env.timeout(wait).callbacks.append(lambda _: self._end(length))
 
     def _start(self, call: int, _: simpy.Event) -> None:
-        self.network.start(self._loads(call), self._factor[call], lambda: self._finish(call))
+        self.network.start(self.work(call), self._factor[call], lambda _: self._finish(call))
 
     def _finish(self, call: int) -> None:
         self._left -= 1

@@ -15,6 +15,7 @@ from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.kinds import like_others
+from topologies.cluster.known import CallErrors, HowKnown, TierErrors
 from topologies.cluster.schema import (
     Accelerator,
     Calibrated,
@@ -179,6 +180,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "wiring": Wiring,
     "host": Host,
     "library": Library,
+    "known": HowKnown,
 }
 
 
@@ -193,6 +195,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
         model = Calibrated
     elif location[0] == "wiring" and len(location) > 2:
         model = Cable
+    elif location[0] == "known" and len(location) > 3:
+        model = TierErrors if len(location) == 4 else CallErrors
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)

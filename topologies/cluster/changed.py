@@ -1,6 +1,7 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -8,6 +9,7 @@ from simulator.errors import ClusterError, WhatIfError
 from simulator.names import did_you_mean, same_name
 from topologies.cluster.catalog import complaints
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
+from topologies.cluster.known import DATA_SHEET
 from topologies.cluster.schema import Cluster
 
 _SIZE = "scale_up.size"
@@ -143,6 +145,12 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
 
+def _unlike(known: dict[str, Any], tier: str) -> dict[str, Any]:
+    """Return what is known where one tier is built as none was that anybody measured."""
+    errors = {name: one for name, one in known.get("errors", {}).items() if name != tier}
+    return {**known, tier: DATA_SHEET, "errors": errors}
+
+
 def with_topology(cluster: Cluster, change: str) -> Cluster:
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY[:DIMENSIONS]``.
 
@@ -187,6 +195,7 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     if tier == "scale_up":
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
+    data["known"] = _unlike(data.get("known", {}), tier)
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:

@@ -33,6 +33,7 @@ from topologies.cluster.fabrics import (
     ScaleOut,
     Size,
 )
+from topologies.cluster.known import HowKnown
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
@@ -280,6 +281,8 @@ class Cluster(ClusterPart):
         Paid once per call of a collective (s).
     calibration
         What a trace showed, by kind of collective.
+    known
+        How the network's figures are known; a file that says nothing is a data sheet.
     sources
         For a field, named with dots, where its number is from.
 
@@ -310,6 +313,7 @@ class Cluster(ClusterPart):
     library: Library | None = None
     collective_overhead: Latency = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
+    known: HowKnown = HowKnown()
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -503,7 +507,7 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     >>> quantities(load_cluster("dgx-a100"))["scale_up.size"]
     8
     """
-    given = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources"})
+    given = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources", "known"})
     return dict(_leaves(given, ""))
 
 

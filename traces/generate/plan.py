@@ -8,6 +8,9 @@ accelerator that times the kernels; every command reads it as if it were a trace
     training: {micro_batch: 1, global_batch: 8, sequence: 4096}
     accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
     launch: 5 us
+
+``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) says how unevenly tokens choose
+experts.
 """
 
 import math
@@ -29,6 +32,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError, WorkloadError
+from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
@@ -80,12 +84,16 @@ class GenerationPlan:
         network.
     others
         Ranks whose accelerators are not ``accelerator``.
+    imbalance
+        How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
+        long the experts of each rank compute. None: evenly.
 
     Raises
     ------
     WorkloadError
         If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
-        is no time, or ``others`` are not ranks of the job, are given twice, or there are copies.
+        is no time, ``others`` are not ranks of the job, are given twice, or there are copies, or
+        the imbalance does not fit the model's experts.
 
     Examples
     --------
@@ -107,6 +115,7 @@ class GenerationPlan:
     launch: float | None = None
     replicas: int | None = None
     others: tuple[RankRates, ...] = ()
+    imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
         self._check_others()
@@ -115,6 +124,31 @@ class GenerationPlan:
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
         check_fit(self.model, self.parallelism, self.run)
+        self._check_imbalance()
+
+    def _check_imbalance(self) -> None:
+        said, p, experts = self.imbalance, self.parallelism, self.model.experts
+        if said is None:
+            return
+        if p.ep == 1 or experts is None:
+            raise WorkloadError(
+                f"imbalance {said}: means nothing without experts that are spread over ranks (ep "
+                "of 2 or more)"
+            )
+        if self.replicas is not None and self.replicas % p.ep:
+            raise WorkloadError(
+                f"{self.replicas} replicas cannot stand for all: {p.ep} in a row have experts that "
+                "are asked unlike often"
+            )
+        routed = {layer for layer in range(self.model.layers) if self.model.experts_at(layer)}
+        for layer in said.histogram:
+            if layer is not None and layer not in routed:
+                raise WorkloadError(
+                    f"{said}: layer: layer {layer} of {self.model.name} has no experts (0 is the "
+                    "first of the model)"
+                )
+        for layer in sorted(routed):
+            said.popularity(p.ep, experts.count, layer)
 
     def _check_others(self) -> None:
         if self.others and self.replicas not in (None, self.parallelism.dp):
@@ -152,7 +186,20 @@ class GenerationPlan:
         ]
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
+        if self.imbalance is not None:
+            said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
+
+    def _say_imbalance(self, imbalance: Imbalance) -> str:
+        """Say how unevenly the ranks that share out experts are asked, over all layers."""
+        experts, ep = self.model.experts, self.parallelism.ep
+        layers = [layer for layer in range(self.model.layers) if self.model.experts_at(layer)]
+        count = experts.count if experts is not None else 0
+        most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
+        return (
+            f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
+            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g})"
+        )
 
 
 def _said_rates(rates: KernelRates) -> str:
@@ -189,19 +236,18 @@ def read_plan(path: Path) -> GenerationPlan:
     return plan
 
 
-def card_of(path: Path) -> Path | None:
-    """Return the model card that a plan names by its path; None where it names one that ships.
+def files_named(path: Path) -> list[Path]:
+    """Return the files that a plan names: its model card, and who asks for which expert.
 
     Raises
     ------
     TraceError
         If the file is no plan.
     """
-    model = _table(path).get("model")
-    if not isinstance(model, str):
-        return None
-    beside = path.parent / model
-    return beside if beside.is_file() else Path(model)
+    table = _table(path)
+    names = [one for one in (table.get("model"), table.get("imbalance")) if isinstance(one, str)]
+    found = [beside if (beside := path.parent / name).is_file() else Path(name) for name in names]
+    return [one for one in found if one.is_file()]
 
 
 def plan_text(plan: GenerationPlan) -> str:
@@ -242,8 +288,16 @@ def _card(value: object, info: ValidationInfo) -> object:
     return load_model(beside if beside.is_file() else value)
 
 
+def _imbalance(value: object, info: ValidationInfo) -> object:
+    """Read how unevenly tokens choose experts; a file may lie beside the plan."""
+    if value is None or isinstance(value, Imbalance):
+        return value
+    beside = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
+    return parse_imbalance(str(beside) if beside.is_file() else str(value))
+
+
 class _PlanTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class _AcceleratorTable(_PlanTable):
@@ -282,6 +336,7 @@ class _PlanFile(_PlanTable):
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
     replicas: Annotated[StrictInt, Field(gt=0)] | None = None
     other_accelerators: tuple[_OtherTable, ...] = ()
+    imbalance: Annotated[Imbalance, BeforeValidator(_imbalance)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -315,6 +370,7 @@ class _PlanFile(_PlanTable):
                 _OtherTable.model_construct(ranks=f"{one.first}-{one.last}", **asdict(one.rates))
                 for one in plan.others
             ),
+            imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
         )
 
@@ -329,11 +385,12 @@ class _PlanFile(_PlanTable):
             launch=self.launch,
             replicas=self.replicas,
             others=tuple(one.of_ranks for one in self.other_accelerators),
+            imbalance=self.imbalance,
         )
 
     def text(self) -> str:
         """Return the fields as YAML, quantities with units."""
-        table = self.model_dump(exclude_defaults=True, exclude_none=True)
+        table = self.model_dump(exclude_defaults=True, exclude_none=True, exclude={"imbalance"})
         name = self.model.name
         if name in model_names() and load_model(name) == self.model:
             table["model"] = name
@@ -346,6 +403,8 @@ class _PlanFile(_PlanTable):
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:
             table["launch"] = f"{self.launch!r} s"
+        if self.imbalance is not None:
+            table["imbalance"] = str(self.imbalance)
         return str(yaml.safe_dump(table, sort_keys=False))
 
 

@@ -26,8 +26,9 @@ def parse_topology(
     (:mod:`topologies.families.from_file`), whose edges may then say both themselves.
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
     ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
-    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, a dragonfly
-    ``@minimal`` or ``@valiant``; else messages take the shortest path.
+    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
+    everything by a policy of :mod:`simulator.routing.policy`, ``fat_tree:8@d_mod_k`` or, with a
+    seed of its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ def parse_topology(
     if Path(spec).suffix in (".graphml", ".json"):
         return custom(spec, bandwidth=bandwidth, latency=latency)
     words, _, routing = spec.partition("@")
+    if Path(words).suffix in (".graphml", ".json"):
+        return routed(custom(words, bandwidth=bandwidth, latency=latency), routing)
     name, _, rest = words.partition(":")
     name = same_name(name, FAMILIES) or name
     family = FAMILIES.get(name)

@@ -32,6 +32,7 @@ from simulator.costing.call_costs import distinct_calls
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.routing.routes import routes
+from simulator.routing.survey import of_resource
 from simulator.workload import Call, Floats, What, Workload, by_appearance
 from topologies import Cluster
 
@@ -114,6 +115,8 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
 def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:
     """Say how a group lies on a network, whichever its ranks and links are; None if it is large.
 
+    None also where messages may take detours: which these are the shortest paths do not tell.
+
     Groups lie alike if their members are in domains in the same order and on the same kinds of
     node, if the same members have links of the same classes between them, and if the messages of
     the same members pass links of the same classes and meet on the same of them.
@@ -132,6 +135,8 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
     source, target = (one.ravel() for one in np.meshgrid(member, member))
     apart = source != target
     offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
+    if graph.routing.detours and of_resource(graph, graph.routing)[link].any():
+        return None
     parts = [
         order,
         np.unique(machine.domains[ranks], return_inverse=True)[1],

@@ -196,6 +196,16 @@ def test_adaptive_switches_send_less_over_a_slow_cable_also_where_it_is_farther_
     assert busy == pytest.approx({"spray": 2.0, "adaptive": 4 / 3.5})
 
 
+def test_adaptive_switches_see_slow_cables_two_hops_on():
+    """Behind one of two uplinks 1/2 + 1/4 are left, behind the other 1: 2 messages over 7/4."""
+    network = parse_topology("fat_tree:4@adaptive", **CABLE)
+    network = slow(network, "core:0.0", "aggregation:1.0", factor=2)
+    network = slow(network, "core:0.1", "aggregation:1.0", factor=4)
+    ends = np.array([0, 1], np.int32), np.array([4, 5], np.int32)
+    busy = link_loads(network, *ends, np.ones(2)) / network.bandwidth
+    assert busy.max() == pytest.approx(2 / (7 / 4))
+
+
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=12))
 def test_the_best_part_is_that_of_a_search_over_all(loads):

@@ -8,7 +8,7 @@ the shares of those only that it is connected with by links.
 Nothing is allocated here: :class:`simulator.costing.crowd.Crowd` makes room.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,13 +96,13 @@ class State(NamedTuple):
     of calls that are over.
     """
 
-    flows: Any
-    uses: Any
-    wires: Any
-    ranks: Any
-    calls: Any
-    runs: Any
-    rows: Any
+    flows: Annotated[Any, FLOW]
+    uses: Annotated[Any, USE]
+    wires: Annotated[Any, WIRE]
+    ranks: Annotated[Any, RANK]
+    calls: Annotated[Any, CALL]
+    runs: Annotated[Any, RUN]
+    rows: Annotated[Any, ROW]
     entries: Ints
     latency_of: Matrix
     spent: Matrix

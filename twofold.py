@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.collective import collective as collective
+    from experiments.questions.collective_calls import collective_calls as collective_calls
     from experiments.questions.compare import compare as compare
     from experiments.questions.convert import convert as convert
     from experiments.questions.curve import curve as curve
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
+    from experiments.questions.share import share as share
     from experiments.questions.sweep import sweep as sweep
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
@@ -85,6 +87,7 @@ _PLACES = {
     "explain": f"{_QUESTIONS}.explain:explain",
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
+    "share": f"{_QUESTIONS}.share:share",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -95,6 +98,7 @@ _PLACES = {
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "collective": f"{_QUESTIONS}.collective:collective",
+    "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "topology": f"{_QUESTIONS}.topology:topology",
     "baseline": "experiments.baseline:baseline",
     "grid": "experiments.evaluate.design_points:grid",
@@ -150,6 +154,7 @@ __all__ = [
     "calibrate_logs",
     "clusters",
     "collective",
+    "collective_calls",
     "compare",
     "convert",
     "curve",
@@ -167,6 +172,7 @@ __all__ = [
     "parse_topology",
     "plan_on",
     "replay",
+    "share",
     "simulate",
     "steps",
     "sweep",

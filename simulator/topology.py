@@ -5,7 +5,7 @@ a what-if on the network scales the links of one resource and touches nothing el
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
+from simulator.routing.policy import Routing
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -135,6 +136,11 @@ class Topology:
         :mod:`simulator.routing.routes` finds the shortest path.
     doors
         By which NICs messages leave and enter nodes; without them by those on the shortest path.
+    routing
+        How switches choose among equally near next hops; by a hash if not given.
+    kind
+        Which kind of node each rank sits on, where kinds differ in more than their links; parts
+        of the network with ranks of other kinds are not alike.
 
     Examples
     --------
@@ -155,6 +161,8 @@ class Topology:
     latency_resource: NDArray[np.str_]
     route: Route | None = None
     doors: Doors | None = None
+    routing: Routing = field(default_factory=Routing)
+    kind: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""
@@ -289,6 +297,38 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
         latency_resource=np.array(
             [link.latency_resource or link.resource for link in table], dtype=np.str_
         ),
+    )
+
+
+def with_links(network: Topology, kept: NDArray[np.bool_], *, name: str = "") -> Topology:
+    """Return the topology with some of its links only; its nodes and its routing stay.
+
+    Parameters
+    ----------
+    network
+        Stays as it is.
+    kept
+        Which links there still are, shape ``(links,)``.
+    name
+        What it is called then; its own name if not given.
+
+    Examples
+    --------
+    >>> pair = topology("pair", 2, [Link(0, 1, 1e9, 0.0), Link(1, 0, 1e9, 0.0)])
+    >>> len(with_links(pair, np.array([True, False])))
+    1
+    """
+    capacity = network.routing.capacity
+    return replace(
+        network,
+        name=name or network.name,
+        source=network.source[kept],
+        target=network.target[kept],
+        bandwidth=network.bandwidth[kept],
+        latency=network.latency[kept],
+        resource=network.resource[kept],
+        latency_resource=network.latency_resource[kept],
+        routing=replace(network.routing, capacity=None if capacity is None else capacity[kept]),
     )
 
 

@@ -251,11 +251,10 @@ def _group_tables(path: Path) -> Sequence[Path]:
     return group_tables(path)
 
 
-def _model_card(path: Path) -> Sequence[Path]:
-    from traces.generate.plan import card_of
+def _named_by_plan(path: Path) -> Sequence[Path]:
+    from traces.generate.plan import files_named
 
-    card = card_of(path)
-    return [card] if card is not None and card.is_file() else []
+    return files_named(path)
 
 
 def _open_plan(path: Path, _: Options) -> OpenTrace:
@@ -297,7 +296,7 @@ FORMATS = {
     "nsys": _Format(is_sqlite, _open_nsys, profiler=True),
     "pytorch_et": _Format(is_execution_trace, _open_execution_trace),
     "chakra": _Format(_is_chakra, _open_chakra, beside=_group_tables),
-    "plan": _Format(is_plan, _open_plan, beside=_model_card),
+    "plan": _Format(is_plan, _open_plan, beside=_named_by_plan),
     "goal": _Format(is_goal, _open_goal),
 }
 """Formats that can be read, by name.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import direct, ring, tree
+from collectives.algorithms.direct import spread
 from collectives.algorithms.placement import by_domain, from_root, placed
 from collectives.libraries import nccl_constants as nccl_tables
 from collectives.libraries.nccl_costs import (
@@ -93,8 +94,14 @@ def times(
         As :func:`plan` does.
     """
     case = _case(call, networks, machine)
-    offers = _offers(case, algorithm)
-    known = machine.calibrated(call, networks.graph)
+    return least_times(call, case, _offers(case, algorithm), networks)
+
+
+def least_times(
+    call: Call, case: Case, offers: list[Offer], networks: Networks
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Time of the fastest of some offers on each network, calibrated (s), and where it is sure."""
+    known = case.machine.calibrated(call, networks.graph)
     sure = _keep_step(case, offers, networks)
     if known is None:
         return np.broadcast_to(_least(case, offers), len(networks)), sure
@@ -121,14 +128,14 @@ def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[n
 def _case(call: Call, links: Links, machine: Machine) -> Case:
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, links.graph, machine.domains)
-    return Case(call.kind, positions, call.size, links, machine)
+    return Case(call.kind, positions, call.size, links, machine, call.shares)
 
 
 def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """All that NCCL has to choose from; it takes the fastest."""
     kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
-        return sent(case, case.schedule("send", lambda: _SENDS[kind](case.n)))
+        return sent(case, case.schedule("send", lambda: spread(_SENDS[kind](case.n), case.shares)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
         return _other(case, algorithm)
     if algorithm is not None:
@@ -136,7 +143,12 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if kind != "all_reduce":
         return _ringed(case)
     offers = _ring_or_tree(case)
-    if case.machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
+    if (
+        case.machine.in_network
+        and case.tuning.nvls is not None
+        and case.even
+        and case.local >= nccl_tables.NVLS_LEAST
+    ):
         offers.append(_switched(case))
     return offers
 
@@ -184,11 +196,11 @@ def _least(case: Case, offers: list[Offer]) -> Number:
 
 def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
-    near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
+    near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
     factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
     ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
-    up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
+    up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
     gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
     of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction
@@ -235,5 +247,6 @@ def _other(case: Case, algorithm: str | None) -> list[Offer]:
 
 
 def _selected(case: Case, algorithm: str | None) -> Schedule:
-    call = Call(case.kind, Group(tuple(case.positions.tolist())), case.size)
+    group = Group(tuple(case.positions.tolist()))
+    call = Call(case.kind, group, case.size, shares=case.shares)
     return select.plan(call, case.topology, case.machine, algorithm).schedule

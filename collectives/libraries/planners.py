@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import torus
-from collectives.libraries import gloo, nccl
+from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Ranks, calibrated, choose, chosen
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, classes, on_networks
@@ -61,6 +61,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     >>> plan(Call("all_gather", Group(tuple(range(8))), 2.0**30), network, machine).protocol
     'Simple'
     """
+    machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     found = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
     return calibrated(found, machine.calibrated(call, network))
@@ -78,6 +79,7 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     """
     if np.isnan(call.size):
         return np.full(len(networks), call.transfer)
+    machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     algorithm = algorithm or choose(machine.forced, call)
     found, sure = library.times(call, networks, machine, algorithm)
@@ -94,6 +96,8 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     are those on which links that are alike on the graph are alike.
     """
     if machine.library in ("nccl", "gloo"):
+        return False
+    if machine.library == "rccl" and rccl.on_mesh(call, graph, machine):
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []
@@ -193,7 +197,8 @@ def _schedules(
 
     known = machine.on(graph)
     return tuple(
-        known.schedules(call.kind, positions, name, partial(build, name))[0] for name in names
+        known.schedules(call.kind, positions, name, partial(build, name), call.shares)[0]
+        for name in names
     )
 
 
@@ -204,6 +209,14 @@ def _by_gloo(
     if algorithm is None:
         return gloo.times(call, networks, machine)
     return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
+
+
+def _by_rccl(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Ask RCCL's model of a mesh, else take the fastest of the schedules that fit."""
+    found = rccl.times(call, networks, machine, algorithm)
+    return _selected(call, networks, machine, algorithm) if found is None else found
 
 
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
@@ -221,7 +234,7 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
 LIBRARIES: dict[str, LibraryPlanner] = {
     "nccl": LibraryPlanner(nccl.plan, nccl.times),
     "gloo": LibraryPlanner(gloo.plan, _by_gloo),
-    "rccl": LibraryPlanner(select.plan, _selected),
+    "rccl": LibraryPlanner(rccl.plan, _by_rccl),
     "xla": LibraryPlanner(_xla, _on_slice),
     "none": LibraryPlanner(select.plan, _selected),
 }

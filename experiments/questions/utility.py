@@ -16,6 +16,7 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.prior_interval import joined, prior_half_widths
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility_interval import half_widths, spread
@@ -146,8 +147,11 @@ class Utility:
 
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
-    ``interval_pct`` is half the width of its 95 % interval
-    (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
+    ``interval_pct`` is half the width of its 95 % interval, of two that are independent:
+    ``scatter_pct``, what steps and calls of the trace scatter by
+    (:mod:`experiments.questions.utility_interval`; None where it shows no spread), and
+    ``prior_pct``, what follows from how the cluster's figures are known
+    (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -161,6 +165,8 @@ class Utility:
     utility_pct: float | None
     note: str = ""
     interval_pct: float | None = None
+    scatter_pct: float | None = None
+    prior_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -287,10 +293,14 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
     of_step = asked[0] if shared else Study(alone).ask(changes)
     most = bounds(base.scenario, base.timeline, of_step, changes)
     widths = half_widths(found, asked) if found else {}
+    told = base.told_calls(of_step.study.base.workload)
+    before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
     return [
         replace(
             row,
-            interval_pct=widths.get(row.resource),
+            interval_pct=joined(widths.get(row.resource), before.get(row.resource)),
+            scatter_pct=widths.get(row.resource),
+            prior_pct=before.get(row.resource),
             bound_pct=most.get(row.resource),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )

@@ -6,15 +6,15 @@ half the latency.
 
 import numpy as np
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, Multiplied, Scaled
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, Multiplied, Scaled, say_value
 from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
 from simulator.names import did_you_mean, same_name
-from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
 from topologies import resource_values
+from topologies.cluster.kinds import by_kind, differing, split_resource
 
 RANKS = {"compute": What.COMPUTE, "host": What.HOST}
 """Resources of the ranks, and which ops they make faster; copies are the memory's and the bus's."""
@@ -75,6 +75,8 @@ def check_factor(factor: float) -> None:
 def check_resource(name: str) -> str:
     """Return the resource that a text spells: ``scale-out.bandwidth``.
 
+    ``scale_up@a100.bandwidth`` is that of one kind of node, of a cluster whose nodes differ.
+
     Raises
     ------
     WhatIfError
@@ -85,6 +87,9 @@ def check_resource(name: str) -> str:
     >>> check_resource("scaleout.bandwidth")
     'scale_out.bandwidth'
     """
+    plain, kind = split_resource(name)
+    if kind is not None and (tier := same_name(plain, CLUSTER_RESOURCES)):
+        return f"{tier.partition('.')[0]}@{kind}.{tier.partition('.')[2]}"
     found = same_name(name, RESOURCES)
     if found is None:
         hint = did_you_mean(PARTS.get(name.lower(), name), RESOURCES)
@@ -140,34 +145,37 @@ def utility_pct(base: float, changed: float) -> float:
 
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     """Say what a resource is, ``factor`` times as good, as text with a unit."""
-    if resource not in CLUSTER_RESOURCES:
+    if split_resource(resource)[0] not in CLUSTER_RESOURCES:
         return f"{factor:g}x"
-    values = resource_values(scenario.cluster)
-    if resource not in values:
+    if resource not in resource_values(scenario.cluster):
         return "none"
     by = 1 / factor if resource.endswith("latency") else factor
-    unit = CLUSTER_RESOURCES[resource]
-    if unit in ("B/s", "s"):
-        return format_quantity(values[resource] * by, unit)
-    return f"{values[resource] * by:g} {unit}"
+    return say_value(scenario.cluster, resource, by)
 
 
 def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float | None:
-    """Say the same as a number in the resource's unit; None where the cluster has none of it."""
-    if resource not in CLUSTER_RESOURCES:
+    """Say the same as a number in the resource's unit.
+
+    None where the cluster has none of it, and where kinds of node differ in it.
+    """
+    if split_resource(resource)[0] not in CLUSTER_RESOURCES:
         return factor
     values = resource_values(scenario.cluster)
+    kinds = by_kind(scenario.cluster, resource, values)
+    if kinds and differing(kinds):
+        return None
     by = 1 / factor if resource.endswith("latency") else factor
     return float(values[resource] * by) if resource in values else None
 
 
 def unit_of(resource: str) -> str:
     """Return the unit of :func:`amount_of`: "1" where it is a multiple of what was recorded."""
-    return CLUSTER_RESOURCES.get(resource, "1")
+    return CLUSTER_RESOURCES.get(split_resource(resource)[0], "1")
 
 
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     """Why a resource cannot matter to this job, in words; "" if it can."""
+    resource = split_resource(resource)[0]
     workload = scenario.workload
     if resource == "compute":
         return "" if (workload.what == What.COMPUTE).any() else "no kernels: the host computes"

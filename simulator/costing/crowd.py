@@ -26,6 +26,7 @@ from simulator.costing.crowd_loop import (
     Book,
     Ints,
     State,
+    abandon,
     advance,
     begin,
     rejoin,
@@ -189,8 +190,11 @@ class Crowd:
         return found
 
     def forget(self, call: int) -> None:
-        """Give a call's place free."""
+        """Give a call's place free; one that is under way is taken off its links."""
         block = self._live.pop(call)
+        if self._state.calls["left"][call]:
+            first = block.at[0]
+            abandon(self._state, first, first + len(block.program.source))
         self._idle.setdefault(id(block.program), []).append(block)
         self._idle_uses += len(block.program.link)
         if self._idle_uses > _KEPT:

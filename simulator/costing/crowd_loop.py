@@ -161,11 +161,7 @@ def _settle(s: State) -> None:
 def _over(s: State, flow: int) -> None:
     """End a transfer: its two ranks go on, unless it was the last of its call."""
     flows, ranks, calls, book = s.flows, s.ranks, s.calls, s.book
-    book.tally[ACTIVE] -= 1
-    last = book.active[book.tally[ACTIVE]]
-    book.active[flows[flow].place] = last
-    flows[last].place = flows[flow].place
-    flows[flow].doing = IDLE
+    _retire(s, flow)
     call, source, target = flows[flow].call, flows[flow].source, flows[flow].target
     for part in range(len(book.before)):
         book.before[part] = s.spent[flow, part]
@@ -411,3 +407,26 @@ def rejoin(s: State, first: int, last: int) -> None:
                 uses[head].before = use
             wires[uses[use].link].head = use
             _soil(s, uses[use].link)
+
+
+@hot_loop
+def abandon(s: State, first: int, last: int) -> None:
+    """Take flows off the lists that they are on, in the middle of what they do."""
+    flows = s.flows
+    for flow in range(first, last):
+        if flows[flow].doing == IDLE:
+            continue
+        if flows[flow].doing == MOVES:
+            _leave(s, flow)
+        _retire(s, flow)
+
+
+@hot_loop
+def _retire(s: State, flow: int) -> None:
+    """Take a flow out of the active ones."""
+    flows, book = s.flows, s.book
+    book.tally[ACTIVE] -= 1
+    last = book.active[book.tally[ACTIVE]]
+    book.active[flows[flow].place] = last
+    flows[last].place = flows[flow].place
+    flows[flow].doing = IDLE

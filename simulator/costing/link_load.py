@@ -207,7 +207,8 @@ def _of_step(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> Load:
     chunk_bytes, network = where
-    flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
+    flow: Floats = plan.schedule.units(step)
+    flow *= chunk_bytes / plan.efficiency
     ways = routes(network, positions[step.source], positions[step.target], flow)
     on_link = bytes_on_links(step, flow, ways, network)
     if plan.bandwidth_factor:

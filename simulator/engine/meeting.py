@@ -22,6 +22,7 @@ from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.crowd import Crowd, Program
 from simulator.costing.link_load import Load, cost, program
 from simulator.costing.programs import folded, runs_ahead
+from simulator.costing.quotient import quotient
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -31,6 +32,8 @@ Done = Callable[[Floats], None]
 _AFTER_ALL_OTHERS = 2
 """SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is judged once."""
 _NOBODY = -1
+_COMPARED = 2**19
+"""Transfers of calls that differ, at the most, among which those that are alike are looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,34 +79,55 @@ class Work:
         return found
 
 
-def works(workload: Workload, costs: Costs) -> Callable[[int], Work]:
-    """Return a function from a call of the workload, by its index, to what it is to the links."""
-    row: list[int] = distinct_calls(workload)[1].tolist()
-    known: dict[int, Work] = {}
+@dataclass(slots=True, eq=False)
+class Works:
+    """What all calls that may meet are to the links of one network.
 
-    def of(index: int) -> Work:
-        if row[index] not in known:
-            known[row[index]] = _work(workload.call_view(index), costs)
-        return known[row[index]]
+    As soon as two meet, all are written out, and one transfer is kept of those that are alike
+    (:mod:`simulator.costing.quotient`), unless there are too many to compare.
+    """
 
-    return of
+    network: Topology
+    _whole: list[Callable[[], Program]] = field(default_factory=list)
+    _transfers: int = 0
+    _kept: list[Program] = field(default_factory=list)
 
+    def of(self, workload: Workload, costs: Costs) -> Callable[[int], Work]:
+        """Add a workload; return a function from its calls, by index, to what they are.
 
-def _work(call: Call, costs: Costs) -> Work:
-    plan, loads = costs.carried(call)
-    where = np.array(call.group.ranks, dtype=np.int32), call.size, costs.topology
-    if plan is None or not runs_ahead(plan):
-        return Work(loads, partial(program, plan, loads, where), 0.0, costs.topology)
-    group = call.group
+        To be asked of all workloads before the first call begins.
+        """
+        first, rows = distinct_calls(workload)
+        known = [self._work(workload.call_view(call), costs) for call in first]
+        row: list[int] = rows.tolist()
+        return lambda call: known[row[call]]
 
-    def write() -> Program:
-        written = program(plan, loads, where)
-        if not group.stand_in:
-            return written
-        place = {rank: number for number, rank in enumerate(group.ranks)}
-        return folded(written, np.array([place[rank] for rank in group.stand_in]))
+    def _work(self, call: Call, costs: Costs) -> Work:
+        plan, loads = costs.carried(call)
+        where = np.array(call.group.ranks, dtype=np.int32), call.size, self.network
+        group, ahead = call.group, plan is not None and runs_ahead(plan)
 
-    return Work(loads, write, plan.overhead, costs.topology)
+        def write() -> Program:
+            written = program(plan, loads, where)
+            if not ahead or not group.stand_in:
+                return written
+            place = {rank: number for number, rank in enumerate(group.ranks)}
+            return folded(written, np.array([place[rank] for rank in group.stand_in]))
+
+        overhead = 0.0
+        if plan is not None and ahead:
+            overhead = plan.overhead
+            self._transfers += sum(len(step.source) for step in plan.schedule.steps)
+        self._whole.append(write)
+        return Work(loads, partial(self._written, len(self._whole) - 1), overhead, self.network)
+
+    def _written(self, number: int) -> Program:
+        if self._transfers > _COMPARED:
+            return self._whole[number]()
+        if not self._kept:
+            whole = [write() for write in self._whole]
+            self._kept = quotient(whole, self.network.bandwidth, self.network.resource)
+        return self._kept[number]
 
 
 @dataclass(slots=True, eq=False)

@@ -217,22 +217,25 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
 
 
 def _like(workload: Workload, call: int) -> NDArray[np.bool_]:
-    """Which calls of the same group are of the same kind, size and type as one."""
+    """Which calls of the same group are of the same kind, size, shares and type as one."""
     calls = workload.calls
     found: NDArray[np.bool_] = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
     found &= calls.size == calls.size[call]
+    spread = calls.spread
+    found &= spread == spread[call]
     found &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
     return found
 
 
 def _different(workload: Workload, group: int) -> list[int]:
-    """Find the first of the calls of a group of each kind, size and type."""
+    """Find the first of the calls of a group of each kind, size, shares and type."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    kinds, sizes = calls.kind[mine].tolist(), calls.size[mine].tolist()
-    first: dict[tuple[int, float, str], int] = {}
-    for call, kind, size in zip(mine.tolist(), kinds, sizes, strict=True):
-        first.setdefault((kind, size, calls.dtype[call]), call)
+    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    first: dict[tuple[int | float | str, ...], int] = {}
+    for call, row in zip(mine.tolist(), rows, strict=True):
+        first.setdefault((*row, calls.dtype[call]), call)
     return list(first.values())
 
 

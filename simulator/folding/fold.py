@@ -155,10 +155,10 @@ def loads_of(
     """Lay the different calls of a group, or of others that make the same calls."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
+    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     different = {
-        (kind, size, calls.dtype[index]): index
-        for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
+        (*row, calls.dtype[index]): index for index, row in zip(mine.tolist(), rows, strict=True)
     }
     views = [workload.call_view(index) for _, index in sorted(different.items())]
     if ranks is not None:

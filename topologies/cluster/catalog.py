@@ -14,7 +14,19 @@ from simulator.errors import ClusterError
 from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.fabrics import FABRICS
-from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.cluster.kinds import like_others
+from topologies.cluster.known import CallErrors, HowKnown, TierErrors
+from topologies.cluster.schema import (
+    Accelerator,
+    Calibrated,
+    Cluster,
+    Host,
+    Library,
+    NodeKind,
+    NodeNics,
+    Pcie,
+    ScaleUp,
+)
 from topologies.cluster.wiring import Cable, Wiring
 
 
@@ -96,7 +108,7 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        return Cluster.model_validate(data)
+        return Cluster.model_validate(like_others(data, load_cluster))
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
 
@@ -168,18 +180,31 @@ _PARTS: dict[str, type[BaseModel]] = {
     "wiring": Wiring,
     "host": Host,
     "library": Library,
+    "known": HowKnown,
 }
 
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the fields that are accepted where an unknown one was found."""
     model: type[BaseModel] = Cluster
+    if location[0] == "node_kinds" and len(location) > 2:
+        return _fields_of_kind(location[2:])
     if location[0] == "scale_out" and len(location) > 1:
         model = FABRICS[location[1]]
     elif location[0] == "calibration" and len(location) > 2:
         model = Calibrated
     elif location[0] == "wiring" and len(location) > 2:
         model = Cable
+    elif location[0] == "known" and len(location) > 3:
+        model = TierErrors if len(location) == 4 else CallErrors
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)
+
+
+def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields that a kind of node accepts, or a table of it."""
+    if len(location) == 1:
+        return list(NodeKind.model_fields)
+    parts = _PARTS | {"scale_out": NodeNics}
+    return list(parts[str(location[0])].model_fields)

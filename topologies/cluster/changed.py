@@ -1,12 +1,15 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
+from typing import Any
 
 from pydantic import ValidationError
 
 from simulator.errors import ClusterError, WhatIfError
 from simulator.names import did_you_mean, same_name
 from topologies.cluster.catalog import complaints
+from topologies.cluster.kinds import changed_kinds, values_of_kinds
+from topologies.cluster.known import DATA_SHEET
 from topologies.cluster.schema import Cluster
 
 _SIZE = "scale_up.size"
@@ -23,12 +26,16 @@ _WITH_IT = {
 def resource_values(cluster: Cluster) -> dict[str, float | int]:
     """Values that can be multiplied, in base units; no ``scale_out`` or ``pcie`` where it has none.
 
+    Where nodes differ those of each kind, too: :func:`topologies.cluster.kinds.values_of_kinds`.
+
     Examples
     --------
     >>> from topologies import load_cluster
     >>> resource_values(load_cluster("dgx-a100"))["scale_up.bandwidth"]
     300000000000.0
     """
+    if cluster.node_kinds:
+        return values_of_kinds(cluster, resource_values)
     values: dict[str, float | int] = {
         name: getattr(cluster.scale_up, name.partition(".")[2])
         for name in _SCALE_UP
@@ -55,7 +62,8 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     cluster
         Stays as it is.
     resource
-        One of :func:`resource_values`.
+        One of :func:`resource_values`; where nodes differ ``scale_up.bandwidth`` is that of all
+        kinds and ``scale_up@a100.bandwidth`` that of one.
     factor
         By what it is multiplied.
 
@@ -76,6 +84,8 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     >>> changed(load_cluster("dgx-a100"), "scale_up.size", 2).scale_up.size
     16
     """
+    if cluster.node_kinds or "@" in resource:
+        return changed_kinds(cluster, resource, factor, changed)
     values = resource_values(cluster)
     if resource not in values:
         raise WhatIfError(_unknown(cluster, resource, tuple(values)))
@@ -135,6 +145,12 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
 
+def _unlike(known: dict[str, Any], tier: str) -> dict[str, Any]:
+    """Return what is known where one tier is built as none was that anybody measured."""
+    errors = {name: one for name, one in known.get("errors", {}).items() if name != tier}
+    return {**known, tier: DATA_SHEET, "errors": errors}
+
+
 def with_topology(cluster: Cluster, change: str) -> Cluster:
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY[:DIMENSIONS]``.
 
@@ -179,6 +195,7 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     if tier == "scale_up":
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
+    data["known"] = _unlike(data.get("known", {}), tier)
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
-from simulator.topology import SCALE_OUT, Link
+import numpy as np
+
+from simulator.routing.policy import Routing
+from simulator.topology import SCALE_OUT, Link, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,
@@ -21,18 +24,28 @@ from topologies.cluster.fabrics import (
     TorusFabric,
 )
 from topologies.cluster.schema import Cluster
-from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
+from topologies.families.dragonfly import (
+    DragonflyShape,
+    global_ends,
+    groups_of,
+    local_ends,
+    router_name,
+)
 from topologies.families.family import cables
 from topologies.families.grid import slice_ends
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together."""
+    """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together.
+
+    ``sort`` has the bandwidth and latency of each: those of the fabric that its kind of node sees.
+    """
 
     node: int
     first: int
     count: int
+    sort: ScaleOut
 
     @property
     def name(self) -> str:
@@ -51,8 +64,8 @@ class Nic:
         return f"{self.name}:in"
 
 
-def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
-    """Every NIC of the first ``nodes`` nodes, whether or not a rank uses it; as many per node.
+def node_nics(cluster: Cluster, nodes: int, first_node: int = 0) -> list[Nic]:
+    """Every NIC of ``nodes`` nodes from the first, whether or not a rank uses it; as many per node.
 
     Where a wired node has more than its wiring, each of that stands for several.
 
@@ -70,8 +83,8 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
     shares = min(count, drawn)
     starts = [-(-share * count // shares) for share in range(shares + 1)]
     return [
-        Nic(node, first, after - first)
-        for node in range(nodes)
+        Nic(node, first, after - first, cluster.scale_out)
+        for node in range(first_node, first_node + nodes)
         for first, after in pairwise(starts)
     ]
 
@@ -94,14 +107,29 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
         Of the resource ``scale_out``.
     """
     plug, inner = _LINKS[type(fabric)]
-    bandwidth, latency = fabric.bandwidth * fabric.efficiency, fabric.latency / 2
     plugs: dict[str, None] = {}
     for nic in nics:
+        bandwidth, latency = nic.sort.bandwidth * nic.sort.efficiency, nic.sort.latency / 2
         switch = plug(fabric, nic)
         plugs[switch] = None
         yield Link(nic.out, switch, nic.count * bandwidth, latency, SCALE_OUT)
         yield Link(switch, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
     yield from inner(fabric, list(plugs), nodes)
+
+
+def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
+    """Say how the switches of a fabric route, on the network that a job sees.
+
+    Routers of a dragonfly are grouped as it groups them; those of a torus are one group.
+    """
+    group = None
+    if isinstance(fabric, DragonflyFabric):
+        group = groups_of(network)
+    elif isinstance(fabric, TorusFabric):
+        router = [str(node).startswith("router:") for node in network.nodes]
+        group = np.where(router, 0, -1).astype(np.int32)
+    seed = 0 if isinstance(fabric, SwitchFabric) else fabric.routing_seed
+    return Routing(fabric.policy, resource=SCALE_OUT, seed=seed, group=group)
 
 
 def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:

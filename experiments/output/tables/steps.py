@@ -17,8 +17,10 @@ from experiments.output.tables.parts import (
     percent,
     print_foot,
     print_head,
+    print_routing,
     print_shares,
     say_folded,
+    say_network,
     say_time,
     say_where,
     shortened,
@@ -87,6 +89,8 @@ def print_replay(console: Console, report: "ReplayReport") -> None:
     if report.path_by_group:
         console.print()
         print_shares(console, "communication on it", report.path_by_group)
+    console.print()
+    print_routing(console, report.routing)
 
 
 def _scaled(seconds: float | None, factor: float) -> str:
@@ -238,6 +242,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "folded": report.folded or say_folded(base),
         "simulated with": f"engine {base.timeline.engine}",
         "step": say_time(base.timeline.makespan),
+        "network": in_lines(console, say_network(base.network_prior)),
         "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",
         "model FLOPs": f"{volumes.model_flops:.4g}",
         "MFU": percent(100 * report.mfu),

@@ -18,7 +18,7 @@ from collectives.algorithms import torus
 from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Ranks, calibrated, choose, chosen
 from simulator.costing.link_load import cost, lay
-from simulator.costing.stacked_networks import Networks, on_networks
+from simulator.costing.stacked_networks import Networks, classes, on_networks
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 from simulator.workload import Call
@@ -90,9 +90,10 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
 
 
 def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
-    """Whether the library carries a call out alike on all networks of a graph.
+    """Whether the library carries a call out alike on all networks of a graph, and keeps step.
 
-    Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
+    Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines. The networks
+    are those on which links that are alike on the graph are alike.
     """
     if machine.library in ("nccl", "gloo"):
         return False
@@ -100,7 +101,11 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []
-    return len(names) + len(more) == 1 and not select.follows_numbers(call.kind, names[0])
+    if len(names) + len(more) != 1 or select.follows_numbers(call.kind, names[0]):
+        return False
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    schedule = _schedules(call, positions, graph, machine, names)[0]
+    return classes(graph).keeps_step_anyhow(schedule, positions)
 
 
 def _xla(call: Call, network: Topology, machine: Machine, algorithm: str | None) -> Plan:

@@ -56,9 +56,14 @@ def _type(annotation: Any) -> types.Type:
 
 
 def _array(annotation: Any) -> types.Type:
-    """Type of a contiguous array: ``NDArray[dtype]``, ``ndarray[tuple[int, int], dtype]``."""
+    """Type of a contiguous array: ``NDArray[dtype]``, ``ndarray[tuple[int, int], dtype]``.
+
+    Of records ``Annotated[NDArray[np.void], dtype]``.
+    """
     leaves = _leaves(annotation)
-    (dtype,) = (one for one in leaves if isinstance(one, type) and issubclass(one, np.generic))
+    (dtype,) = [one for one in leaves if isinstance(one, np.dtype)] or [
+        one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)
+    ]
     dimensions = max(1, leaves.count(int))
     return types.Array(from_dtype(np.dtype(dtype)), dimensions, "C", readonly=READ_ONLY in leaves)
 

@@ -8,24 +8,24 @@ is one flow on all its links.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.crowd_loop import (
+    CALL,
+    FLOW,
     IDLE,
     OVER,
+    RANK,
+    ROW,
+    RUN,
     TALLIES,
+    USE,
+    WIRE,
     Book,
-    Calls,
-    Flows,
     Ints,
-    Ranks,
-    Rows,
     State,
-    Uses,
-    Wires,
     abandon,
     advance,
     begin,
@@ -96,8 +96,8 @@ class _Block:
     at: tuple[int, ...]
 
 
-_STATES = ("doing", "wakes", "remaining", "rate", "since", "end", "held_by", "spent")
-"""Columns of :class:`Flows` that are how far a flow is."""
+_STATE = ["doing", "wakes", "remaining", "rate", "since", "end", "held_by"]
+"""Columns of a flow that say how far it is."""
 
 
 def _sizes(program: Program) -> tuple[int, ...]:
@@ -166,8 +166,8 @@ class Crowd:
         """
         block = self._placed(program, factor)
         s = self._state
-        s.calls.spent[block.call] = 0.0
-        s.calls.spent[block.call, -1] = delay
+        s.call_spent[block.call] = 0.0
+        s.call_spent[block.call, -1] = delay
         begin(s, block.call, delay)
         return block.call
 
@@ -186,13 +186,13 @@ class Crowd:
 
     def spent(self, call: int) -> Floats:
         """Where the time of a call that is over went (s), shape ``(resources + 1,)``."""
-        found: Floats = self._state.calls.spent[call].copy()
+        found: Floats = self._state.call_spent[call].copy()
         return found
 
     def forget(self, call: int) -> None:
         """Give a call's place free; one that is under way is taken off its links."""
         block = self._live.pop(call)
-        if self._state.calls.left[call]:
+        if self._state.calls["left"][call]:
             first = block.at[0]
             abandon(self._state, first, first + len(block.program.source))
         self._idle.setdefault(id(block.program), []).append(block)
@@ -203,7 +203,7 @@ class Crowd:
     def moved_in(self, other: "Crowd", call: int) -> int:
         """Take over a call that is under way in another crowd; return its number here."""
         there = other._live[call]
-        block = self._placed(there.program, float(other._state.calls.factor[call]))
+        block = self._placed(there.program, float(other._state.calls["factor"][call]))
         self._copy(other._state, there, block)
         return block.call
 
@@ -211,15 +211,16 @@ class Crowd:
         s, sizes = self._state, _sizes(there.program)
         source = slice(there.at[0], there.at[0] + sizes[0])
         target = slice(here.at[0], here.at[0] + sizes[0])
-        for name in _STATES:
-            getattr(s.flows, name)[target] = getattr(old.flows, name)[source]
+        for name in _STATE:
+            s.flows[name][target] = old.flows[name][source]
+        s.spent[target] = old.spent[source]
         source = slice(there.at[2], there.at[2] + sizes[2])
         target = slice(here.at[2], here.at[2] + sizes[2])
-        s.ranks.run[target] = old.ranks.run[source] + (here.at[3] - there.at[3])
-        s.ranks.segment[target] = old.ranks.segment[source]
-        s.ranks.pending[target] = old.ranks.pending[source]
-        s.calls.left[here.call] = old.calls.left[there.call]
-        s.calls.spent[here.call] = old.calls.spent[there.call]
+        s.ranks["run"][target] = old.ranks["run"][source] + (here.at[3] - there.at[3])
+        s.ranks["segment"][target] = old.ranks["segment"][source]
+        s.ranks["pending"][target] = old.ranks["pending"][source]
+        s.calls["left"][here.call] = old.calls["left"][there.call]
+        s.call_spent[here.call] = old.call_spent[there.call]
         rejoin(s, here.at[0], here.at[0] + sizes[0])
 
     def _placed(self, program: Program, factor: float) -> _Block:
@@ -240,11 +241,11 @@ class Crowd:
         self._live[block.call] = block
         s, (ranks, runs) = self._state, block.at[2:4]
         mine = slice(ranks, ranks + program.ranks)
-        s.ranks.run[mine] = runs - 1
-        s.ranks.segment[mine] = 0
-        s.ranks.pending[mine] = 0
-        s.calls.left[block.call] = program.transfers
-        s.calls.factor[block.call] = factor
+        s.ranks["run"][mine] = runs - 1
+        s.ranks["segment"][mine] = 0
+        s.ranks["pending"][mine] = 0
+        s.calls["left"][block.call] = program.transfers
+        s.calls["factor"][block.call] = factor
         return block
 
     def _rebuild(self, needed: Sequence[int], *, more: bool = False) -> None:
@@ -252,7 +253,7 @@ class Crowd:
         old, blocks = self._state, list(self._live.values())
         used = [_sizes(block.program) for block in blocks]
         total = [sum(column) for column in zip(needed, *used, strict=True)]
-        calls = len(old.calls.left) * (2 if more else 1)
+        calls = len(old.calls) * (2 if more else 1)
         self._live, self._idle, self._idle_uses, self._filled = {}, {}, 0, (0,) * 6
         self._allocate(tuple(max(64, 2 * one) for one in total), calls)
         self._state.book.clock[:] = old.book.clock
@@ -262,51 +263,42 @@ class Crowd:
             here = _Block(block.program, block.call, self._filled)
             self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
             _write(self._state, here)
-            self._state.calls.factor[here.call] = old.calls.factor[block.call]
+            self._state.calls["factor"][here.call] = old.calls["factor"][block.call]
             self._live[here.call] = here
             self._copy(old, block, here)
 
     def _allocate(self, room: tuple[int, ...], calls: int) -> None:
         flows, uses, ranks, runs, rows, entries = self._room = room
-        links = len(self.bandwidth)
         parts = self.resources + 1
-        wires = _empty(Wires, links, parts)
-        wires.bandwidth[:], wires.resource[:], wires.head[:] = self.bandwidth, self.resource, -1
+        wires = np.zeros(len(self.bandwidth), WIRE)
+        wires["bandwidth"], wires["resource"], wires["head"] = self.bandwidth, self.resource, -1
+        book = Book(
+            clock=np.array([0.0, np.inf]),
+            tally=_ints(TALLIES),
+            active=_ints(flows),
+            due=_ints(flows),
+            over=_ints(calls),
+            before=np.zeros(parts),
+        )
         self._state = State(
-            _empty(Flows, flows, parts),
-            _empty(Uses, uses, parts),
-            wires,
-            _empty(Ranks, ranks, parts),
-            _empty(Calls, calls, parts),
-            Rows(*(_ints(runs) for _ in range(4)), *map(_ints, (rows, rows, entries))),
-            Book(
-                clock=np.array([0.0, np.inf]),
-                tally=_ints(TALLIES),
-                active=_ints(flows),
-                due=_ints(flows),
-                over=_ints(calls),
-                before=np.zeros(parts),
-            ),
+            flows=np.zeros(flows, FLOW),
+            uses=np.zeros(uses, USE),
+            wires=wires,
+            ranks=np.zeros(ranks, RANK),
+            calls=np.zeros(calls, CALL),
+            runs=np.zeros(runs, RUN),
+            rows=np.zeros(rows, ROW),
+            entries=_ints(entries),
+            latency_of=np.zeros((flows, parts)),
+            spent=np.zeros((flows, parts)),
+            call_spent=np.zeros((calls, parts)),
+            book=book,
         )
         self._free_calls = list(reversed(range(calls)))
 
 
-_REAL = {"latency", "amount", "wakes", "remaining", "rate", "since", "end", "weight", "factor"}
-_REAL |= {"bandwidth", "left", "demand"}
-_BY_RESOURCE = {"latency_of", "spent"}
-"""Columns that are not whole numbers."""
-
-
 def _ints(length: int) -> Ints:
     return np.zeros(length, dtype=np.int64)
-
-
-def _empty(sort: Any, length: int, parts: int) -> Any:
-    """Make the columns of a sort of things, all 0."""
-    columns: dict[str, NDArray[Any]] = {name: _ints(length) for name in sort._fields}
-    columns |= {name: np.zeros(length) for name in _REAL & columns.keys()}
-    columns |= {name: np.zeros((length, parts)) for name in _BY_RESOURCE & columns.keys()}
-    return sort(**columns)
 
 
 def _write(state: State, block: _Block) -> None:
@@ -316,19 +308,19 @@ def _write(state: State, block: _Block) -> None:
     flow, _, rank, run, row, entry = block.at
     _, _, ranks, runs, rows, entries = _sizes(program)
     mine = slice(rank, rank + ranks)
-    state.ranks.call[mine] = call
-    state.ranks.local[mine] = np.arange(ranks)
-    state.calls.first_rank[call], state.calls.last_rank[call] = rank, rank + ranks
-    state.calls.first_run[call], state.calls.last_run[call] = run, run + runs
+    state.ranks["call"][mine] = call
+    state.ranks["local"][mine] = np.arange(ranks)
+    state.calls["first_rank"][call], state.calls["last_rank"][call] = rank, rank + ranks
+    state.calls["first_run"][call], state.calls["last_run"][call] = run, run + runs
     mine = slice(run, run + runs)
-    state.rows.row[mine] = program.row + row
-    state.rows.repeats[mine] = program.repeats
-    state.rows.stride[mine] = program.stride
-    state.rows.segments[mine] = program.segments
+    state.runs["row"][mine] = program.row + row
+    state.runs["repeats"][mine] = program.repeats
+    state.runs["stride"][mine] = program.stride
+    state.runs["segments"][mine] = program.segments
     mine = slice(row, row + rows)
-    state.rows.first[mine] = program.row_offset[:-1] + entry
-    state.rows.last[mine] = program.row_offset[1:] + entry
-    state.rows.flow[entry : entry + entries] = program.row_flow + flow
+    state.rows["first"][mine] = program.row_offset[:-1] + entry
+    state.rows["last"][mine] = program.row_offset[1:] + entry
+    state.entries[entry : entry + entries] = program.row_flow + flow
 
 
 def _write_flows(state: State, block: _Block) -> None:
@@ -336,16 +328,16 @@ def _write_flows(state: State, block: _Block) -> None:
     flow, use, rank = block.at[:3]
     flows, uses = len(program.source), len(program.link)
     mine = slice(flow, flow + flows)
-    state.flows.call[mine] = block.call
-    state.flows.source[mine] = program.source + rank
-    state.flows.target[mine] = program.target + rank
-    state.flows.first[mine] = program.offset[:-1] + use
-    state.flows.last[mine] = program.offset[1:] + use
-    state.flows.latency[mine] = program.latency
-    state.flows.amount[mine] = program.amount
-    state.flows.latency_of[mine] = program.latency_of
-    state.flows.doing[mine] = IDLE
+    state.flows["call"][mine] = block.call
+    state.flows["source"][mine] = program.source + rank
+    state.flows["target"][mine] = program.target + rank
+    state.flows["first"][mine] = program.offset[:-1] + use
+    state.flows["last"][mine] = program.offset[1:] + use
+    state.flows["latency"][mine] = program.latency
+    state.flows["amount"][mine] = program.amount
+    state.latency_of[mine] = program.latency_of
+    state.flows["doing"][mine] = IDLE
     mine = slice(use, use + uses)
-    state.uses.flow[mine] = np.repeat(np.arange(flow, flow + flows), np.diff(program.offset))
-    state.uses.link[mine] = program.link
-    state.uses.weight[mine] = program.weight
+    state.uses["flow"][mine] = np.repeat(np.arange(flow, flow + flows), np.diff(program.offset))
+    state.uses["link"][mine] = program.link
+    state.uses["weight"][mine] = program.weight

@@ -8,7 +8,7 @@ the shares of those only that it is connected with by links.
 Nothing is allocated here: :class:`simulator.costing.crowd.Crowd` makes room.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,110 +29,51 @@ _SAME = 1e-12
 """Links whose levels differ by less than this fraction saturate together."""
 
 
-class Flows(NamedTuple):
-    """Transfers: between which ranks, on which links, and how far they are.
-
-    Flow ``f`` is on the uses ``first[f]:last[f]``. ``latency`` (s) and ``amount`` (B) are those of
-    one step; what is under way is ``latency_of``, by resource, and ``spent`` since the call began,
-    both with shape ``(flows, resources + 1)``. ``place`` is where it stands among the active.
-    """
-
-    call: Ints
-    source: Ints
-    target: Ints
-    first: Ints
-    last: Ints
-    latency: Floats
-    amount: Floats
-    latency_of: Matrix
-    doing: Ints
-    wakes: Floats
-    remaining: Floats
-    rate: Floats
-    since: Floats
-    end: Floats
-    held_by: Ints
-    place: Ints
-    mark: Ints
-    fixed: Ints
-    spent: Matrix
+def _records(whole: str, real: str = "") -> np.dtype[np.void]:
+    """Make the type of records of whole and real numbers."""
+    columns = [(name, np.int64) for name in whole.split()]
+    return np.dtype(columns + [(name, np.float64) for name in real.split()])
 
 
-class Uses(NamedTuple):
-    """Links of flows: ``weight`` of its rate is what a flow puts on the link.
+FLOW = _records(
+    "call source target first last doing held_by place mark fixed",
+    "latency amount wakes remaining rate since end",
+)
+"""A transfer: between which ranks, on which links, and how far it is.
 
-    ``after`` and ``before`` join those of the flows that move on one link.
-    """
+It is on the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one step.
+``place`` is where it stands among the active; ``mark`` and ``fixed`` tell the last share.
+"""
+USE = _records("flow link after before", "weight")
+"""A link of a flow: ``weight`` of its rate is what it puts on the link.
 
-    flow: Ints
-    link: Ints
-    weight: Floats
-    after: Ints
-    before: Ints
+``after`` and ``before`` join those of the flows that move on one link.
+"""
+WIRE = _records("resource head mark free found full dirty is_dirty", "bandwidth left demand")
+"""A link: ``head`` is the first use by a flow that moves; the others are scratch of a share.
 
+``found``, ``full`` and ``dirty`` are lists of links, which only stand here.
+"""
+RANK = _records("call local run segment pending")
+"""A rank of a call: the run it is in, which segment of it, and how many transfers end before it
+goes on."""
+CALL = _records("first_rank last_rank first_run last_run left", "factor")
+"""A call: ranks, runs, and how many transfers are left; ``factor`` multiplies latencies and
+amounts."""
+RUN = _records("row repeats stride segments")
+"""A run of like steps: rank ``r`` takes part in the flows of row ``row + r``.
 
-class Wires(NamedTuple):
-    """Links: ``head`` is the first use by a flow that moves; the others are scratch of a share."""
-
-    bandwidth: Floats
-    resource: Ints
-    head: Ints
-    mark: Ints
-    left: Floats
-    demand: Floats
-    free: Ints
-    found: Ints
-    full: Ints
-    dirty: Ints
-    is_dirty: Ints
-
-
-class Ranks(NamedTuple):
-    """Ranks of calls: the run they are in, which segment of it, and what they wait for there."""
-
-    call: Ints
-    local: Ints
-    run: Ints
-    segment: Ints
-    pending: Ints
-
-
-class Calls(NamedTuple):
-    """Calls: ranks, runs, and how many transfers are left.
-
-    ``factor`` multiplies latencies and amounts.
-    """
-
-    first_rank: Ints
-    last_rank: Ints
-    first_run: Ints
-    last_run: Ints
-    left: Ints
-    factor: Floats
-    spent: Matrix
-
-
-class Rows(NamedTuple):
-    """Runs of like steps: rank ``r`` takes part in the flows of row ``row[run] + r``.
-
-    Of the ``repeats`` steps of a run ``stride`` are taken at a time, in ``segments``. The flows of
-    a row are ``flow[first[row]:last[row]]``.
-    """
-
-    row: Ints
-    repeats: Ints
-    stride: Ints
-    segments: Ints
-    first: Ints
-    last: Ints
-    flow: Ints
+Of the ``repeats`` steps ``stride`` are taken at a time, in ``segments``.
+"""
+ROW = _records("first last")
+"""Entries of a row, each a flow."""
 
 
 class Book(NamedTuple):
     """Time and lists: ``clock`` is now and the next event (s).
 
-    ``tally`` says how many flows are active, links dirty and calls over, and how many
-    shares there were.
+    ``tally`` says how many flows are active, links dirty and calls over, and how many shares there
+    were.
     """
 
     clock: Floats
@@ -148,14 +89,24 @@ TALLIES = 4
 
 
 class State(NamedTuple):
-    """All of it."""
+    """All of it.
 
-    flows: Flows
-    uses: Uses
-    wires: Wires
-    ranks: Ranks
-    calls: Calls
-    rows: Rows
+    By flow and resource, software last, shape ``(flows, resources + 1)``: ``latency_of`` a step,
+    and what was ``spent`` since the call began when the flow ends (s). ``call_spent`` is the same
+    of calls that are over.
+    """
+
+    flows: Annotated[Any, FLOW]
+    uses: Annotated[Any, USE]
+    wires: Annotated[Any, WIRE]
+    ranks: Annotated[Any, RANK]
+    calls: Annotated[Any, CALL]
+    runs: Annotated[Any, RUN]
+    rows: Annotated[Any, ROW]
+    entries: Ints
+    latency_of: Matrix
+    spent: Matrix
+    call_spent: Matrix
     book: Book
 
 
@@ -169,7 +120,7 @@ def advance(s: State, until: float) -> bool:
         coming = np.inf
         for place in range(book.tally[ACTIVE]):
             flow = book.active[place]
-            due = s.flows.wakes[flow] if s.flows.doing[flow] == WAITS else s.flows.end[flow]
+            due = s.flows[flow].wakes if s.flows[flow].doing == WAITS else s.flows[flow].end
             coming = min(coming, due)
         book.clock[1] = coming
         if not coming <= until:
@@ -187,20 +138,20 @@ def _settle(s: State) -> None:
     now, many = book.clock[0], 0
     for place in range(book.tally[ACTIVE]):
         flow = book.active[place]
-        if flows.doing[flow] == WAITS:
-            if flows.wakes[flow] <= now:
+        if flows[flow].doing == WAITS:
+            if flows[flow].wakes <= now:
                 book.due[many] = flow
                 many += 1
-        elif flows.end[flow] <= now + _SLACK:
+        elif flows[flow].end <= now + _SLACK:
             book.due[many] = flow
             many += 1
     for number in range(many):
         flow = book.due[number]
-        if flows.doing[flow] == MOVES:
+        if flows[flow].doing == MOVES:
             _account(s, flow)
             _leave(s, flow)
             _over(s, flow)
-        elif flows.remaining[flow] == 0.0:
+        elif flows[flow].remaining == 0.0:
             _over(s, flow)
         else:
             _join(s, flow)
@@ -211,19 +162,19 @@ def _over(s: State, flow: int) -> None:
     """End a transfer: its two ranks go on, unless it was the last of its call."""
     flows, ranks, calls, book = s.flows, s.ranks, s.calls, s.book
     _retire(s, flow)
-    call, source, target = flows.call[flow], flows.source[flow], flows.target[flow]
+    call, source, target = flows[flow].call, flows[flow].source, flows[flow].target
     for part in range(len(book.before)):
-        book.before[part] = flows.spent[flow, part]
-    calls.left[call] -= 1
-    if calls.left[call] == 0:
+        book.before[part] = s.spent[flow, part]
+    calls[call].left -= 1
+    if calls[call].left == 0:
         for part in range(len(book.before)):
-            calls.spent[call, part] = book.before[part]
+            s.call_spent[call, part] = book.before[part]
         book.over[book.tally[OVER]] = call
         book.tally[OVER] += 1
         return
-    ranks.pending[source] -= 1
+    ranks[source].pending -= 1
     if target != source:
-        ranks.pending[target] -= 1
+        ranks[target].pending -= 1
     _go_on(s, source, 0.0)
     if target != source:
         _go_on(s, target, 0.0)
@@ -235,45 +186,45 @@ def _go_on(s: State, rank: int, delay: float) -> None:
 
     What starts by that does so ``delay`` (s) from now.
     """
-    ranks, calls, rows, flows = s.ranks, s.calls, s.rows, s.flows
-    call = ranks.call[rank]
-    while ranks.pending[rank] == 0 and ranks.run[rank] < calls.last_run[call]:
-        run = ranks.run[rank]
-        row = -1 if run < calls.first_run[call] else rows.row[run] + ranks.local[rank]
+    ranks, calls, runs, rows, flows = s.ranks, s.calls, s.runs, s.rows, s.flows
+    call = ranks[rank].call
+    while ranks[rank].pending == 0 and ranks[rank].run < calls[call].last_run:
+        run = ranks[rank].run
+        row = -1 if run < calls[call].first_run else runs[run].row + ranks[rank].local
         if (
             row >= 0
-            and rows.first[row] < rows.last[row]
-            and (ranks.segment[rank] + 1 < rows.segments[run])
+            and rows[row].first < rows[row].last
+            and (ranks[rank].segment + 1 < runs[run].segments)
         ):
-            ranks.segment[rank] += 1
+            ranks[rank].segment += 1
         else:
             run += 1
-            ranks.run[rank] = run
-            ranks.segment[rank] = 0
-            if run == calls.last_run[call]:
+            ranks[rank].run = run
+            ranks[rank].segment = 0
+            if run == calls[call].last_run:
                 return
-            row = rows.row[run] + ranks.local[rank]
-        ranks.pending[rank] = rows.last[row] - rows.first[row]
-        for entry in range(rows.first[row], rows.last[row]):
-            flow = rows.flow[entry]
-            source, target = flows.source[flow], flows.target[flow]
+            row = runs[run].row + ranks[rank].local
+        ranks[rank].pending = rows[row].last - rows[row].first
+        for entry in range(rows[row].first, rows[row].last):
+            flow = s.entries[entry]
+            source, target = flows[flow].source, flows[flow].target
             other = target if source == rank else source
-            if ranks.run[other] == run and ranks.segment[other] == ranks.segment[rank]:
-                _start(s, flow, run, ranks.segment[rank], delay)
+            if ranks[other].run == run and ranks[other].segment == ranks[rank].segment:
+                _start(s, flow, run, ranks[rank].segment, delay)
 
 
 @hot_loop
 def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
-    flows, rows, book = s.flows, s.rows, s.book
-    taken = rows.stride[run]
-    taken = min(taken, rows.repeats[run] - segment * taken)
-    times = taken * s.calls.factor[flows.call[flow]]
-    flows.doing[flow] = WAITS
-    flows.wakes[flow] = book.clock[0] + delay + flows.latency[flow] * times
-    flows.remaining[flow] = flows.amount[flow] * times
+    flows, book = s.flows, s.book
+    taken = s.runs[run].stride
+    taken = min(taken, s.runs[run].repeats - segment * taken)
+    times = taken * s.calls[flows[flow].call].factor
+    flows[flow].doing = WAITS
+    flows[flow].wakes = book.clock[0] + delay + flows[flow].latency * times
+    flows[flow].remaining = flows[flow].amount * times
     for part in range(len(book.before)):
-        flows.spent[flow, part] = book.before[part] + flows.latency_of[flow, part] * times
-    flows.place[flow] = book.tally[ACTIVE]
+        s.spent[flow, part] = book.before[part] + s.latency_of[flow, part] * times
+    flows[flow].place = book.tally[ACTIVE]
     book.active[book.tally[ACTIVE]] = flow
     book.tally[ACTIVE] += 1
 
@@ -282,42 +233,42 @@ def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
 def _join(s: State, flow: int) -> None:
     """Put a flow on its links."""
     flows, uses, wires = s.flows, s.uses, s.wires
-    flows.doing[flow] = MOVES
-    flows.since[flow] = s.book.clock[0]
-    flows.rate[flow] = 0.0
-    flows.held_by[flow] = -1
-    flows.end[flow] = np.inf
-    for use in range(flows.first[flow], flows.last[flow]):
-        head = wires.head[uses.link[use]]
-        uses.before[use], uses.after[use] = -1, head
+    flows[flow].doing = MOVES
+    flows[flow].since = s.book.clock[0]
+    flows[flow].rate = 0.0
+    flows[flow].held_by = -1
+    flows[flow].end = np.inf
+    for use in range(flows[flow].first, flows[flow].last):
+        head = wires[uses[use].link].head
+        uses[use].before, uses[use].after = -1, head
         if head >= 0:
-            uses.before[head] = use
-        wires.head[uses.link[use]] = use
-        _soil(s, uses.link[use])
+            uses[head].before = use
+        wires[uses[use].link].head = use
+        _soil(s, uses[use].link)
 
 
 @hot_loop
 def _leave(s: State, flow: int) -> None:
     """Take a flow from its links; only who is left there has something to share."""
     flows, uses, wires = s.flows, s.uses, s.wires
-    for use in range(flows.first[flow], flows.last[flow]):
-        before, after = uses.before[use], uses.after[use]
+    for use in range(flows[flow].first, flows[flow].last):
+        before, after = uses[use].before, uses[use].after
         if before >= 0:
-            uses.after[before] = after
+            uses[before].after = after
         else:
-            wires.head[uses.link[use]] = after
+            wires[uses[use].link].head = after
         if after >= 0:
-            uses.before[after] = before
-        if wires.head[uses.link[use]] >= 0:
-            _soil(s, uses.link[use])
+            uses[after].before = before
+        if wires[uses[use].link].head >= 0:
+            _soil(s, uses[use].link)
 
 
 @hot_loop
 def _soil(s: State, link: int) -> None:
     wires, tally = s.wires, s.book.tally
-    if not wires.is_dirty[link]:
-        wires.is_dirty[link] = 1
-        wires.dirty[tally[DIRTY]] = link
+    if not wires[link].is_dirty:
+        wires[link].is_dirty = 1
+        wires[tally[DIRTY]].dirty = link
         tally[DIRTY] += 1
 
 
@@ -325,11 +276,11 @@ def _soil(s: State, link: int) -> None:
 def _account(s: State, flow: int) -> None:
     """Move what has flowed since the last change from ``remaining`` to the books."""
     flows, now = s.flows, s.book.clock[0]
-    passed = now - flows.since[flow]
-    flows.since[flow] = now
-    if flows.rate[flow] > 0:
-        flows.remaining[flow] = max(0.0, flows.remaining[flow] - flows.rate[flow] * passed)
-        flows.spent[flow, s.wires.resource[flows.held_by[flow]]] += passed
+    passed = now - flows[flow].since
+    flows[flow].since = now
+    if flows[flow].rate > 0:
+        flows[flow].remaining = max(0.0, flows[flow].remaining - flows[flow].rate * passed)
+        s.spent[flow, s.wires[flows[flow].held_by].resource] += passed
 
 
 @hot_loop
@@ -343,14 +294,14 @@ def _share(s: State) -> None:
     while unfixed > 0:
         lowest, full = _fullest(s, links)
         for number in range(full):
-            use = wires.head[wires.full[number]]
+            use = wires[wires[number].full].head
             while use >= 0:
-                flow = uses.flow[use]
-                if flows.fixed[flow] != stamp:
-                    flows.fixed[flow] = stamp
+                flow = uses[use].flow
+                if flows[flow].fixed != stamp:
+                    flows[flow].fixed = stamp
                     unfixed -= 1
-                    _fix(s, flow, lowest, wires.full[number])
-                use = uses.after[use]
+                    _fix(s, flow, lowest, wires[number].full)
+                use = uses[use].after
 
 
 @hot_loop
@@ -359,16 +310,16 @@ def _fullest(s: State, links: int) -> tuple[float, int]:
     wires = s.wires
     lowest = np.inf
     for number in range(links):
-        link = wires.found[number]
-        if wires.free[link] > 0:
-            lowest = min(lowest, max(wires.left[link], 0.0) / wires.demand[link])
+        link = wires[number].found
+        if wires[link].free > 0:
+            lowest = min(lowest, max(wires[link].left, 0.0) / wires[link].demand)
     full = 0
     for number in range(links):
-        link = wires.found[number]
-        if wires.free[link] > 0:
-            level = max(wires.left[link], 0.0) / wires.demand[link]
+        link = wires[number].found
+        if wires[link].free > 0:
+            level = max(wires[link].left, 0.0) / wires[link].demand
             if level <= lowest * (1 + _SAME):
-                wires.full[full] = link
+                wires[full].full = link
                 full += 1
     return lowest, full
 
@@ -379,32 +330,32 @@ def _connected(s: State, stamp: int) -> tuple[int, int]:
     flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
     links = many = 0
     for number in range(book.tally[DIRTY]):
-        link = wires.dirty[number]
-        wires.is_dirty[link] = 0
-        wires.mark[link] = stamp
-        wires.found[links] = link
+        link = wires[number].dirty
+        wires[link].is_dirty = 0
+        wires[link].mark = stamp
+        wires[links].found = link
         links += 1
     book.tally[DIRTY] = 0
     seen = 0
     while seen < links:
-        link = wires.found[seen]
+        link = wires[seen].found
         seen += 1
-        wires.left[link] = wires.bandwidth[link]
-        wires.demand[link], wires.free[link] = 0.0, 0
-        use = wires.head[link]
+        wires[link].left = wires[link].bandwidth
+        wires[link].demand, wires[link].free = 0.0, 0
+        use = wires[link].head
         while use >= 0:
-            flow = uses.flow[use]
-            wires.demand[link] += uses.weight[use]
-            wires.free[link] += 1
-            use = uses.after[use]
-            if flows.mark[flow] == stamp:
+            flow = uses[use].flow
+            wires[link].demand += uses[use].weight
+            wires[link].free += 1
+            use = uses[use].after
+            if flows[flow].mark == stamp:
                 continue
-            flows.mark[flow] = stamp
+            flows[flow].mark = stamp
             many += 1
-            for other in range(flows.first[flow], flows.last[flow]):
-                if wires.mark[uses.link[other]] != stamp:
-                    wires.mark[uses.link[other]] = stamp
-                    wires.found[links] = uses.link[other]
+            for other in range(flows[flow].first, flows[flow].last):
+                if wires[uses[other].link].mark != stamp:
+                    wires[uses[other].link].mark = stamp
+                    wires[links].found = uses[other].link
                     links += 1
     return links, many
 
@@ -413,18 +364,18 @@ def _connected(s: State, stamp: int) -> tuple[int, int]:
 def _fix(s: State, flow: int, rate: float, link: int) -> None:
     """Give a flow its rate; an end that does not change is not computed again."""
     flows, uses, wires = s.flows, s.uses, s.wires
-    for use in range(flows.first[flow], flows.last[flow]):
-        on = uses.link[use]
-        wires.left[on] -= uses.weight[use] * rate
-        wires.demand[on] -= uses.weight[use]
-        wires.free[on] -= 1
-    if rate == flows.rate[flow] and link == flows.held_by[flow]:
+    for use in range(flows[flow].first, flows[flow].last):
+        on = uses[use].link
+        wires[on].left -= uses[use].weight * rate
+        wires[on].demand -= uses[use].weight
+        wires[on].free -= 1
+    if rate == flows[flow].rate and link == flows[flow].held_by:
         return
     _account(s, flow)
-    flows.held_by[flow] = link
-    if rate != flows.rate[flow]:
-        flows.rate[flow] = rate
-        flows.end[flow] = s.book.clock[0] + flows.remaining[flow] / rate
+    flows[flow].held_by = link
+    if rate != flows[flow].rate:
+        flows[flow].rate = rate
+        flows[flow].end = s.book.clock[0] + flows[flow].remaining / rate
 
 
 @hot_loop
@@ -432,8 +383,8 @@ def begin(s: State, call: int, delay: float) -> None:
     """Send every rank of a call into its first step, ``delay`` (s) from now."""
     calls, book = s.calls, s.book
     for part in range(len(book.before)):
-        book.before[part] = calls.spent[call, part]
-    for rank in range(calls.first_rank[call], calls.last_rank[call]):
+        book.before[part] = s.call_spent[call, part]
+    for rank in range(calls[call].first_rank, calls[call].last_rank):
         _go_on(s, rank, delay)
 
 
@@ -442,20 +393,20 @@ def rejoin(s: State, first: int, last: int) -> None:
     """Put flows that came with their state on the lists they belong to."""
     flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
     for flow in range(first, last):
-        if flows.doing[flow] == IDLE:
+        if flows[flow].doing == IDLE:
             continue
-        flows.place[flow] = book.tally[ACTIVE]
+        flows[flow].place = book.tally[ACTIVE]
         book.active[book.tally[ACTIVE]] = flow
         book.tally[ACTIVE] += 1
-        if flows.doing[flow] != MOVES:
+        if flows[flow].doing != MOVES:
             continue
-        for use in range(flows.first[flow], flows.last[flow]):
-            head = wires.head[uses.link[use]]
-            uses.before[use], uses.after[use] = -1, head
+        for use in range(flows[flow].first, flows[flow].last):
+            head = wires[uses[use].link].head
+            uses[use].before, uses[use].after = -1, head
             if head >= 0:
-                uses.before[head] = use
-            wires.head[uses.link[use]] = use
-            _soil(s, uses.link[use])
+                uses[head].before = use
+            wires[uses[use].link].head = use
+            _soil(s, uses[use].link)
 
 
 @hot_loop
@@ -463,9 +414,9 @@ def abandon(s: State, first: int, last: int) -> None:
     """Take flows off the lists that they are on, in the middle of what they do."""
     flows = s.flows
     for flow in range(first, last):
-        if flows.doing[flow] == IDLE:
+        if flows[flow].doing == IDLE:
             continue
-        if flows.doing[flow] == MOVES:
+        if flows[flow].doing == MOVES:
             _leave(s, flow)
         _retire(s, flow)
 
@@ -476,6 +427,6 @@ def _retire(s: State, flow: int) -> None:
     flows, book = s.flows, s.book
     book.tally[ACTIVE] -= 1
     last = book.active[book.tally[ACTIVE]]
-    book.active[flows.place[flow]] = last
-    flows.place[last] = flows.place[flow]
-    flows.doing[flow] = IDLE
+    book.active[flows[flow].place] = last
+    flows[last].place = flows[flow].place
+    flows[flow].doing = IDLE

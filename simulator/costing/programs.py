@@ -83,7 +83,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
     hops = np.concatenate([part.hops for part in parts])
     latency = np.concatenate([part.latency_of.sum(axis=1) for part in parts])
     alike = all(np.ptp(part.latency_of.sum(axis=1)) == 0 == np.ptp(part.amount) for part in parts)
-    stride = _stride(repeats, widths, MOST_ALIKE if alike else MOST)
+    stride = stride_of(repeats, widths, MOST_ALIKE if alike else MOST)
     return Program(
         ranks=ranks,
         source=source,
@@ -151,7 +151,7 @@ def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
     return found
 
 
-def _stride(repeats: Ints, widths: Ints, most: int) -> int:
+def stride_of(repeats: Ints, widths: Ints, most: int) -> int:
     """Return how many like steps are taken at a time, so that there are not too many transfers."""
     stride = max(1, int(-(-(repeats * widths).sum() // most)))
     while (-(-repeats // stride) * widths).sum() > most:

@@ -8,7 +8,8 @@ shares their links, has the same colours for each of them. That holds for any of
 way, at any times: to leave some out takes colours away, and splits none.
 
 So a call keeps one transfer, rank and link of each colour; what a transfer puts on the link is what
-all of its colour put there. A ring on one switch is then a transfer per step.
+all of its colour put there. A ring on one switch is then a transfer per step. With fewer transfers
+fewer steps need to be taken at a time.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.crowd import Program
 from simulator.costing.crowd_loop import Ints
+from simulator.costing.programs import MOST, stride_of
 from simulator.hashes import Hashes, mixed, numbered, rounded, summed
 from simulator.workload import Floats
 
@@ -115,9 +117,7 @@ def _different(*colours: Hashes) -> int:
 
 def _what_it_moves(program: Program, number: int) -> Hashes:
     """Colours of a program's flows at the start: the run, latency by resource, and bytes."""
-    run = np.empty(len(program.source), dtype=np.int64)
-    row = np.repeat(np.arange(len(program.row_offset) - 1), np.diff(program.row_offset))
-    run[program.row_flow] = row // program.ranks
+    run = _runs(program)
     own = np.full_like(run, number)
     return mixed(own, run, program.amount, program.latency, *program.latency_of.T)
 
@@ -152,6 +152,8 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
     pair, place = np.unique(of * (len(link) + 1) + on, return_inverse=True)
     hops = np.bincount(pair // (len(link) + 1), minlength=len(flows))
     row_offset, row_flow = _rows(program, flow_class, ranks)
+    width = np.bincount(_runs(program)[flows], minlength=len(program.row))
+    stride = np.minimum(stride_of(program.repeats, width, MOST), program.stride)
     return Program(
         ranks=len(ranks),
         source=rank_class[program.source[flows]],
@@ -164,10 +166,10 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
         weight=np.bincount(place.ravel(), program.weight[on_first], len(pair)).astype(np.float64),
         row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
         repeats=program.repeats,
-        stride=program.stride,
+        stride=stride,
         row_offset=row_offset,
         row_flow=row_flow,
-        transfers=_transfers(program, flows),
+        transfers=int((-(-program.repeats // stride) * width).sum()),
     )
 
 
@@ -184,9 +186,9 @@ def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
     return offset, np.concatenate([np.empty(0, dtype=np.int64), *entries])
 
 
-def _transfers(program: Program, flows: Ints) -> int:
-    """Transfers that are left: each kept flow once in every segment of its run."""
+def _runs(program: Program) -> Ints:
+    """Which run each flow belongs to."""
     run = np.empty(len(program.source), dtype=np.int64)
     row = np.repeat(np.arange(len(program.row_offset) - 1), np.diff(program.row_offset))
     run[program.row_flow] = row // program.ranks
-    return int(program.segments[run[flows]].sum())
+    return run

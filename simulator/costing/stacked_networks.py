@@ -130,10 +130,23 @@ class Networks:
         """
         if not runs_ahead(Plan(schedule)):
             return np.ones(len(self), dtype=np.bool_)
+        return self._judge(schedule, positions).on(self.bandwidth, self.latency)
+
+    def keeps_step_anyhow(self, schedule: Schedule, positions: Positions) -> bool:
+        """Whether that is so on all networks with the same graph and classes.
+
+        Raises
+        ------
+        TopologyError
+            If a transfer has no path.
+        """
+        return not runs_ahead(Plan(schedule)) or self._judge(schedule, positions).uniform
+
+    def _judge(self, schedule: Schedule, positions: Positions) -> KeepingStep:
         key = id(schedule), positions.tobytes()
         if key not in self._keeping:
             self._keeping[key] = KeepingStep(schedule, positions, self.graph, self.of)
-        return self._keeping[key].on(self.bandwidth, self.latency)
+        return self._keeping[key]
 
     def chosen(self, which: NDArray[np.bool_]) -> "Networks":
         """Return some of the networks."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, cluster_values
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import exposed_by_resource
@@ -179,13 +179,13 @@ class Doubts:
         causes = {
             cause: share
             for cause, share in self.pinned.items()
-            if any(resource in _MAY_BE.get(cause, ()) for resource in resources)
+            if any(_kind(resource) in _MAY_BE.get(cause, ()) for resource in resources)
         }
         said = []
         if sum(causes.values()) > MUCH:
             share = f"{sum(causes.values()):.0f} % of the path is pinned"
             said.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
-        tiers = dict.fromkeys(one.partition(".")[0] for one in resources if one in _NETWORK)
+        tiers = dict.fromkeys(one.partition(".")[0] for one in resources if one not in RANKS)
         said += [self.hidden[tier] for tier in tiers if tier in self.hidden]
         return "; ".join(said)
 
@@ -225,6 +225,11 @@ class Doubts:
         }
 
 
+def _kind(resource: str) -> str:
+    """Return what a resource that a graph names is like: a value of the network as any."""
+    return resource if resource in _EVERYTHING else _NETWORK[0]
+
+
 _HIDDEN = 0.1
 """Twice as good a tier saves up to half of what is exposed; less than this share is nothing."""
 
@@ -232,7 +237,8 @@ _HIDDEN = 0.1
 def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
     """Tell which resources a change has made other: values of the cluster, or the pace of ops."""
     values, now = resource_values(before.cluster), resource_values(after.cluster)
-    found = [name for name in CLUSTER_RESOURCES if values.get(name) != now.get(name)]
+    names = dict.fromkeys((*cluster_values(before.cluster), *now))
+    found = [name for name in names if values.get(name) != now.get(name)]
     one, other = before.workload, after.workload
     if len(one) != len(other) or one is other:
         return tuple(found)

@@ -7,7 +7,7 @@ from simulator.errors import TopologyError
 from simulator.names import nearest, same_name
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec
-from topologies.families.from_file import custom
+from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES
 from topologies.properties import MOST_RANKS, bisection_bandwidth, closed_form, diameter
 
@@ -51,8 +51,74 @@ def parse_topology(
     >>> parse_topology("dragonfly:9x4x2", bandwidth=25e9, latency=1e-6).ranks
     72
     """
-    if Path(spec).suffix in (".graphml", ".json"):
+    if Path(spec).suffix in SUFFIXES:
         return custom(spec, bandwidth=bandwidth, latency=latency)
+    said = spec_words(spec)
+    if bandwidth is None or latency is None:
+        raise TopologyError(f"{said.words!r} needs a bandwidth and a latency for its cables")
+    family = FAMILIES[said.family]
+    try:
+        parsed = ParsedSpec(said.numbers, said.option, bandwidth, latency)
+        _refuse_huge(family, parsed)
+        return _routed(family, parsed, said.family, said.routing)
+    except ValueError as error:
+        raise TopologyError(f"{said.words!r}: write {_form(family)}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SpecWords:
+    """A spec taken apart: ``words`` without the routing, of which the others are the parts."""
+
+    words: str
+    family: str
+    numbers: tuple[int, ...]
+    option: str
+    routing: str
+
+    @property
+    def on_unit_cables(self) -> ParsedSpec:
+        """The spec with cables of 1 B/s and no latency, which is enough to count it."""
+        return ParsedSpec(self.numbers, self.option, 1.0, 0.0)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks by the closed form.
+
+        Raises
+        ------
+        TopologyError
+            If the numbers do not fit the family.
+        """
+        try:
+            return FAMILIES[self.family].counts(self.on_unit_cables).ranks
+        except ValueError as error:
+            form = _form(FAMILIES[self.family])
+            raise TopologyError(f"{self.words!r}: write {form}: {error}") from error
+
+
+def spec_words(spec: str) -> SpecWords:
+    """Take a spec apart.
+
+    Parameters
+    ----------
+    spec
+        As :func:`parse_topology` takes it; not the path of a graph.
+
+    Returns
+    -------
+    SpecWords
+        With the name of a family that exists, and as many numbers as it takes.
+
+    Raises
+    ------
+    TopologyError
+        If the family is unknown (the message lists all), or it is not written so.
+
+    Examples
+    --------
+    >>> spec_words("leaf_spine:4x2x8:2")
+    SpecWords(words='leaf_spine:4x2x8:2', family='leaf_spine', numbers=(4, 2, 8), option='2', routing='')
+    """  # noqa: E501
     words, _, routing = spec.partition("@")
     name, _, rest = words.partition(":")
     name = same_name(name, FAMILIES) or name
@@ -64,15 +130,12 @@ def parse_topology(
     if not all(part.isascii() and part.isdigit() for part in parts) or (
         len(parts) not in family.numbers or (option and not family.option)
     ):
-        raise TopologyError(f"{words!r}: write {family.form}{family.option}")
-    if bandwidth is None or latency is None:
-        raise TopologyError(f"{words!r} needs a bandwidth and a latency for its cables")
-    try:
-        parsed = ParsedSpec(tuple(int(part) for part in parts), option, bandwidth, latency)
-        _refuse_huge(family, parsed)
-        return _routed(family, parsed, name, routing)
-    except ValueError as error:
-        raise TopologyError(f"{words!r}: write {family.form}{family.option}: {error}") from error
+        raise TopologyError(f"{words!r}: write {_form(family)}")
+    return SpecWords(words, name, tuple(int(part) for part in parts), option, routing)
+
+
+def _form(family: Family) -> str:
+    return family.form + family.option
 
 
 def _unknown(words: str, name: str) -> str:
@@ -83,7 +146,7 @@ def _unknown(words: str, name: str) -> str:
 
 def accepted() -> str:
     """Every way to write a spec, in one line."""
-    forms = ", ".join(family.form + family.option for family in FAMILIES.values())
+    forms = ", ".join(_form(family) for family in FAMILIES.values())
     return f"{forms}, or the path of a graph (.graphml, .json)"
 
 

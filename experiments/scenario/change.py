@@ -18,6 +18,7 @@ from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
+from topologies.cluster.changed import resource_range
 
 CLUSTER_RESOURCES = {
     "scale_up.bandwidth": "B/s",
@@ -31,6 +32,39 @@ CLUSTER_RESOURCES = {
 """Values of the cluster that one may multiply, and their units."""
 LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
 """Those that are numbers of links; any other changes which links there are."""
+_OF_LINKS = {"bandwidth": "B/s", "latency": "s"}
+
+
+def is_of_links(name: str) -> bool:
+    """Whether a value is a number of links: those of a tier, or of a resource that a graph names.
+
+    Examples
+    --------
+    >>> [is_of_links(name) for name in ("leaf.bandwidth", "scale_up.size", "compute")]
+    [True, False, False]
+    """
+    resource, _, number = name.rpartition(".")
+    return bool(resource) and number in _OF_LINKS
+
+
+def unit_of_value(name: str) -> str:
+    """Return the unit of a value of a cluster, whether every cluster may have it or only a graph.
+
+    Examples
+    --------
+    >>> unit_of_value("scale_up.size"), unit_of_value("leaf.latency")
+    ('ranks', 's')
+    """
+    return CLUSTER_RESOURCES.get(name) or _OF_LINKS[name.rpartition(".")[2]]
+
+
+def cluster_values(cluster: Cluster) -> tuple[str, ...]:
+    """Names of all values that one may ask about on a cluster, whether it has them or not.
+
+    Those that every cluster may have come first, then those of the resources that its graph names.
+    """
+    return tuple(dict.fromkeys((*CLUSTER_RESOURCES, *resource_values(cluster))))
+
 
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
 _MANY = {"copy": "copies", "launch": "launches"}
@@ -196,7 +230,8 @@ class Change:
         numbers = tuple(
             part
             for part in self.parts
-            if isinstance(part, Scaled) or (isinstance(part, Multiplied) and part.resource in LINKS)
+            if isinstance(part, Scaled)
+            or (isinstance(part, Multiplied) and is_of_links(part.resource))
         )
         return tuple(part for part in self.parts if part not in numbers), numbers
 
@@ -217,8 +252,17 @@ def _said_times(factor: float) -> str:
 
 
 def _say_value(cluster: Cluster, resource: str) -> str:
-    value, unit = resource_values(cluster)[resource], CLUSTER_RESOURCES[resource]
-    return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
+    return say_values(cluster, resource)
+
+
+def say_values(cluster: Cluster, resource: str, by: float = 1.0) -> str:
+    """Say what a cluster has of a value, ``by`` times as much; of unlike links least and most."""
+    value, unit = resource_values(cluster)[resource] * by, unit_of_value(resource)
+    if unit not in ("B/s", "s"):
+        return f"{value:g} {unit}"
+    low = resource_range(cluster).get(resource, (value / by,))[0] * by
+    most = format_quantity(value, unit)
+    return most if low >= value else f"{format_quantity(low, unit)} to {most}"
 
 
 def say_ops(workload: Workload, ops: Mask) -> str:

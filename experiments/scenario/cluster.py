@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Changed, Edited, Multiplied, say_ops
+from experiments.scenario.change import Changed, Edited, Multiplied, say_ops, unit_of_value
 from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import durations_scaled
@@ -20,7 +20,7 @@ _HALVES = ("bf16", "fp16")
 
 def set_resource(resource: str, text: str) -> Edited:
     """Set a value of the cluster, written with its unit; a number of things is a bare number."""
-    unit = CLUSTER_RESOURCES[resource]
+    unit = unit_of_value(resource)
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
     elif text.isdecimal():

@@ -31,7 +31,14 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 from collections.abc import Callable
 
 from experiments.scenario import calls, cluster, ops
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
+from experiments.scenario.change import (
+    CLUSTER_RESOURCES,
+    Change,
+    Edited,
+    Multiplied,
+    Part,
+    is_of_links,
+)
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
 from experiments.scenario.words import (
     CallsNamed,
@@ -225,6 +232,8 @@ def _resource(name: Word) -> str | None:
     if name.quoted:
         return None
     found = same_name(name.text, CLUSTER_RESOURCES)
+    if found is None and is_of_links(name.text):
+        return name.text  # of links that a graph names, if the cluster has such
     tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
     if found is None and same_name(name.text.partition(".")[0], tiers):
         close = near(name.text, tuple(CLUSTER_RESOURCES))

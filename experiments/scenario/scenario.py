@@ -21,7 +21,8 @@ from simulator.folding.copies import (
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
-from topologies import Cluster, build, place
+from topologies import Cluster, build
+from topologies.cluster.islands import islands
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
@@ -77,12 +78,8 @@ class Site:
     def machine(self) -> Machine:
         """What the cluster's communication library finds."""
         cluster = self.cluster
-        domains = np.empty(self.ranks, dtype=np.int32)
-        placement = place(cluster, self.ranks, self.nodes)
-        for domain, ranks in placement.domains(cluster).items():
-            domains[ranks] = domain
         return Machine(
-            domains=domains,
+            domains=islands(cluster, self.ranks, self.nodes),
             library=self.library,
             generation=cluster.accelerator.generation or "",
             cpu=cluster.host.cpu if cluster.host else "",

@@ -4,8 +4,10 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
+import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,19 +15,32 @@ from pydantic_core import ErrorDetails
 from simulator.errors import ClusterError
 from simulator.names import did_you_mean, nearest, same_name
 from simulator.yaml_text import parse_yaml
-from topologies.cluster.fabrics import FABRICS
-from topologies.cluster.schema import Accelerator, Calibrated, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.cluster.bare import bare_network, is_bare
+from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
+from topologies.cluster.graphs import is_graph_file
+from topologies.cluster.schema import (
+    Accelerator,
+    Calibrated,
+    Cluster,
+    Host,
+    Library,
+    LinkFactors,
+    Pcie,
+    ScaleUp,
+)
 from topologies.cluster.wiring import Cable, Wiring
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Read a cluster of the catalogue, or a YAML file; a name of the catalogue wins.
+    """Read a cluster of the catalogue, a YAML file or a bare network; a catalogue's name wins.
 
     Parameters
     ----------
     name_or_path
         ``dgx-a100``, or the path of a file like those in ``topologies/catalog``. Another spelling
-        of a name (``DGX_A100``) is understood where no file is called so.
+        of a name (``DGX_A100``) is understood where no file is called so. Or a bare network, as
+        :func:`topologies.cluster.bare.bare_network` takes it: ``g.json``,
+        ``torus:4x4x4, 50 GB/s, 1 us``.
 
     Returns
     -------
@@ -37,6 +52,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     ClusterError
         If there is no such cluster or file, or the file is not a cluster: every wrong field is
         named.
+    TopologyError
+        If a bare network cannot be built.
 
     Examples
     --------
@@ -44,6 +61,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     8
     """
     path = Path(name_or_path)
+    if is_bare(str(name_or_path)) and not _holds_cluster(path):
+        return bare_network(str(name_or_path))
     names = catalog()
     try:
         name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
@@ -57,6 +76,15 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason}") from error
     return parse_cluster(text, source=str(path))
+
+
+def _holds_cluster(path: Path) -> bool:
+    """Whether a JSON file is a cluster file, which may be written in JSON, too, and no graph."""
+    try:
+        data = json.loads(path.read_text("utf-8")) if path.suffix.lower() == ".json" else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and bool({"scale_up", "accelerator"} & data.keys())
 
 
 def parse_cluster(text: str, *, source: str) -> Cluster:
@@ -96,9 +124,31 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        return Cluster.model_validate(data)
+        return Cluster.model_validate(_beside(Path(source).parent, data))
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
+
+
+def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Take paths of graphs as seen from the folder that the cluster file is in."""
+    return {
+        field: part | {name: _from(folder, part[name]) for name in _GRAPHS if name in part}
+        if field in ("scale_up", "scale_out") and isinstance(part, dict)
+        else part
+        for field, part in data.items()
+    }
+
+
+_GRAPHS = ("topology", "graph")
+"""Fields of a tier that may name the file of a graph."""
+
+
+def _from(folder: Path, given: object) -> object:
+    if isinstance(given, dict) and isinstance(given.get("file"), str):
+        return given | {"file": str((folder / given["file"]).resolve())}
+    if isinstance(given, str) and is_graph_file(given):
+        return str((folder / given).resolve())
+    return given
 
 
 def catalog() -> tuple[str, ...]:
@@ -123,7 +173,7 @@ def _unknown(name: str) -> ClusterError:
     hint = did_you_mean(name, catalog())
     return ClusterError(
         f"{name}: no such cluster; {hint}the catalogue has {', '.join(catalog())}, "
-        "and a path of a YAML file will do"
+        "and a path of a YAML file, or of a graph (.json, .graphml), will do"
     )
 
 
@@ -174,8 +224,12 @@ _PARTS: dict[str, type[BaseModel]] = {
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the fields that are accepted where an unknown one was found."""
     model: type[BaseModel] = Cluster
-    if location[0] == "scale_out" and len(location) > 1:
+    if location[:-1] in (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH)):
+        model = Graph
+    elif location[0] == "scale_out" and len(location) > 1:
         model = FABRICS[location[1]]
+    elif location[0] == "link_factors" and len(location) > 2:
+        model = LinkFactors
     elif location[0] == "calibration" and len(location) > 2:
         model = Calibrated
     elif location[0] == "wiring" and len(location) > 2:

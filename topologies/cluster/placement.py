@@ -36,8 +36,12 @@ class Placement:
 
     def domain(self, cluster: Cluster, rank: int) -> int:
         """Scale-up domain of a rank."""
+        return self.place(cluster, rank) // cluster.scale_up.size
+
+    def place(self, cluster: Cluster, rank: int) -> int:
+        """Place of a rank among all those of the machine, used or not."""
         node, slot = self.seat(rank)
-        return (node * cluster.ranks_per_node + slot) // cluster.scale_up.size
+        return node * cluster.ranks_per_node + slot
 
 
 def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
@@ -70,6 +74,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """
     if ranks < 1:
         raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
+    if cluster.is_one_graph and nodes is not None:
+        raise ClusterError(f"{cluster.name} is one graph without nodes: leave --nodes out")
     machine = f"{cluster.nodes} nodes of {cluster.ranks_per_node}"
     if ranks > cluster.capacity:
         raise ClusterError(

@@ -6,7 +6,7 @@ of a job need are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -14,12 +14,14 @@ from simulator.topology import SCALE_OUT, Link
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,
+    GraphFabric,
     LeafSpineFabric,
     RailFabric,
     ScaleOut,
     SwitchFabric,
     TorusFabric,
 )
+from topologies.cluster.graphs import fabric_graph
 from topologies.cluster.schema import Cluster
 from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
 from topologies.families.family import cables
@@ -225,6 +227,25 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
+def _place(fabric: GraphFabric, nic: Nic) -> str:
+    each = fabric.nics_per_node
+    number = nic.node if fabric.graph.ranks == "nodes" else nic.node * each + nic.first
+    return f"place:{number}"
+
+
+def _graph_links(fabric: GraphFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """All of the graph, whatever of it the job uses: which paths its messages take is not known."""
+    del plugs, nodes
+    network = fabric_graph(fabric)
+    for index in range(len(network)):
+        link = network.link(index)
+        here, there = (
+            f"place:{end}" if isinstance(end, int) else end for end in (link.source, link.target)
+        )
+        bandwidth = link.bandwidth * fabric.efficiency
+        yield replace(link, source=here, target=there, bandwidth=bandwidth)
+
+
 _LINKS: dict[
     type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
 ]
@@ -235,5 +256,6 @@ _LINKS = {
     FatTreeFabric: (_edge, _fat_tree_links),
     TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
     DragonflyFabric: (_router, _dragonfly_links),
+    GraphFabric: (_place, _graph_links),
 }
 """Per fabric: the switch a NIC is plugged into, and the links between those switches."""

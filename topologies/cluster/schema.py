@@ -6,19 +6,23 @@ is frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from simulator.workload import KINDS
 from topologies.cluster.fabrics import (
+    GRAPH,
+    OTHER_TOPOLOGIES,
     Bandwidth,
     ClusterPart,
     Count,
     Dimensions,
     Fraction,
+    Graph,
+    GraphFabric,
     Latency,
     Multiple,
     PositiveMultiple,
@@ -26,6 +30,7 @@ from topologies.cluster.fabrics import (
     ScaleOut,
     Size,
 )
+from topologies.cluster.graphs import expanded, fabric_graph
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
@@ -51,10 +56,10 @@ LinkTechnology = Literal[
 
 WIRED = "wired"
 """Stands in ``scale_up.topology`` for what the cluster's ``wiring`` says, cable by cable."""
-_ROLES = SCALE_UP_ROLES | {
-    WIRED: ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
-}
-"""How a domain is built by its topology; the cables of a wired one are in its wiring."""
+_DRAWN = ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
+_ROLES = SCALE_UP_ROLES | {WIRED: _DRAWN, GRAPH: _DRAWN}
+"""How a domain is built by its topology; the cables of a wired one are in its wiring, those of a
+graph in the graph."""
 
 
 def _known_topology(name: object) -> object:
@@ -70,10 +75,10 @@ def _known_topology(name: object) -> object:
 ScaleUpTopology = Annotated[
     str,
     BeforeValidator(_known_topology),
-    WithJsonSchema({"enum": list(_ROLES), "type": "string"}),
+    WithJsonSchema({"anyOf": [{"enum": [*SCALE_UP_ROLES, WIRED]}, *OTHER_TOPOLOGIES]}),
 ]
-"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`), or
-``wired``."""
+"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`),
+``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
 
 
 class Accelerator(ClusterPart):
@@ -94,7 +99,8 @@ class ScaleUp(ClusterPart):
     ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
     to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
     mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
-    Of a ``wired`` fabric it is that of the rank with the most.
+    Of a ``wired`` fabric it is that of the rank with the most; so it is of a ``graph`` whose file
+    gives bandwidths, where it need not be given, as need neither ``latency`` nor ``size``.
     ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
     collective costs between two neighbours, hardware and protocol together.
 
@@ -105,6 +111,7 @@ class ScaleUp(ClusterPart):
     """
 
     topology: ScaleUpTopology
+    graph: Graph | None = None
     size: Count
     bandwidth: Bandwidth
     latency: Latency
@@ -116,6 +123,8 @@ class ScaleUp(ClusterPart):
 
     @model_validator(mode="after")
     def _dimensions_fit(self) -> Self:
+        if (self.graph is not None) != (self.topology == GRAPH):
+            raise ValueError(f"graph belongs to scale_up.topology {GRAPH}, and to nothing else")
         if (self.dimensions is not None) != self.role.dimensions:
             grids = " or ".join(name for name, role in SCALE_UP_ROLES.items() if role.dimensions)
             raise ValueError(f"dimensions belong to a {grids}, and to nothing else")
@@ -196,6 +205,16 @@ class TimeMultiples(ClusterPart):
         return self
 
 
+class LinkFactors(ClusterPart):
+    """By what the links of one resource are multiplied, after all that is said of them elsewhere.
+
+    A what-if writes it of links whose numbers are a graph's.
+    """
+
+    bandwidth: PositiveMultiple = 1.0
+    latency: Multiple = 1.0
+
+
 class Calibrated(ClusterPart):
     """What was measured of one kind of collective, as multiples of what the file says elsewhere.
 
@@ -242,6 +261,8 @@ class Cluster(ClusterPart):
         Paid once per call of a collective (s).
     calibration
         What a trace showed, by kind of collective.
+    link_factors
+        What a what-if multiplied, by resource, of links that a graph draws.
     sources
         For a field, named with dots, where its number is from.
 
@@ -271,12 +292,56 @@ class Cluster(ClusterPart):
     library: Library | None = None
     collective_overhead: Latency = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
+    link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
     def capacity(self) -> int:
         """Ranks of the whole machine."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def graphs(self) -> dict[str, Topology]:
+        """Of each tier that a graph draws, its links as they are drawn, without ``efficiency``."""
+        found = {}
+        if self.scale_up.graph is not None and self.scale_up.graph.is_absolute:
+            found[SCALE_UP] = self.scale_up.graph.network(SCALE_UP)
+        if isinstance(self.scale_out, GraphFabric):
+            found[SCALE_OUT] = fabric_graph(self.scale_out)
+        return found
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether a graph draws all of the network: one domain, and nothing beside it."""
+        return (
+            self.scale_up.topology == GRAPH
+            and self.scale_out is None
+            and self.capacity == self.scale_up.size
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topologies_are_names(cls, data: Any) -> Any:
+        return expanded(data)
+
+    @model_validator(mode="after")
+    def _graphs_fit(self) -> Self:
+        fabric, per_node = self.scale_out, self.ranks_per_node
+        if isinstance(fabric, GraphFabric):
+            nics = fabric.nics_per_node
+            if fabric.graph.ranks is None:
+                raise ValueError("scale_out.graph.ranks: nics or nodes?")
+            if fabric.graph.ranks == "nics" and nics > per_node:
+                raise ValueError(
+                    f"scale_out.graph has a rank for each NIC, and {nics} NICs of a node serve"
+                    f" {per_node} ranks: draw a rank for each node"
+                )
+        known = {name for network in self.graphs.values() for name in network.resources}
+        known |= {SCALE_OUT} if isinstance(fabric, GraphFabric) else set()
+        if unknown := sorted(self.link_factors.keys() - known):
+            drawn = f"graphs draw {', '.join(sorted(known))}" if known else "no graph draws any"
+            raise ValueError(f"link_factors.{unknown[0]}: {drawn}")
+        return self
 
     @model_validator(mode="after")
     def _tiers_fit(self) -> Self:
@@ -326,7 +391,8 @@ class Cluster(ClusterPart):
         for kind, calibrated in self.calibration.items():
             if kind not in KINDS:
                 raise ValueError(f"calibration.{kind}: kinds are {', '.join(KINDS)}")
-            tiers = (SCALE_UP, SCALE_OUT, PCIE)
+            drawn = (name for network in self.graphs.values() for name in network.resources)
+            tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *drawn)))
             for tier in (*calibrated.latency, *calibrated.bandwidth):
                 if tier not in tiers:
                     raise ValueError(f"calibration.{kind}: {tier!r} is none of {', '.join(tiers)}")

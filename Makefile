@@ -101,7 +101,7 @@ test: check  ## check, then all tests but the slow ones
 test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
-exhaustive: $(READY)  ## laws over thousands of random cases: half an hour
+exhaustive: $(READY)  ## laws over thousands of random cases: takes half an hour or more
 	$(call stage,thousands of random cases,$(BIN)/python $(PYTEST) -m exhaustive)
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked

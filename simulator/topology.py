@@ -17,6 +17,8 @@ from simulator.errors import TopologyError
 if TYPE_CHECKING:
     import networkx as nx
 
+    from simulator.routing.routes import Routes
+
 Node = Hashable
 Route = Callable[[int, int], Sequence[Node]]
 """Nodes from a rank to another, both included."""
@@ -189,7 +191,7 @@ class Topology:
     @cached_property
     def known_routes(
         self,
-    ) -> dict[tuple[bytes, bytes], tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    ) -> dict[tuple[bytes, ...], "Routes"]:
         """What :func:`simulator.routing.routes.routes` found last, by sources and targets."""
         return {}
 

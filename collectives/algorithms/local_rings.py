@@ -96,10 +96,9 @@ def _nearest_first(positions: Ranks, network: Topology) -> list[int]:
     n = len(positions)
     source, target = np.repeat(positions, n), np.tile(positions, n)
     apart = source != target
-    offset, link = routes(network, source[apart].astype(np.int32), target[apart].astype(np.int32))
-    counted = np.concatenate([[0], np.cumsum(link_metrics(network)[link])])
-    far = np.zeros(n * n, dtype=np.int64)
-    far[apart] = counted[offset[1:]] - counted[offset[:-1]]
+    ways = routes(network, source[apart].astype(np.int32), target[apart].astype(np.int32))
+    far = np.zeros(n * n)
+    far[apart] = ways.along(link_metrics(network).astype(np.float64))
     table = far.reshape(n, n)
     order, rest = [0], list(range(1, n))
     while rest:

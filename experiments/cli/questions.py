@@ -256,6 +256,7 @@ def what_if(
     KIND\\[@LABEL] drop, calls drop         they do not happen
     algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
     overlap none|full                     of compute and communication
+    one call per rank                     calls wait for each other, receives not
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
     replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4

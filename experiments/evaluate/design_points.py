@@ -127,7 +127,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
     member = np.arange(len(ranks))
     source, target = (one.ravel() for one in np.meshgrid(member, member))
     apart = source != target
-    offset, link = routes(graph, ranks[source[apart]], ranks[target[apart]])
+    offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
     parts = [
         order,
         np.unique(machine.domains[ranks], return_inverse=True)[1],
@@ -135,6 +135,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
         offset,
         by_appearance(link)[0],
         networks.of[link],
+        share.view(np.int64),
     ]
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 

@@ -16,6 +16,8 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
 ``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
 ``overlap none|full``                                  of compute and communication
+``one call per rank``                                  a rank's calls wait for each other, receives
+                                                       excepted, as ASTRA-sim has it
 ``stragglers removed``                                 every rank as the median one
 ``accelerator NAME``                                   another, by roofline
 ``replicas[@LABEL] xF [outermost]``                    data-parallel groups F times as large, on
@@ -56,8 +58,8 @@ from simulator.names import same_name
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, stragglers removed, accelerator NAME, replicas[@LABEL] xF [outermost]; "
-    "joined by 'and'"
+    "overlap none|full, one call per rank, stragglers removed, accelerator NAME, "
+    "replicas[@LABEL] xF [outermost]; joined by 'and'"
 )
 """All of it in one line."""
 
@@ -179,6 +181,13 @@ def _overlap(clause: Clause) -> Part:
     return ops.overlap(how)
 
 
+def _one_call(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    if [word.text for word in clause.words] != ["one", "call", "per", "rank"]:
+        raise WhatIfError("'one' begins 'one call per rank'; quote the name of an op")
+    return Edited(ops.one_call_at_a_time)
+
+
 def _stragglers(clause: Clause) -> Part:
     clause.for_all_ranks()
     if [word.text for word in clause.words[1:]] != ["removed"]:
@@ -209,6 +218,7 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
     "overlap": _overlap,
+    "one": _one_call,
     "stragglers": _stragglers,
     "accelerator": _accelerator,
 }

@@ -16,6 +16,7 @@ from experiments.scenario.change import (
 from experiments.scenario.resources import PARTS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import Word, matches, near
+from simulator.edits.one_call import one_call_per_rank
 from simulator.edits.ops import Mask, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.errors import WhatIfError
@@ -122,6 +123,18 @@ def _full_overlap(scenario: Scenario) -> Changed:
 _OVERLAP = {"none": Edited(_no_overlap), "full": Edited(_full_overlap)}
 OVERLAPS = tuple(_OVERLAP)
 """What overlap can be."""
+
+
+def one_call_at_a_time(scenario: Scenario) -> Changed:
+    """Let every rank have one call under way, the first of the program that is ready."""
+    if not len(scenario.workload.calls):
+        raise WhatIfError("the step has no calls")
+    whole = scenario.whole()
+    before = whole.run()
+    workload = one_call_per_rank(whole.workload, before.call_end - before.call_start)
+    ordered = len(workload.edges.source) - len(whole.workload.edges.source)
+    note = f"{say_count(ordered, 'call')} of a rank begin when its call before has ended"
+    return Changed(replace(whole, workload=workload), note)
 
 
 def without_stragglers(scenario: Scenario) -> Changed:

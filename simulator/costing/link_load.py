@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
-from simulator.routing.routes import routes
+from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
 from simulator.topology import Topology
 
@@ -114,11 +114,11 @@ def _of_step(
 ) -> Load:
     chunk_bytes, network = where
     flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
-    offset, link = routes(network, positions[step.source], positions[step.target])
-    on_link = bytes_on_links(step, flow, (offset, link), network)
+    ways = routes(network, positions[step.source], positions[step.target], flow)
+    on_link = bytes_on_links(step, flow, ways, network)
     if plan.bandwidth_factor:
         on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
-    latency_of = _latency_of(offset, link, network, everyone=plan.pipelined)
+    latency_of = _latency_of(ways, network, everyone=plan.pipelined)
     latency_of[:-1] *= plan.latencies
     if plan.latency_factor:
         latency_of[:-1] *= by_resource(plan.latency_factor, network)
@@ -146,34 +146,36 @@ def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
     return np.array([factors.get(name, 1.0) for name in network.resources])
 
 
-def bytes_on_links(
-    step: Step, flow: Floats, path: tuple[NDArray[np.int64], NDArray[np.int32]], network: Topology
-) -> Floats:
-    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``."""
-    offset, link = path
-    of = np.repeat(np.arange(len(flow)), np.diff(offset))
+def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) -> Floats:
+    """Add up on each link what the transfers of a step send over it (B), shape ``(links,)``.
+
+    Where the switches add, a link carries the largest part that any of those transfers sends there.
+    """
+    of, link = ways.message, ways.link
+    amount = flow[of] * ways.share
     if step.in_network:
         end = step.target if step.reduce else step.source
-        alike = np.stack([link, end[of], step.chunk[of]], axis=1)
-        once = np.unique(alike, axis=0, return_index=True)[1]
-        of, link = of[once], link[once]
-    on_link: Floats = np.bincount(link, weights=flow[of], minlength=len(network)).astype(np.float64)
+        largest_first = np.argsort(-amount, kind="stable")
+        alike = np.stack([link, end[of], step.chunk[of]], axis=1)[largest_first]
+        once = largest_first[np.unique(alike, axis=0, return_index=True)[1]]
+        amount, link = amount[once], link[once]
+    on_link: Floats = np.bincount(link, weights=amount, minlength=len(network)).astype(np.float64)
     return on_link
 
 
-def _latency_of(
-    offset: NDArray[np.int64], link: NDArray[np.int32], network: Topology, *, everyone: bool
-) -> Floats:
+def _latency_of(ways: Routes, network: Topology, *, everyone: bool) -> Floats:
     """Split the latency of a step by resource: its slowest transfer's, or everyone's mean."""
     latency_of = np.zeros(len(network.resources) + 1)
-    if not len(link):
+    if not len(ways.link):
         return latency_of
+    offset, link, share = ways
+    latency = network.latency[link] * share
     if everyone:
-        np.add.at(latency_of, network.resource[link], network.latency[link] / (len(offset) - 1))
+        np.add.at(latency_of, network.resource[link], latency / (len(offset) - 1))
         return latency_of
-    slowest = int(np.argmax(np.add.reduceat(network.latency[link], offset[:-1])))
-    path = link[offset[slowest] : offset[slowest + 1]]
-    np.add.at(latency_of, network.resource[path], network.latency[path])
+    slowest = int(np.argmax(np.add.reduceat(latency, offset[:-1])))
+    path = slice(offset[slowest], offset[slowest + 1])
+    np.add.at(latency_of, network.resource[link[path]], latency[path])
     return latency_of
 
 

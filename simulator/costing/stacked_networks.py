@@ -181,8 +181,9 @@ class Laid:
     """Like steps of a schedule of one byte on the graph of many networks, whatever their numbers.
 
     Of step ``i``, repeated ``repeats[i]`` times: ``most[i]`` is the bytes on the busiest link of
-    each class, ``mean[i]`` how many links of each class a transfer passes, ``ways[i]`` the same of
-    every transfer that differs. ``total`` is ``most`` of all steps together.
+    each class, ``mean[i]`` how many links of each class a transfer passes (a divided one in the
+    mean over its paths), ``ways[i]`` the same of every transfer that differs. ``total`` is ``most``
+    of all steps together.
     """
 
     repeats: Floats
@@ -277,20 +278,19 @@ def _laid(
 ) -> tuple[Floats, Floats]:
     """Bytes on each link, and how many links of each class every transfer passes."""
     graph = networks.graph
-    path = routes(graph, positions[step.source], positions[step.target])
-    offset, link = path
     flow: Floats = step.count * np.float64(chunk)
+    path = routes(graph, positions[step.source], positions[step.target], flow)
     on_link = bytes_on_links(step, flow, path, graph)
     classes, messages = len(networks.resource), len(flow)
-    of = np.repeat(np.arange(messages), np.diff(offset)) * classes + networks.of[link]
-    hops = np.bincount(of, minlength=messages * classes).reshape(messages, classes)
-    return on_link, hops.astype(np.float64)
+    of = path.message * classes + networks.of[path.link]
+    hops = np.bincount(of, weights=path.share, minlength=messages * classes)
+    return on_link, hops.reshape(messages, classes).astype(np.float64)
 
 
 def _unlike(hops: Floats) -> Floats:
     """Return the distinct rows in their order; small whole numbers are digits, if they fit."""
     base = hops.max() + 1
-    if hops.shape[1] * np.log2(base) > _BITS:
+    if hops.shape[1] * np.log2(base) > _BITS or (hops != np.floor(hops)).any():
         return hops[np.sort(np.unique(hops, axis=0, return_index=True)[1])]
     key = hops.astype(np.int64) @ np.int64(base) ** np.arange(hops.shape[1])
     return hops[np.sort(np.unique(key, return_index=True)[1])]

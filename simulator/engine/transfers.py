@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load, by_resource, unknown
 from simulator.engine.fair_network import Network
-from simulator.routing.routes import routes
+from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
 from simulator.topology import Topology
 
@@ -99,11 +99,11 @@ def _transfers(
     step: Step, positions: NDArray[np.int32], what: tuple[float, Plan], network: Topology
 ) -> Transfers:
     chunk_bytes, plan = what
-    offset, link = routes(network, positions[step.source], positions[step.target])
+    flow: Floats = step.count * np.float64(chunk_bytes)
+    ways = routes(network, positions[step.source], positions[step.target], flow)
     rows: Transfers = {}
     for number in range(len(step.source)):
-        path = link[offset[number] : offset[number + 1]]
-        load = _flow(path, float(step.count[number]) * chunk_bytes, plan, network)
+        load = _flow(ways, number, (float(flow[number]), plan), network)
         source, target = int(step.source[number]), int(step.target[number])
         transfer = Transfer(source, target, load)
         for rank in (source, target):
@@ -111,14 +111,18 @@ def _transfers(
     return rows
 
 
-def _flow(path: NDArray[np.int32], amount: float, plan: Plan, network: Topology) -> Load:
-    """One flow along a path; links of infinite bandwidth only add latency."""
+def _flow(ways: Routes, number: int, what: tuple[float, Plan], network: Topology) -> Load:
+    """One flow along a path, or divided over several; infinite bandwidths only add latency."""
+    amount, plan = what
+    taken = slice(ways.offset[number], ways.offset[number + 1])
+    path, share = ways.link[taken], ways.share[taken]
     latency_of = np.zeros(len(network.resources) + 1)
-    np.add.at(latency_of, network.resource[path], network.latency[path])
+    np.add.at(latency_of, network.resource[path], network.latency[path] * share)
     latency_of[:-1] *= plan.latencies * by_resource(plan.latency_factor, network)
     latency_of[-1] += plan.step_latency
-    used = path[np.isfinite(network.bandwidth[path])]
-    weight = 1 / by_resource(plan.bandwidth_factor, network)[network.resource[used]]
+    finite = np.isfinite(network.bandwidth[path])
+    used = path[finite]
+    weight = share[finite] / by_resource(plan.bandwidth_factor, network)[network.resource[used]]
     rates = network.bandwidth[used] / weight
     tightest = int(np.argmin(rates)) if len(used) else -1
     return Load(

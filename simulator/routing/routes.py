@@ -14,6 +14,7 @@ paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by th
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,42 @@ _SMALL_DOMAIN = 16
 """Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
 
 
+class Routes(NamedTuple):
+    """Links of messages in CSR form, and what part of a message each of them carries.
+
+    Message ``i`` takes ``link[offset[i]:offset[i + 1]]``, each at most once; of its bytes
+    ``share``, above 0 and at most 1, passes that link. A message on one path has shares of 1, and
+    its links stand in the order of the path. The shares of a divided one add up to 1 over every
+    cut between its ends; where its links stand says nothing.
+    """
+
+    offset: NDArray[np.int64]
+    link: NDArray[np.int32]
+    share: NDArray[np.float64]
+
+    @property
+    def message(self) -> NDArray[np.int64]:
+        """Which message each entry of ``link`` and ``share`` belongs to."""
+        return np.repeat(np.arange(len(self.offset) - 1), np.diff(self.offset))
+
+    def along(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up a value of links (s, hops) on the way of each message, shape ``(messages,)``.
+
+        Of a divided message it is the mean over its paths, as its bytes are divided over them.
+        """
+        found: NDArray[np.float64] = np.bincount(
+            self.message, weights=value[self.link] * self.share, minlength=len(self.offset) - 1
+        ).astype(np.float64)
+        return found
+
+
 def routes(
-    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Find the links of each message.
+    network: Topology,
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    amount: NDArray[np.float64] | None = None,
+) -> Routes:
+    """Find the links of each message, and what part of it passes them.
 
     The last few answers are kept with the topology: a call is laid on it once to choose how it is
     carried out and once to be carried out.
@@ -48,11 +81,14 @@ def routes(
         The topology.
     source, target
         Nodes of each message, shape ``(messages,)``.
+    amount
+        Bytes of each message, or anything in proportion to them, shape ``(messages,)``; alike if
+        not given. Only adaptive routing asks how large the messages are that are sent at once.
 
     Returns
     -------
-    offset, link
-        In CSR form: message ``i`` takes ``link[offset[i]:offset[i + 1]]``.
+    Routes
+        ``offset``, ``link`` and ``share``.
 
     Raises
     ------
@@ -60,6 +96,7 @@ def routes(
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
     known, messages = network.known_routes, (source.tobytes(), target.tobytes())
+    del amount  # no policy asks yet
     if messages not in known:
         _check_nodes(network, source, target)
         if len(known) >= _KEPT:
@@ -81,9 +118,7 @@ def _check_nodes(network: Topology, source: NDArray[np.int32], target: NDArray[n
             raise TopologyError(f"{network.name}: no node {outside[0]}: it has 0 to {count - 1}")
 
 
-def _follow(
-    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _follow(network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> Routes:
     """Take the paths that the topology's own ``route`` gives."""
     index = {node: number for number, node in enumerate(network.nodes)}
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
@@ -98,12 +133,14 @@ def _follow(
             way = " - ".join(map(str, path))
             raise TopologyError(f"{network.name}: no path {way}: a link is missing") from None
         offset.append(len(links))
-    return np.array(offset, dtype=np.int64), np.array(links, dtype=np.int32)
+    return Routes(
+        np.array(offset, dtype=np.int64), np.array(links, dtype=np.int32), np.ones(len(links))
+    )
 
 
 def _by_doors(
     network: Topology, doors: Doors, source: NDArray[np.int32], target: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+) -> Routes:
     """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
 
     A message with an end that is no rank is sent as it is.
@@ -115,7 +152,7 @@ def _by_doors(
     out = doors.out[doors.node[here], leaving]
     into = doors.into[doors.node[there], doors.nic[there]]
     near, across = np.flatnonzero(~far), np.flatnonzero(far)
-    offset, link = _search(
+    offset, link, share = _search(
         network,
         np.concatenate([source[near], here, out, into]).astype(np.int32),
         np.concatenate([target[near], out, into, there]).astype(np.int32),
@@ -126,12 +163,10 @@ def _by_doors(
     taken = np.arange(hops.sum()) + np.repeat(first - (np.cumsum(hops) - hops), hops)
     ends = np.zeros(len(source) + 1, dtype=np.int64)
     np.cumsum(np.bincount(message[order], hops, len(source)).astype(np.int64), out=ends[1:])
-    return ends, link[taken]
+    return Routes(ends, link[taken], share[taken])
 
 
-def _search(
-    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _search(network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> Routes:
     known = network.known_graph
     survey = known["survey"] = known.get("survey") or _survey(network)
     graph = survey.graph
@@ -144,8 +179,9 @@ def _search(
         ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
         raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
     offset, link = gathered(sent, links)
-    offset.flags.writeable = link.flags.writeable = False
-    return offset, link
+    share = np.ones(len(link))
+    offset.flags.writeable = link.flags.writeable = share.flags.writeable = False
+    return Routes(offset, link, share)
 
 
 @dataclass(eq=False)

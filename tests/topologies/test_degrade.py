@@ -80,7 +80,7 @@ def test_where_one_direction_exists_that_one_is_changed():
     broken = cut(network, "nic:0.3:out", "fabric")
     assert len(broken) == len(network) - 1
     ends = np.array([3], np.int32), np.array([8], np.int32)
-    offset, links = routes(broken, *ends)
+    offset, links, _ = routes(broken, *ends)
     passed = {broken.nodes[broken.target[link]] for link in links[offset[0] : offset[1]]}
     assert "nic:0.3:out" not in passed
 

@@ -69,12 +69,17 @@ def _transfers(found: CommunicationError) -> Iterator[str]:
         return
     size = f"without sign {found['median_absolute_pct']:.1f} %"
     calls = f"{found['calls']:,} call{'s' * (found['calls'] != 1)}"
-    yield f"error {found['median_pct']:+.1f} % in the median of {calls}, {size}"
+    yield f"error {_signed(found['median_pct'])} in the median of {calls}, {size}"
     if len(found["kinds"]) > 1:
         for one in found["kinds"]:
-            yield f"{one.kind} {one.median_pct:+.1f} % ({one.calls:,})"
+            yield f"{one.kind} {_signed(one.median_pct)} ({one.calls:,})"
     if found["not_compared"]:
         yield f"{found['not_compared']:,} cannot be compared"
+
+
+def _signed(percent: float) -> str:
+    """With a sign, which what rounds to nothing does not take from below: never -0.0."""
+    return f"{round(percent, 1) + 0.0:+.1f} %"
 
 
 def _pinned(doubts: Doubts) -> str:

@@ -200,7 +200,7 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
     print_facts(console, facts)
 
 
-_RATIOS = {"1": "{:.2%}", "x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
+_RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
 """How numbers that are no quantities are written, by their unit."""
 
 
@@ -218,6 +218,8 @@ def _said(metric: "Metric", value: "Value") -> str:
         return "-"
     if isinstance(value, str):
         return value
+    if metric.unit == "1":
+        return f"{100 * value:.2f} %"
     if metric.unit in _RATIOS:
         return _RATIOS[metric.unit].format(value)
     return format_quantity(value, metric.unit)

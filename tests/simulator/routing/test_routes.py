@@ -45,7 +45,7 @@ def check_least(network, pairs, least=None):
 def paths(network, pairs=PAIRS):
     """Links of every pair, in order."""
     source, target = np.array(pairs, dtype=np.int32).T
-    offset, link = routes(network, source, target)
+    offset, link, _ = routes(network, source, target)
     return [link[a:b] for a, b in pairwise(offset)]
 
 
@@ -290,7 +290,7 @@ def test_a_rank_reaches_itself_without_a_link():
 
 def test_no_messages_have_no_paths():
     empty = np.empty(0, dtype=np.int32)
-    offset, link = routes(two_tiers(4), empty, empty)
+    offset, link, _ = routes(two_tiers(4), empty, empty)
     assert offset.tolist() == [0]
     assert not len(link)
 

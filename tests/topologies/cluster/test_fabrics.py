@@ -46,7 +46,7 @@ def small(kind: str, *, nics=4, size=4, over: float = 1.0, pcie="") -> Cluster:
 
 def passed(network: Topology, one: int, other: int) -> list[object]:
     """Nodes on the way of a message."""
-    _, links = routes(network, np.array([one], np.int32), np.array([other], np.int32))
+    _, links, _ = routes(network, np.array([one], np.int32), np.array([other], np.int32))
     return [one, *(network.nodes[network.target[link]] for link in links)]
 
 

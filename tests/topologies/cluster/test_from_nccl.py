@@ -43,7 +43,7 @@ def cluster(request, tmp_path):
 
 
 def path_of(network, source, target):
-    _, links = routes(network, np.array([source], np.int32), np.array([target], np.int32))
+    _, links, _ = routes(network, np.array([source], np.int32), np.array([target], np.int32))
     return [network.link(int(one)) for one in links]
 
 
@@ -319,7 +319,7 @@ def test_what_leaves_a_node_enters_the_other(tmp_path, name):
     network, own = build(cluster, 2 * per_node), cluster.wiring.own_nics()
     pairs = [(a, b) for a in range(per_node) for b in range(per_node, 2 * per_node)]
     source, target = np.array(pairs, dtype=np.int32).T
-    _, links = routes(network, source, target)
+    _, links, _ = routes(network, source, target)
     taken = Counter(network.link(int(one)).target for one in links)
     for nic in range(cluster.wiring.nics):
         assert taken[f"nic:0.{nic}:out"] == own.count(nic) * per_node

@@ -18,7 +18,7 @@ def read(tmp_path, text, like="dgx-a100"):
 
 
 def targets(network, source, target):
-    _, links = routes(network, np.array([source], np.int32), np.array([target], np.int32))
+    _, links, _ = routes(network, np.array([source], np.int32), np.array([target], np.int32))
     return [network.link(int(one)).target for one in links]
 
 

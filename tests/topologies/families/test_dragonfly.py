@@ -140,7 +140,7 @@ def ends(network, offset, link, row):
 def test_a_path_is_connected_and_crosses_as_many_global_cables_as_it_may(routed, most):
     network = routed(dragonfly(NINE_GROUPS, **CABLE), NINE_GROUPS)
     source, target = everyone(network)
-    offset, link = routes(network, source, target)
+    offset, link, _ = routes(network, source, target)
     group = {
         number: str(node).partition(":")[2].partition(".")[0]
         for number, node in enumerate(network.nodes)

@@ -149,7 +149,7 @@ def test_dimension_order_takes_a_shortest_path_on_a_torus(shape):
     network = torus(tuple(shape), **CABLE)
     source, target = everyone(network)
     shortest = dict(nx.all_pairs_shortest_path_length(network.graph()))
-    offset, _ = routes(dimension_ordered(network, shape), source, target)
+    offset, _, _ = routes(dimension_ordered(network, shape), source, target)
     expected = [shortest[a][b] for a, b in zip(source.tolist(), target.tolist(), strict=True)]
     assert np.diff(offset).tolist() == expected
 

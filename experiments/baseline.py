@@ -78,7 +78,8 @@ class Baseline:
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
-        return self.asked(replace(self.recorded, cluster=cluster))
+        nodes = None if cluster.is_one_graph else self.recorded.nodes  # a graph has none
+        return self.asked(replace(self.recorded, cluster=cluster, nodes=nodes))
 
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""

@@ -55,7 +55,10 @@ def parse_topology(
         return custom(spec, bandwidth=bandwidth, latency=latency)
     said = spec_words(spec)
     if bandwidth is None or latency is None:
-        raise TopologyError(f"{said.words!r} needs a bandwidth and a latency for its cables")
+        raise TopologyError(
+            f"{said.words!r} needs a bandwidth and a latency for its cables: --bandwidth '50 GB/s'"
+            " --latency '1 us'"
+        )
     family = FAMILIES[said.family]
     try:
         parsed = ParsedSpec(said.numbers, said.option, bandwidth, latency)

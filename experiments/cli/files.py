@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
     Algorithms,
     ClusterOfTrace,
@@ -52,6 +53,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(look(trace, step=step), output)
 
 
+@on_a_network
 def convert(
     ctx: typer.Context,
     source: Trace,
@@ -92,6 +94,7 @@ def convert(
     show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)
 
 
+@on_a_network
 def package(
     ctx: typer.Context,
     trace: Trace,

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import options
+from experiments.cli.bare_networks import (
+    Bandwidth,
+    BareTopology,
+    Latency,
+    network_of,
+    on_a_network,
+)
 from experiments.cli.options import (
     Algorithms,
     ClusterOfTrace,
@@ -26,29 +33,14 @@ from experiments.cli.options import (
     SlowDown,
     Step,
     completed,
-    quantity,
     settings_of,
 )
 from experiments.cli.show import check_figure, say, show
 
 if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
-    from simulator.topology import Topology
 
 _SIZES = "1KiB..1GiB"
-
-Bandwidth = Annotated[
-    str | None,
-    typer.Option(
-        callback=quantity("B/s"), help="Of each cable of a bare topology, such as '50 GB/s'."
-    ),
-]
-Latency = Annotated[
-    str | None,
-    typer.Option(
-        callback=quantity("s"), help="Of each cable of a bare topology, such as '500 ns'."
-    ),
-]
 
 
 def _algorithms() -> Iterable[str]:
@@ -155,13 +147,7 @@ def collective(
         ),
     ] = None,
     nodes: Nodes = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completed(options.topologies),
-            help="A bare topology instead: torus:4x4, ring:8, … or a graph's file.",
-        ),
-    ] = None,
+    topology: BareTopology = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     algorithm: Annotated[
@@ -185,7 +171,9 @@ def collective(
         raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
     if topology is not None and nodes is not None:
         raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
-    network = _network(cluster, topology, bandwidth, latency)
+    network = network_of(cluster, topology=topology, bandwidth=bandwidth, latency=latency)
+    if network is None:
+        raise typer.BadParameter("give either --cluster or --topology.")
     report = ask(
         kind,
         network,
@@ -196,24 +184,6 @@ def collective(
         engine=engine,
     )
     show(report, output, figure)
-
-
-def _network(
-    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
-) -> "Topology | str":
-    """Return the one of cluster and topology that was given."""
-    if (cluster is None) == (topology is None):
-        raise typer.BadParameter("give either --cluster or --topology.")
-    if cluster is not None:
-        if (bandwidth, latency) != (None, None):
-            raise typer.BadParameter(
-                "--bandwidth and --latency are for a bare --topology: a cluster has its own; "
-                "write a cluster file for others."
-            )
-        return cluster
-    from experiments.questions.topology import bare
-
-    return bare(topology or "", bandwidth, latency)
 
 
 def topology(
@@ -264,6 +234,7 @@ _OF_TRACES = ("engine", "step", "algorithm", "kernels", "replicate", "slow_down"
 """Options of calibrate that mean nothing for logs."""
 
 
+@on_a_network
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -359,6 +330,7 @@ def _kind(text: str | None) -> str | None:
     return named
 
 
+@on_a_network
 def validate(
     ctx: typer.Context,
     trace: Annotated[

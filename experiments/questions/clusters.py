@@ -10,6 +10,7 @@ from experiments.report import Report, Rows
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster, quantities
+from topologies.cluster.fabrics import GraphFabric
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,12 @@ def _named(name: Cluster | Path | str) -> Cluster:
 def describe(cluster: Cluster) -> str:
     """Say what a cluster's network is, in one line."""
     up, out = cluster.scale_up, cluster.scale_out
-    inside = f"{up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    inside = f"{up.graph.name if up.graph is not None else up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
     if out is None:
         return inside
     nic = format_quantity(out.bandwidth, "B/s")
-    return f"{inside}; {out.topology}, {out.nics_per_node} x {nic} per node"
+    between = out.graph.name if isinstance(out, GraphFabric) else out.topology
+    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node"
 
 
 def _row(cluster: Cluster) -> ClusterRow:

@@ -6,6 +6,9 @@ ranks, where that is shorter or the only way. Among equal next hops one is chose
 source, target and node (static ECMP), and so is, among equal paths, the switch from which the
 target is entered: equal-cost paths are all used and every run chooses the same.
 
+A graph may name resources of its own (:mod:`topologies.families.from_file`): of ways of as many
+hops the one over the faster of them is then taken, whatever a what-if makes of their bandwidths.
+
 Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
 eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
 paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.
@@ -23,10 +26,8 @@ from simulator.errors import TopologyError
 from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.topology import PCIE, SCALE_OUT, Doors, Topology
+from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Topology
 
-_SCALE_OUT_METRIC = 1000
-"""More than the hops of any scale-up domain, so that leaving it never looks shorter."""
 _PCIE_METRIC = 8
 """More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""
 _KEPT = 8
@@ -214,10 +215,12 @@ def link_metrics(network: Topology) -> NDArray[np.int64]:
     """Say what every link counts on a path."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
-        metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+        metric[network.resource == network.resources.index(SCALE_OUT)] = SCALE_OUT_HOPS
     if network.doors is not None and PCIE in network.resources:
         metric[network.resource == network.resources.index(PCIE)] = _PCIE_METRIC
-    return metric
+    if network.metric is None:
+        return metric
+    return np.where(network.metric > 0, network.metric, HOP * metric)
 
 
 def graph_of(network: Topology) -> Graph:

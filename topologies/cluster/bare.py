@@ -81,7 +81,7 @@ def bare_network(text: str) -> Cluster:
     numbers = {base: parse_quantity(one, base) for base, one in cable.items()}
     built = parse_topology(network, bandwidth=numbers.get("B/s"), latency=numbers.get("s"))
     named = {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
-    source = {"file": str(Path(network).resolve())} if is_graph_file(network) else {"spec": network}
+    source = {"file": network} if is_graph_file(network) else {"spec": network}
     graph = source | {name: value for name, value in named.items() if value is not None}
     try:
         return Cluster.model_validate(

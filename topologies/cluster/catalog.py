@@ -145,9 +145,9 @@ _GRAPHS = ("topology", "graph")
 
 def _from(folder: Path, given: object) -> object:
     if isinstance(given, dict) and isinstance(given.get("file"), str):
-        return given | {"file": str((folder / given["file"]).resolve())}
+        return given | {"file": str(folder / given["file"])}
     if isinstance(given, str) and is_graph_file(given):
-        return str((folder / given).resolve())
+        return str(folder / given)
     return given
 
 

@@ -12,7 +12,6 @@ from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import GRAPH, GraphFabric
 from topologies.cluster.graphs import room_of
-from topologies.cluster.placement import place
 from topologies.cluster.schema import WIRED, Cluster, LinkFactors
 
 _SIZE = "scale_up.size"
@@ -199,7 +198,7 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
 
-def with_topology(cluster: Cluster, change: str, ranks: int | None = None) -> Cluster:
+def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cluster:
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY``.
 
     The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth. A
@@ -212,8 +211,8 @@ def with_topology(cluster: Cluster, change: str, ranks: int | None = None) -> Cl
         Stays as it is.
     change
         ``torus:2x4``, ``scale_out=fat_tree:8``, ``scale_out=g.json``.
-    ranks
-        Of the job, if a fabric with room for it will do: the cluster then has no more nodes than
+    nodes
+        Of the job, if a fabric with room for them will do: the cluster then has no more nodes than
         there is room for. Without it there has to be room for all of its nodes.
 
     Returns
@@ -232,7 +231,7 @@ def with_topology(cluster: Cluster, change: str, ranks: int | None = None) -> Cl
     >>> dgx = load_cluster("dgx-a100")
     >>> with_topology(dgx, "torus:2x4").name
     'dgx-a100 (scale_up torus:2x4)'
-    >>> with_topology(dgx, "scale_out=torus:2x2", ranks=16).nodes
+    >>> with_topology(dgx, "scale_out=torus:2x2", nodes=2).nodes
     4
     """
     tier, _, kind = change.rpartition("=")
@@ -247,8 +246,8 @@ def with_topology(cluster: Cluster, change: str, ranks: int | None = None) -> Cl
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
     try:
-        if tier == SCALE_OUT and ranks is not None:
-            data["nodes"] = _nodes_with_room(data, cluster, ranks)
+        if tier == SCALE_OUT and nodes is not None:
+            data["nodes"] = _nodes_with_room(data, cluster, nodes)
         return Cluster.model_validate(_without_hops(data, tier))
     except (ValidationError, TopologyError) as error:
         told = complaints(error) if isinstance(error, ValidationError) else str(error)
@@ -262,12 +261,9 @@ def _without_hops(data: dict[str, Any], tier: str) -> dict[str, Any]:
     return data | {tier: kept}
 
 
-def _nodes_with_room(data: Mapping[str, Any], cluster: Cluster, ranks: int) -> int:
+def _nodes_with_room(data: Mapping[str, Any], cluster: Cluster, needed: int) -> int:
     """Nodes that a topology between them has room for, if that is enough for the job."""
-    needed = place(cluster, ranks).nodes
     room = room_of(data[SCALE_OUT]["topology"], data[SCALE_OUT]["nics_per_node"], needed)
     if room is not None and room < needed:
-        raise TopologyError(
-            f"it has room for {room} nodes, and the job's {ranks} ranks need {needed}"
-        )
+        raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
     return cluster.nodes if room is None else min(room, cluster.nodes)

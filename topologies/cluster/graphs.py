@@ -172,8 +172,8 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     size = part.setdefault("size", network.ranks)
     if isinstance(size, int) and size != network.ranks:
         raise TopologyError(
-            f"{graph.name} has {network.ranks} ranks, and scale_up.size is {size}: the graph is"
-            " that of one domain, a rank for each of its places"
+            f"{graph.name} has {network.ranks} ranks, and scale_up.size is {size}: draw one domain,"
+            " a rank for each of its places"
         )
     return _as_table(part, graph)
 

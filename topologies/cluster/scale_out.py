@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
-from simulator.topology import SCALE_OUT, Link
+from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,
@@ -25,6 +25,7 @@ from topologies.cluster.graphs import fabric_graph
 from topologies.cluster.schema import Cluster
 from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
 from topologies.families.family import cables
+from topologies.families.from_file import preferring_fast
 from topologies.families.grid import slice_ends
 
 
@@ -237,8 +238,7 @@ def _graph_links(fabric: GraphFabric, plugs: list[str], nodes: int) -> Iterator[
     """All of the graph, whatever of it the job uses: which paths its messages take is not known."""
     del plugs, nodes
     network = fabric_graph(fabric)
-    for index in range(len(network)):
-        link = network.link(index)
+    for link in preferring_fast([network.link(one) for one in range(len(network))], SCALE_OUT_HOPS):
         here, there = (
             f"place:{end}" if isinstance(end, int) else end for end in (link.source, link.target)
         )

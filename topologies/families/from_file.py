@@ -9,13 +9,24 @@ fabric of). An edge of an undirected graph is a cable, of a directed graph one d
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import QuantityError, TopologyError
 from simulator.quantities import parse_quantity
-from simulator.topology import SCALE_UP, Link, Node, Topology, topology
+from simulator.topology import (
+    HOP,
+    PCIE,
+    SCALE_OUT,
+    SCALE_OUT_HOPS,
+    SCALE_UP,
+    Link,
+    Node,
+    Topology,
+    topology,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -28,6 +39,10 @@ SUFFIXES = (".graphml", ".json")
 """Endings of the names of files that hold a graph."""
 _RESOURCE = re.compile(r"[^\W\d][\w-]*")
 """A resource's name: what stands before ``.bandwidth`` in a what-if, so one word without a dot."""
+
+_MOST_CLASSES = 63
+"""Of resources by their speed: over 16 hops the sum of all is less than a hop, so it breaks ties
+and no more."""
 
 
 def custom(
@@ -98,7 +113,35 @@ def _topology(
         if not graph.is_directed():
             links.append(Link(names[there], names[here], speed, delay, resource))
     ranks = sum(isinstance(node, int) for node in names.values())
-    return topology(name, ranks, links)
+    return topology(name, ranks, preferring_fast(links))
+
+
+def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
+    """Return the links with metrics, if some are of a resource that no cluster has by itself.
+
+    Of two ways of as many hops a message then takes the one over the faster resources, as the
+    file gives them: a network card and a switch between GPUs may both be two hops away. Links of
+    ``scale_out`` count as they do elsewhere.
+
+    Parameters
+    ----------
+    links
+        Of the graph.
+    hops
+        That each counts as.
+    """
+    fastest: dict[str, float] = {}
+    for link in links:
+        fastest[link.resource] = max(fastest.get(link.resource, 0.0), link.bandwidth)
+    if fastest.keys() <= {SCALE_UP, SCALE_OUT, PCIE}:
+        return list(links)
+    order = sorted(set(fastest.values()), reverse=True)
+    slow = {name: min(order.index(speed), _MOST_CLASSES) for name, speed in fastest.items()}
+    far = {SCALE_OUT: SCALE_OUT_HOPS}
+    return [
+        replace(link, metric=HOP * max(hops, far.get(link.resource, 1)) + slow[link.resource])
+        for link in links
+    ]
 
 
 def _resource(where: str, name: object) -> str:

@@ -9,7 +9,14 @@ from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES
-from topologies.properties import MOST_RANKS, bisection_bandwidth, closed_form, diameter
+from topologies.properties import (
+    MOST_LINKS,
+    MOST_RANKS,
+    bisection_bandwidth,
+    closed_form,
+    diameter,
+    middle_cut,
+)
 
 
 def parse_topology(
@@ -194,6 +201,8 @@ class Summary:
 def summary(network: Topology) -> Summary:
     """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
 
+    Of more ranks than all cuts can be tried of, one cut gives an upper bound of it.
+
     Parameters
     ----------
     network
@@ -219,6 +228,9 @@ def summary(network: Topology) -> Summary:
         bandwidth, how = None, "one rank cannot be cut in two"
     elif bandwidth is None and network.ranks <= MOST_RANKS:
         bandwidth, how = bisection_bandwidth(network), "every cut tried"
+    elif bandwidth is None and len(network) <= MOST_LINKS:
+        bandwidth, half = middle_cut(network), network.ranks // 2
+        how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
     elif bandwidth is None:
         how = f"no closed form is known, and more than {MOST_RANKS} ranks have too many cuts"
     return Summary(

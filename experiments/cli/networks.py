@@ -33,6 +33,7 @@ from experiments.cli.options import (
     SlowDown,
     Step,
     completed,
+    quantity,
     settings_of,
 )
 from experiments.cli.show import check_figure, say, show
@@ -41,6 +42,24 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
 
 _SIZES = "1KiB..1GiB"
+
+
+CableBandwidth = Annotated[
+    str | None,
+    typer.Option(
+        callback=quantity("B/s"),
+        help="Of each cable, one direction, such as '50 GB/s'; of a file's, where it says none.",
+        show_default="1 GB/s; a file's own",
+    ),
+]
+CableLatency = Annotated[
+    str | None,
+    typer.Option(
+        callback=quantity("s"),
+        help="Of each cable, such as '500 ns'; of a file's, where it says none.",
+        show_default="1 us; a file's own",
+    ),
+]
 
 
 def _algorithms() -> Iterable[str]:
@@ -194,12 +213,12 @@ def topology(
             help="torus:4x4, dragonfly:9x4x2, … or a graph's file.",
         ),
     ],
-    bandwidth: Bandwidth = "1 GB/s",
-    latency: Latency = "1 us",
+    bandwidth: CableBandwidth = None,
+    latency: CableLatency = None,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Count a topology's nodes and links; its diameter and bisection bandwidth."""
+    """Count a topology's nodes and links, by resource; its diameter and bisection bandwidth."""
     from experiments.questions.topology import topology as ask
 
     check_figure(figure)

@@ -183,7 +183,8 @@ def _named(name: Cluster | Path | str) -> Cluster:
 def describe(cluster: Cluster) -> str:
     """Say what a cluster's network is, in one line."""
     up, out = cluster.scale_up, cluster.scale_out
-    inside = f"{up.graph.name if up.graph is not None else up.topology} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    drawn = up.graph.name if up.graph is not None else up.topology
+    inside = f"{drawn} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
     if out is None:
         return inside
     nic = format_quantity(out.bandwidth, "B/s")

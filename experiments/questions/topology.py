@@ -8,6 +8,8 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
+from topologies.cluster.graphs import is_graph_file
+from topologies.properties import LinksOf, links_by_resource
 from topologies.spec import Summary, parse_topology, summary
 
 
@@ -15,7 +17,7 @@ class TopologyAnswer(Head):
     """A topology's counts, its diameter and its bisection bandwidth (B/s).
 
     ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null where
-    the graph's file says them cable by cable.
+    the graph's file says them cable by cable. ``resources`` are its links, by resource.
     """
 
     name: str
@@ -28,6 +30,7 @@ class TopologyAnswer(Head):
     cables: str
     cable_bandwidth: float | None
     cable_latency: float | None
+    resources: list[LinksOf]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -59,6 +62,7 @@ class TopologyReport(Report):
             "cables": self.cables,
             "cable_bandwidth": bandwidth,
             "cable_latency": latency,
+            "resources": list(links_by_resource(self.network)),
         }
 
     def summary(self) -> str:
@@ -71,17 +75,35 @@ class TopologyReport(Report):
         return Summary, self.rows
 
 
+USUAL = ("1 GB/s", "1 us")
+"""Bandwidth and latency of the cables of a spec that nobody says anything of."""
+
+
 @question("topology")
 def topology(
     spec: str, *, bandwidth: str | None = None, latency: str | None = None
 ) -> TopologyReport:
-    """Build a topology from its spec and describe it.
+    """Build a topology from its spec or its file and describe it.
+
+    Parameters
+    ----------
+    spec
+        A spec (:mod:`topologies.spec`), or a graph's file.
+    bandwidth, latency
+        Of each cable, as text with a unit: of a spec 1 GB/s and 1 us if they are not given, of a
+        file what its edges leave open.
+
+    Returns
+    -------
+    TopologyReport
 
     Raises
     ------
     TopologyError
         If the spec names none; QuantityError for a bandwidth or latency without its unit.
     """
+    if not is_graph_file(spec):
+        bandwidth, latency = bandwidth or USUAL[0], latency or USUAL[1]
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
     return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency))

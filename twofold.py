@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
+    from experiments.questions.plugins import list_plugins as plugins
     from experiments.questions.replay import replay as replay
     from experiments.questions.sweep import sweep as sweep
     from experiments.questions.topology import topology as topology
@@ -90,6 +91,7 @@ _PLACES = {
     "validate": f"{_QUESTIONS}.validate:validate",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
+    "plugins": f"{_QUESTIONS}.plugins:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
@@ -166,6 +168,7 @@ __all__ = [
     "parse_cluster",
     "parse_topology",
     "plan_on",
+    "plugins",
     "replay",
     "simulate",
     "steps",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
 from topologies.families.family import family_of
-from topologies.families.table import FAMILIES
+from topologies.families.table import family_named
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -228,7 +228,8 @@ def closed_form(network: Topology) -> float | None:
     True
     """
     name, numbers, change = family_of(network)
-    family = FAMILIES.get(name)
+    found = family_named(name) if name else None
+    family = None if found is None else found[1]
     if family is None or family.bisection is None or change or not len(network):
         return None
     return family.bisection(network, numbers)

@@ -1,14 +1,15 @@
 """A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from simulator.errors import TopologyError
-from simulator.names import nearest, same_name
+from simulator.names import nearest
+from simulator.plugins import TOPOLOGIES, names_added
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
-from topologies.families.table import FAMILIES
+from topologies.families.table import FAMILIES, family_named, family_names
 from topologies.properties import (
     MOST_LINKS,
     MOST_RANKS,
@@ -66,7 +67,7 @@ def parse_topology(
             f"{said.words!r} needs a bandwidth and a latency for its cables: --bandwidth '50 GB/s'"
             " --latency '1 us'"
         )
-    family = FAMILIES[said.family]
+    family = said.of
     try:
         parsed = ParsedSpec(said.numbers, said.option, bandwidth, latency)
         _refuse_huge(family, parsed)
@@ -81,6 +82,7 @@ class SpecWords:
 
     words: str
     family: str
+    of: Family = field(repr=False)
     numbers: tuple[int, ...]
     option: str
     routing: str
@@ -100,10 +102,9 @@ class SpecWords:
             If the numbers do not fit the family.
         """
         try:
-            return FAMILIES[self.family].counts(self.on_unit_cables).ranks
+            return self.of.counts(self.on_unit_cables).ranks
         except ValueError as error:
-            form = _form(FAMILIES[self.family])
-            raise TopologyError(f"{self.words!r}: write {form}: {error}") from error
+            raise TopologyError(f"{self.words!r}: write {_form(self.of)}: {error}") from error
 
 
 def spec_words(spec: str) -> SpecWords:
@@ -131,17 +132,17 @@ def spec_words(spec: str) -> SpecWords:
     """  # noqa: E501
     words, _, routing = spec.partition("@")
     name, _, rest = words.partition(":")
-    name = same_name(name, FAMILIES) or name
-    family = FAMILIES.get(name)
-    if family is None:
+    found = family_named(name)
+    if found is None:
         raise TopologyError(_unknown(words, name))
+    name, family = found
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts) or (
         len(parts) not in family.numbers or (option and not family.option)
     ):
         raise TopologyError(f"{words!r}: write {_form(family)}")
-    return SpecWords(words, name, tuple(int(part) for part in parts), option, routing)
+    return SpecWords(words, name, family, tuple(int(part) for part in parts), option, routing)
 
 
 def _form(family: Family) -> str:
@@ -149,15 +150,17 @@ def _form(family: Family) -> str:
 
 
 def _unknown(words: str, name: str) -> str:
-    near = nearest(name, FAMILIES)
-    hint = f"did you mean {' or '.join(FAMILIES[one].form for one in near)}? " if near else ""
+    near = nearest(name, family_names())
+    forms = [FAMILIES[one].form if one in FAMILIES else f"{one}:…" for one in near]
+    hint = f"did you mean {' or '.join(forms)}? " if near else ""
     return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
 
 def accepted() -> str:
     """Every way to write a spec, in one line."""
-    forms = ", ".join(_form(family) for family in FAMILIES.values())
-    return f"{forms}, or the path of a graph (.graphml, .json)"
+    forms = [_form(family) for family in FAMILIES.values()]
+    forms += [f"{name}:…" for name in names_added(TOPOLOGIES, tuple(FAMILIES))]
+    return f"{', '.join(forms)}, or the path of a graph (.graphml, .json)"
 
 
 _MOST_LINKS = 10_000_000

@@ -41,9 +41,9 @@ def _forms() -> Iterable[str]:
 
 
 def _formats() -> Iterable[str]:
-    from traces.load import FORMATS
+    from traces.load import format_names
 
-    return FORMATS
+    return format_names()
 
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from simulator.errors import QuantityError, TopologyError
-from simulator.names import same_name
 from simulator.quantities import parse_quantity
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.islands import islands
 from topologies.cluster.schema import Cluster
-from topologies.families.table import FAMILIES
+from topologies.families.table import family_named
 from topologies.spec import parse_topology
 
 UNKNOWN = "unknown"
@@ -35,7 +34,7 @@ def is_bare(text: str) -> bool:
     """
     network = _parts(text)[0]
     family = network.partition(":")[0]
-    return is_graph_file(network) or (":" in network and same_name(family, FAMILIES) is not None)
+    return is_graph_file(network) or (":" in network and family_named(family) is not None)
 
 
 def bare_words(network: str, bandwidth: str | None = None, latency: str | None = None) -> str:

@@ -5,15 +5,19 @@ found and what is accepted.
 """
 
 import json
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.errors import ClusterError
+from simulator.errors import ClusterError, PluginError
 from simulator.names import did_you_mean, nearest, same_name
+from simulator.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
@@ -69,6 +73,9 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         if name in names:
             text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
             return parse_cluster(text, source=name)
+        added = None if path.exists() else added_clusters().get(str(name_or_path))
+        if added is not None:
+            return parse_cluster(added.text, source=f"{added.plugin}: {name_or_path}")
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         text = path.read_text("utf-8")
@@ -169,10 +176,58 @@ def catalog() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
+@dataclass(frozen=True, slots=True)
+class AddedCluster:
+    """A cluster file that a distribution adds: what it holds."""
+
+    plugin: Plugin
+    text: str
+
+
+def added_clusters() -> dict[str, AddedCluster]:
+    """Clusters that distributions add to the catalogue, by name.
+
+    An entry point of ``twofold.clusters`` points to a package, or a path, with a YAML file each.
+
+    Raises
+    ------
+    PluginError
+        If an entry point is broken, or adds a name that is taken.
+    """
+    found: dict[str, AddedCluster] = {}
+    for plugin in plugins(CLUSTERS):
+        folder = load_plugin(plugin, as_folder)
+        for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+            if not entry.name.endswith(".yaml"):
+                continue
+            name = entry.name.removesuffix(".yaml")
+            if name in catalog() or name in found:
+                whose = found[name].plugin.distribution if name in found else "twofold"
+                raise PluginError(f"{plugin}: cluster {name} is {whose}'s already: rename its file")
+            found[name] = AddedCluster(plugin, entry.read_text("utf-8"))
+    return found
+
+
+def as_folder(found: object) -> Traversable:
+    """Return the folder of a package, or at a path.
+
+    Raises
+    ------
+    TypeError
+        If it is neither, or no folder.
+    """
+    folder = files(found) if isinstance(found, ModuleType) else found
+    folder = Path(folder) if isinstance(folder, str) else folder
+    if not isinstance(folder, Traversable) or not folder.is_dir():
+        raise TypeError("write a package, or the path of a folder, with a YAML file per cluster")
+    return folder
+
+
 def _unknown(name: str) -> ClusterError:
-    hint = did_you_mean(name, catalog())
+    known = (*catalog(), *added_clusters())
+    hint = did_you_mean(name, known)
     return ClusterError(
-        f"{name}: no such cluster; {hint}the catalogue has {', '.join(catalog())}, "
+        f"{name}: no such cluster; {hint}the catalogue has {', '.join(known)}, "
         "and a path of a YAML file, or of a graph (.json, .graphml), will do"
     )
 

@@ -60,7 +60,7 @@ SCHEDULES = {
 STORED = "the switch stores whole messages before it forwards them, so the wire is paid twice"
 PORT = "n-1 messages leave through one port at once, each at the port's full speed"
 NOT_SHARED = "messages that meet on a link do not slow each other"
-ORDER = "the nearest partner gets the largest half there, the farthest here"
+ORDER = "the nearest partner gets the largest half there, whose parts do not lie side by side"
 LATENCY = "one message's latency overlaps another's bytes; here the longest path's comes first"
 TREES = "two trees without pipelining, a chunk each; here one binomial tree"
 REASONS = (TREES, STORED, PORT, NOT_SHARED, ORDER, LATENCY)
@@ -200,6 +200,7 @@ def _case(row: object) -> Case:
 def _reason(case: Case, backend: str) -> str:
     """Why the row is no yardstick; empty where physics agrees."""
     aware = backend != "congestion_unaware"
+    half = case.kind != "all_reduce" or len(case.dimensions) > 1
     found = {
         reason
         for one in case.dimensions
@@ -208,7 +209,7 @@ def _reason(case: Case, backend: str) -> str:
             STORED: one.network == "Switch" and aware,
             PORT: one.network == "Switch" and not aware and one.algorithm == "direct",
             NOT_SHARED: one.network == "Ring" and not aware and one.algorithm != "ring",
-            ORDER: one.network == "Ring" and aware and one.algorithm == "halvingDoubling",
+            ORDER: one.network == "Ring" and aware and one.algorithm == "halvingDoubling" and half,
             LATENCY: one.network == "Ring" and aware and one.algorithm == "direct",
         }.items()
         if applies
@@ -277,15 +278,14 @@ def agreement(table: pd.DataFrame) -> Table:
 
 
 def differences(table: pd.DataFrame) -> Table:
-    """Rows that are no yardstick: an all-reduce of the largest size, and the range of all."""
+    """Rows that are no yardstick: the largest, an all-reduce if there is one, and their range."""
     shown = Table(
         "back end", "network", "algorithm", "rows", "theirs ms", "ours ms", "theirs / ours", "why"
     )
     back_end = table.backend.str.extract("congestion_(aware|unaware)", expand=False)
     for key, rows in table.groupby([back_end, "topology", "algorithm", "reason"]):
-        example = rows[(rows.collective == "all_reduce") & (rows.splits == 1)]
-        example = example[example.collective_optimization == "localBWAware"]
-        one = example.loc[example.size_bytes.idxmax()]
+        example = rows[(rows.splits == 1) & (rows.collective_optimization == "localBWAware")]
+        one = example.sort_values(["collective", "size_bytes"], key=_all_reduce_last).iloc[-1]
         ratio = rows.sim_ns_max / rows.ours
         shown.add_row(
             *map(str, key[:3]),
@@ -296,6 +296,10 @@ def differences(table: pd.DataFrame) -> Table:
             str(REASONS.index(str(key[3])) + 1),
         )
     return shown
+
+
+def _all_reduce_last(column: pd.Series) -> pd.Series:
+    return column == "all_reduce" if column.name == "collective" else column
 
 
 if __name__ == "__main__":

@@ -27,10 +27,22 @@ def doubling_all_reduce(n: int) -> Schedule:
 def halving_doubling_all_reduce(n: int) -> Schedule:
     """Halving reduce-scatter, then doubling all-gather: 2 log2 n steps, the fewest bytes.
 
-    Known as Rabenseifner's algorithm.
+    Known as Rabenseifner's algorithm. Halves are exchanged at distance 1, quarters at 2, and so on:
+    the most bytes go the shortest way, and the all-gather takes all steps back. In step k a rank
+    keeps the half that bit k of its number names, so its block begins at the bits read backwards.
     """
-    _distances("halving_doubling all_reduce", n)
-    steps = halving_reduce_scatter(n).steps + doubling_all_gather(n).steps
+    powers = range(len(_distances("halving_doubling all_reduce", n)))
+    rank = np.arange(n, dtype=np.int32)
+    kept = [
+        sum(((rank >> bit & 1) * (n >> bit + 1) for bit in range(power + 1)), np.zeros_like(rank))
+        for power in powers
+    ]
+    halving, doubling = [], []
+    for power in powers:
+        partner, block = rank ^ np.int32(1 << power), np.full_like(rank, n >> power + 1)
+        halving.append(Step(rank, partner, kept[power][partner], block, reduce=True))
+        doubling.append(Step(rank, partner, kept[power], block, reduce=False))
+    steps = (*halving, *reversed(doubling))
     return Schedule("all_reduce", "halving_doubling", ranks=n, chunks=n, parts=n, steps=steps)
 
 

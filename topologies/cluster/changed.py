@@ -1,8 +1,6 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -11,7 +9,7 @@ from simulator.names import did_you_mean, same_name
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import GRAPH, GraphFabric
-from topologies.cluster.graphs import room_of
+from topologies.cluster.graphs import fabric_for
 from topologies.cluster.schema import WIRED, Cluster, LinkFactors
 
 _SIZE = "scale_up.size"
@@ -247,23 +245,18 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
     try:
         if tier == SCALE_OUT and nodes is not None:
-            data["nodes"] = _nodes_with_room(data, cluster, nodes)
-        return Cluster.model_validate(_without_hops(data, tier))
+            part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)
+            data["nodes"] = _with_room(cluster.nodes, room, nodes)
+        if kind.partition(":")[0] == "switch":
+            part.pop("hop_latency", None)  # a single switch has none
+        return Cluster.model_validate(data)
     except (ValidationError, TopologyError) as error:
         told = complaints(error) if isinstance(error, ValidationError) else str(error)
         raise ClusterError(f"topology {change!r}: {told}") from error
 
 
-def _without_hops(data: dict[str, Any], tier: str) -> dict[str, Any]:
-    """Leave out what a single switch has none of."""
-    switch = data[tier]["topology"].partition(":")[0] == "switch"
-    kept = {name: one for name, one in data[tier].items() if name != "hop_latency" or not switch}
-    return data | {tier: kept}
-
-
-def _nodes_with_room(data: Mapping[str, Any], cluster: Cluster, needed: int) -> int:
-    """Nodes that a topology between them has room for, if that is enough for the job."""
-    room = room_of(data[SCALE_OUT]["topology"], data[SCALE_OUT]["nics_per_node"], needed)
+def _with_room(nodes: int, room: int | None, needed: int) -> int:
+    """Nodes of a machine that a topology has room for, if that is enough for the job."""
     if room is not None and room < needed:
         raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
-    return cluster.nodes if room is None else min(room, cluster.nodes)
+    return nodes if room is None else min(room, nodes)

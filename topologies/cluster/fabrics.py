@@ -27,7 +27,7 @@ from pydantic import (
 
 from simulator.errors import TopologyError
 from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
-from simulator.topology import Topology
+from simulator.topology import SCALE_OUT, Topology
 from topologies.families.from_file import custom
 from topologies.spec import parse_topology
 
@@ -287,15 +287,27 @@ def _network(
     """Read a graph; what was read is kept by content, for every what-if builds its cluster anew."""
     bandwidth, latency = cable
     if file is not None:
-        if sha256 is not None and sha256_of(file) != sha256:
-            raise TopologyError(
-                f"{file}: not the graph that the cluster was made with: put that one back, or"
-                " leave sha256 out"
-            )
+        if sha256 is not None:
+            check_content(file, sha256)
         return custom(file, bandwidth=bandwidth, latency=latency, resource=resource)
     network = parse_topology(str(spec), bandwidth=bandwidth, latency=latency)
     named = np.full(len(network), resource, dtype=np.str_)
     return replace(network, resources=(resource,), latency_resource=named)
+
+
+def check_content(file: str, sha256: str) -> None:
+    """Refuse a graph's file that was changed.
+
+    Raises
+    ------
+    TopologyError
+        If its SHA-256 is another, or it cannot be read.
+    """
+    if sha256_of(file) != sha256:
+        raise TopologyError(
+            f"{file}: not the graph that the cluster was made with: put that one back, or leave"
+            " sha256 out"
+        )
 
 
 def sha256_of(file: str | Path) -> str:
@@ -327,7 +339,7 @@ class GraphFabric(_Nics):
     @property
     def room(self) -> int:
         """A rank for each NIC, or for each node."""
-        ranks = self.graph.network("", 1.0, 0.0).ranks
+        ranks = self.graph.network(SCALE_OUT, 1.0, 0.0).ranks
         return ranks // self.nics_per_node if self.graph.ranks == "nics" else ranks
 
 

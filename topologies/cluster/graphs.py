@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from simulator.errors import TopologyError, TwofoldError
 from simulator.topology import SCALE_OUT, SCALE_UP, Topology
-from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, sha256_of
+from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES
 from topologies.families.table import FAMILIES, SCALE_UP_ROLES
 from topologies.spec import SpecWords, spec_words
@@ -143,8 +143,10 @@ def _graph(part: Mapping[str, Any]) -> Graph | None:
         return None
     if graph.file is None:
         return graph
-    content = sha256_of(graph.file)
-    return graph if graph.sha256 else graph.model_copy(update={"sha256": content})
+    if graph.sha256 is not None:
+        check_content(graph.file, graph.sha256)
+        return graph
+    return graph.model_copy(update={"sha256": sha256_of(graph.file)})
 
 
 def _as_table(part: dict[str, Any], graph: Graph) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             return native
         network = graph.network(SCALE_UP, 1.0, 0.0)
     else:
-        graph = _with_defaults(graph, part, "bandwidth", "latency")
+        graph = _complete(graph, part)
         network = graph.network(SCALE_UP)
         part |= {
             "bandwidth": f"{ports(network)[0]!r} B/s",
@@ -178,12 +180,16 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return _as_table(part, graph)
 
 
-def _with_defaults(graph: Graph, part: Mapping[str, Any], speed: str, delay: str) -> Graph:
-    """Let edges that say nothing have the tier's values; text that is none is told of its field."""
+def _complete(graph: Graph, part: Mapping[str, Any]) -> Graph:
+    """Let edges that say nothing have the tier's values, if there are such.
+
+    Text that is none of these is told of its field.
+    """
     given = graph.model_dump(mode="json", exclude_none=True)
-    for name, field in (("bandwidth", speed), ("latency", delay)):
-        if field in part and name not in given:
-            given[name] = part[field]
+    try:
+        graph.network(SCALE_UP)
+    except TopologyError:
+        given = {name: part[name] for name in ("bandwidth", "latency") if name in part} | given
     try:
         return Graph.model_validate(given)
     except ValidationError:
@@ -257,8 +263,8 @@ def _places(
     return ranks // each, each
 
 
-def room_of(topology: str, nics: int, needed: int) -> int | None:
-    """Nodes that a topology between them has room for, however many a cluster file says.
+def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | str, int | None]:
+    """Say how a cluster file names a topology between nodes, and for how many it has room.
 
     Parameters
     ----------
@@ -272,8 +278,9 @@ def room_of(topology: str, nics: int, needed: int) -> int | None:
 
     Returns
     -------
-    int or None
-        None for a name alone: it grows with the cluster.
+    tuple
+        What stands in ``scale_out.topology``, and how many nodes there is room for: None of a name
+        alone, which grows with the cluster.
 
     Raises
     ------
@@ -282,16 +289,19 @@ def room_of(topology: str, nics: int, needed: int) -> int | None:
 
     Examples
     --------
-    >>> room_of("torus:4x4", 8, 2), room_of("fat_tree:8", 8, 2), room_of("switch", 8, 2)
-    (16, 16, None)
+    >>> fabric_for("torus:4x4", 8, 2), fabric_for("switch", 8, 2)
+    (({'spec': 'torus:4x4', 'ranks': 'nodes'}, 16), ('switch', None))
+    >>> fabric_for("fat_tree:8", 8, 2)
+    ({'spec': 'fat_tree:8', 'ranks': 'nics'}, 16)
     """
     if ":" not in topology and not is_graph_file(topology):
-        return None
+        return topology, None
     graph = Graph(file=topology) if is_graph_file(topology) else Graph(spec=topology)
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
     family = "" if graph.spec is None else spec_words(topology).family
     of_nics = family in _OF_NICS or (ranks == needed * nics and ranks != needed)
-    return ranks // nics if of_nics else ranks
+    words = {"file" if graph.file is not None else "spec": topology}
+    return words | {"ranks": "nics" if of_nics else "nodes"}, ranks // nics if of_nics else ranks
 
 
 def _leaf_spine(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:

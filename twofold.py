@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
+    from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
     from experiments.questions.compare import compare as compare
     from experiments.questions.convert import convert as convert
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
-    from experiments.questions.plugins import list_plugins as plugins
     from experiments.questions.replay import replay as replay
     from experiments.questions.sweep import sweep as sweep
     from experiments.questions.topology import topology as topology
@@ -91,7 +91,7 @@ _PLACES = {
     "validate": f"{_QUESTIONS}.validate:validate",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
-    "plugins": f"{_QUESTIONS}.plugins:list_plugins",
+    "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",

@@ -19,7 +19,7 @@ QUESTIONS = tuple(
     word
     for line in (
         "calibrate calibrate_logs clusters collective compare convert curve diff explain generate",
-        "inspect metrics package replay sweep topology utility validate what_if",
+        "inspect metrics package plugins replay sweep topology utility validate what_if",
     )
     for word in line.split()
 )
@@ -33,7 +33,7 @@ OTHERS = tuple(
     )
     for word in line.split()
 )
-WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "topology"}
+WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 

@@ -7,7 +7,7 @@ from simulator.errors import TopologyError
 from simulator.names import nearest
 from simulator.plugins import TOPOLOGIES, names_added
 from simulator.topology import Topology
-from topologies.families.family import Family, ParsedSpec
+from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES, family_named, family_names
 from topologies.properties import (
@@ -204,7 +204,8 @@ class Summary:
 def summary(network: Topology) -> Summary:
     """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
 
-    Of more ranks than all cuts can be tried of, one cut gives an upper bound of it.
+    Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
+    bound of it.
 
     Parameters
     ----------
@@ -231,7 +232,7 @@ def summary(network: Topology) -> Summary:
         bandwidth, how = None, "one rank cannot be cut in two"
     elif bandwidth is None and network.ranks <= MOST_RANKS:
         bandwidth, how = bisection_bandwidth(network), "every cut tried"
-    elif bandwidth is None and len(network) <= MOST_LINKS:
+    elif bandwidth is None and not family_of(network)[0] and len(network) <= MOST_LINKS:
         bandwidth, half = middle_cut(network), network.ranks // 2
         how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
     elif bandwidth is None:

@@ -38,6 +38,6 @@ def schema(
 
 def plugins(output: OutputOption = Output.TABLE) -> None:
     """List what other installed distributions add: topologies, algorithms, formats, clusters."""
-    from experiments.questions.plugins import list_plugins as ask
+    from experiments.questions.clusters import list_plugins as ask
 
     show(ask(), output)

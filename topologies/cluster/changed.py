@@ -190,7 +190,8 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
             return f"{cluster.name} is one graph without links of {tier}; it has {', '.join(known)}"
         return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
     if resource == _SIZE:
-        how = "one graph" if cluster.is_one_graph else "drawn cable by cable"
+        how = {GRAPH: "drawn as a graph"}.get(cluster.scale_up.topology, "wired cable by cable")
+        how = "one graph" if cluster.is_one_graph else how
         return f"{cluster.name} is {how}, so its domains cannot grow or shrink"
     hint = did_you_mean(resource, known)
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"

@@ -26,10 +26,10 @@ from experiments.output.tables.parts import (
 from simulator.workload import What
 
 if TYPE_CHECKING:
+    from experiments.questions.clusters import PluginsReport
     from experiments.questions.convert import ConvertReport
     from experiments.questions.inspect_trace import InspectReport, ProgramReport
     from experiments.questions.package import PackageReport
-    from experiments.questions.plugins import PluginsReport
     from traces.core.loaded import Coverage, Gap
 
 _NAME = 32

@@ -71,8 +71,7 @@ def test_utility_asks_of_each_resource_that_the_graph_names(tmp_path):
     [
         ("explain", SAMPLE),
         ("metrics", SAMPLE),
-        ("diff", SAMPLE, "--step", "3", "--step-b", "5"),
-        ("calibrate", SAMPLE),
+        ("diff", SAMPLE, "--step", "1", "--step-b", "3"),
         ("validate", SAMPLE),
         ("what-if", SAMPLE, "compute x0.5"),
     ],
@@ -122,6 +121,7 @@ def test_compare_takes_bare_networks_and_graphs_for_a_tier(tmp_path):
         (("what-if", SAMPLE, "pcie.bandwidth x2", *RING), "without links of pcie"),
         (("compare", SAMPLE, "-c", "dgx-a100", "--topology", "fat_tree:4"), "16 ranks"),
         (("replay", SAMPLE, "--topology", "gone.json"), "gone.json: cannot be read"),
+        (("calibrate", SAMPLE, *RING), "is this the cluster it ran on?"),
     ],
 )
 def test_what_a_bare_network_cannot_be_asked_is_one_line(words, told):

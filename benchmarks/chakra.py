@@ -1,7 +1,10 @@
-"""How soon Chakra files are answered, beside ASTRA-sim's time on files of that size.
+"""How soon Chakra files are answered, beside what ASTRA-sim took on the same files.
 
 The files are made here: a step generated from a model's shape, written by ``convert``, and then
-without what this project alone writes into them, as any other tool's would be.
+without what this project alone writes into them, as any other tool's would be. ASTRA-sim 2 was
+built and run on these files, node for node, in one session on one machine, with this project
+beside it; it is not run here. A second is not a second everywhere, so its times are scaled by what
+Python with NumPy takes to start, which was measured there and is measured here beside every case.
 """
 
 import tempfile
@@ -12,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import design_points
-from benchmarks.measure import Figure, median, process
+from benchmarks.measure import Figure, Process, median, process
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import Study
 from experiments.questions.generate import plan_on
+from simulator.errors import TwofoldError
 from simulator.workload import Workload
 from topologies import load_cluster
 from traces.chakra.files import read_messages
@@ -26,39 +30,75 @@ from traces.generate.generate import generate
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
 
-_CLUSTER = "hgx-h100"
+ASTRA = "ASTRA-sim 2 (518bd51, analytical back ends 599a047, -O3)"
+"""What ran on these files, with the times and memory below: best of 3 to 5 processes, of one at 256
+and 1,024 ranks; 2 cores, nothing else running."""
+_NUMPY_THERE = 0.1
+"""What ``python -c "import numpy"`` took on the machine of those runs (s)."""
 _POINTS = 20
-_AS_FAST, _POINT_AS_FAST = 5, 200
-"""How many times as fast as ASTRA-sim the first answer is to be, and a further design point."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """A job, and how long ASTRA-sim takes for files of its size (s)."""
+class Case:
+    """A job; nodes of its files; ASTRA-sim's times (s) and memory (MB) without and with contention.
+
+    ``ahead`` is how many times as fast as that the first answer with contention is to be. Where
+    the time with contention is unknown that without stands for it, which is shorter.
+    """
 
     name: str
     parallelism: Parallelism
     global_batch: int
-    astra: float
+    nodes: int
+    unaware: float
+    aware: float | None
+    memory: float
+    ahead: float
 
 
-_CASES = (
-    _Case("16 ranks", Parallelism(tp=8, dp=2), 8, 2.0),
-    _Case("64 ranks", Parallelism(tp=8, pp=4, dp=2), 16, 4.0),
-    _Case("FSDP, 16 ranks", Parallelism(dp=16, zero=3), 32, 21.0),
+CASES = (
+    Case("FSDP, 16 ranks", Parallelism(dp=16, zero=3), 32, 28_560, 0.82, 1.07, 49, 1 / 1.3),
+    Case("16 ranks", Parallelism(tp=8, dp=2), 8, 83_344, 2.59, 3.09, 123, 2),
+    Case("64 ranks", Parallelism(tp=8, pp=4, dp=2), 16, 166_208, 6.62, 8.78, 236, 2),
+    Case("256 ranks", Parallelism(tp=8, pp=4, dp=8), 64, 665_856, 41.1, 55.1, 933, 8),
+    Case("1,024 ranks", Parallelism(tp=8, pp=16, dp=8), 64, 690_176, 59.8, None, 1645, 8),
 )
+SWEEPS = {"FSDP, 16 ranks": 21.4, "16 ranks": 63.0}
+"""Processor time of 20 bandwidths there, a process each, without contention (s)."""
+_SWEEP_AHEAD = {"analytic": 25, "flow": 10}
+"""How many times as fast 20 bandwidths are to be."""
+
+_SWITCH = """\
+name: {ranks} ports
+description: one switch, as ASTRA-sim was given it
+accelerator: {{name: any}}
+ranks_per_node: {ranks}
+nodes: 1
+scale_up: {{topology: switch, size: {ranks}, bandwidth: 53.6870912 GB/s, latency: 1.01 us}}
+library: {{name: none}}
+"""
+"""50 * 2**30 B/s a port, two hops of 500 ns, and what its endpoints add."""
 
 
 def first_answers() -> Iterator[Figure]:
-    """Time a replay in a process of its own, and design points after it."""
-    for case in _CASES:
-        workload = _generated(case)
-        size = f"{len(workload):,} nodes, {int((workload.call >= 0).sum()):,} of communication"
+    """Time answers in processes of their own, and design points after them."""
+    for case in CASES:
+        workload = generated(case)
+        if len(workload) != case.nodes:
+            raise TwofoldError(
+                f"{case.name}: generate makes {len(workload):,} nodes, and ASTRA-sim ran on "
+                f"{case.nodes:,}: the figures cannot be compared"
+            )
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+            folder = Path(name) / "files"
+            folder.mkdir()
             write_chakra(workload, folder)
             without_our_attributes(folder)
-            yield from _figures(case, folder, size)
+            cluster = Path(name) / "switch.yaml"
+            cluster.write_text(_SWITCH.format(ranks=workload.job_ranks))
+            del workload
+            yield from _answers(case, folder, cluster)
+            yield from _points(case, folder, cluster)
 
 
 def without_our_attributes(folder: Path) -> None:
@@ -75,9 +115,10 @@ def without_our_attributes(folder: Path) -> None:
         path.write_bytes(encode_stream(metadata, nodes))
 
 
-def _generated(case: _Case) -> Workload:
+def generated(case: Case) -> Workload:
+    """Make the step that the files hold."""
     plan = plan_on(
-        load_cluster(_CLUSTER),
+        load_cluster("hgx-h100"),
         model="llama-3.1-405b",
         parallelism=case.parallelism,
         run=Training(micro_batch=1, global_batch=case.global_batch, sequence=4096),
@@ -85,15 +126,47 @@ def _generated(case: _Case) -> Workload:
     return generate(plan)[0]
 
 
-def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:
-    command = ["-c", "from experiments.cli.main import main; main()", "replay", str(folder)]
-    for engine in ("analytic", "flow"):
-        asked = process([*command, "--cluster", _CLUSTER, "--engine", engine, "-o", "json"])
-        remark = f"{size}; ASTRA-sim {case.astra:g} s; {asked.processor:.2f} s of processors"
-        what = f"Chakra, {case.name}, {engine}"
-        yield Figure(what, asked.seconds, "s", case.astra / _AS_FAST, remark=remark)
-    scenario = baseline(folder, _CLUSTER, Settings(engine="analytic")).scenario
-    points = design_points(_POINTS)
+def slower() -> float:
+    """How many times as long as there a process takes here, now."""
+    return process(["-c", "import numpy"], 5).seconds / _NUMPY_THERE
+
+
+def _command(*words: str) -> Process:
+    return process(["-c", "from experiments.cli.main import main; main()", *words])
+
+
+def _answers(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
+    """Give first answers and a sweep, in times of ASTRA-sim on this machine."""
+    asked = ["--cluster", str(cluster), "--algorithm", "all_reduce=ring", "-o", "json"]
+    theirs = {"analytic": case.unaware, "flow": case.aware or case.unaware}
+    for engine, seconds in theirs.items():
+        scale = slower()
+        took = _command("replay", str(folder), *asked, "--engine", engine)
+        yield Figure(
+            f"Chakra, {case.name}, {engine}",
+            seconds * scale / took.seconds,
+            "x ASTRA-sim",
+            case.ahead if engine == "flow" else None,
+            most=False,
+            remark=f"{case.nodes:,} nodes; {took.seconds:.2f} s and {took.peak / 1e6:.0f} MB here, "
+            f"{seconds:g} s and {case.memory:g} MB there, scaled by {scale:.2f}",
+        )
+    if case.name not in SWEEPS:
+        return
+    factors = ",".join(f"{1.1**power:.4f}" for power in range(_POINTS))
+    sweep = ["--resource", "scale_up.bandwidth", "--factors", factors]
+    for engine, ahead in _SWEEP_AHEAD.items():
+        scale = slower()
+        took = _command("sweep", str(folder), *asked, *sweep, "--engine", engine)
+        ratio = SWEEPS[case.name] * scale / took.seconds
+        remark = f"{took.seconds:.2f} s here, {SWEEPS[case.name]:g} s there without contention"
+        what = f"its {_POINTS} bandwidths, {engine}"
+        yield Figure(what, ratio, "x ASTRA-sim", ahead, most=False, remark=remark)
+
+
+def _points(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
+    scenario = baseline(folder, str(cluster), Settings(engine="analytic")).scenario
+    points = {"scale_up.bandwidth": design_points(_POINTS)["scale_up.bandwidth"]}
     study = Study(scenario)
     study.steps_at(points)
     numbers = cycle(range(_POINTS))
@@ -102,11 +175,12 @@ def _figures(case: _Case, folder: Path, size: str) -> Iterator[Figure]:
         number = next(numbers)
         study.steps_at({name: factors[number : number + 1] for name, factors in points.items()})
 
-    limit = 1e3 * case.astra / _POINT_AS_FAST
-    remark = "analytic, asked one at a time"
     yield Figure(
-        "a further design point", 1e3 * median(one_more, _POINTS), "ms", limit, remark=remark
+        "a further design point",
+        1e3 * median(one_more, _POINTS),
+        "ms",
+        remark="analytic, asked one at a time",
     )
     together = median(lambda: study.steps_at(points), 3) / _POINTS
     remark = f"analytic, each of {_POINTS} asked together"
-    yield Figure("a further design point", 1e3 * together, "ms", limit, remark=remark)
+    yield Figure("a further design point", 1e3 * together, "ms", remark=remark)

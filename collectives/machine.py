@@ -199,9 +199,11 @@ class Machine:
     ``domains`` is the scale-up domain of every position of the topology. ``library`` is a name of
     :data:`collectives.libraries.planners.LIBRARIES`. ``in_network``: the switches of a domain can
     add. ``generation`` of the accelerator, ``cpu`` of the host and ``version`` of the library
-    choose its constants. ``overhead`` (s) is paid once per call by libraries that have no model of
+    choose its constants, and so does ``link``, the technology of the links inside a domain
+    (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant. ``calibration`` is what a trace or log showed, by kind of
+    differ from the library's constant; ``in_order`` says whether 128 B between nodes arrive in
+    order, as LL128 needs. ``calibration`` is what a trace or log showed, by kind of
     collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
     library's place. ``wired``: nodes are graphs of their own, through which a library lays its
     rings (:mod:`collectives.algorithms.local_rings`). ``known`` is what planning has found out so
@@ -212,10 +214,12 @@ class Machine:
     library: str = "none"
     generation: str = ""
     cpu: str = ""
+    link: str = ""
     version: str = ""
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
+    in_order: bool = True
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     wired: bool = False

@@ -5,7 +5,7 @@ a what-if on the network scales the links of one resource and touches nothing el
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
+from simulator.routing.policy import Routing
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -147,6 +148,8 @@ class Topology:
     metric
         What each link counts on a path, 0 for what its resource does, shape ``(links,)``; None
         where none has a metric of its own.
+    routing
+        How switches choose among equally near next hops; by a hash if not given.
 
     Examples
     --------
@@ -168,6 +171,7 @@ class Topology:
     route: Route | None = None
     doors: Doors | None = None
     metric: NDArray[np.int64] | None = None
+    routing: Routing = field(default_factory=Routing)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""
@@ -308,6 +312,38 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
             if any(link.metric for link in table)
             else None
         ),
+    )
+
+
+def with_links(network: Topology, kept: NDArray[np.bool_], *, name: str = "") -> Topology:
+    """Return the topology with some of its links only; its nodes and its routing stay.
+
+    Parameters
+    ----------
+    network
+        Stays as it is.
+    kept
+        Which links there still are, shape ``(links,)``.
+    name
+        What it is called then; its own name if not given.
+
+    Examples
+    --------
+    >>> pair = topology("pair", 2, [Link(0, 1, 1e9, 0.0), Link(1, 0, 1e9, 0.0)])
+    >>> len(with_links(pair, np.array([True, False])))
+    1
+    """
+    capacity = network.routing.capacity
+    return replace(
+        network,
+        name=name or network.name,
+        source=network.source[kept],
+        target=network.target[kept],
+        bandwidth=network.bandwidth[kept],
+        latency=network.latency[kept],
+        resource=network.resource[kept],
+        latency_resource=network.latency_resource[kept],
+        routing=replace(network.routing, capacity=None if capacity is None else capacity[kept]),
     )
 
 

@@ -27,7 +27,8 @@ from topologies.families.grid import (
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
 from topologies.properties import bisection_bandwidth, closed_form, diameter, path_links
-from topologies.spec import Summary, parse_topology, summary
+from topologies.spec import Summary, parse_topology, routed, summary
+from topologies.throughput import Throughput, throughput
 
 __all__ = [
     "FAMILIES",
@@ -37,6 +38,7 @@ __all__ = [
     "Placement",
     "RailShape",
     "Summary",
+    "Throughput",
     "bisection_bandwidth",
     "build",
     "by_valiant",
@@ -67,9 +69,11 @@ __all__ = [
     "rail",
     "resource_values",
     "ring",
+    "routed",
     "slow",
     "summary",
     "switch",
+    "throughput",
     "torus",
     "twisted_torus",
     "valiant",

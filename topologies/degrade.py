@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.topology import Node, Topology
+from simulator.topology import Node, Topology, with_links
 
 
 def slow(network: Topology, here: Node, there: Node, *, factor: float) -> Topology:
@@ -105,16 +105,7 @@ def cut(network: Topology, here: Node, there: Node) -> Topology:
     7
     """
     kept = ~cable(network, here, there)
-    return replace(
-        network,
-        name=f"{network.name}, {here}-{there} cut",
-        source=network.source[kept],
-        target=network.target[kept],
-        bandwidth=network.bandwidth[kept],
-        latency=network.latency[kept],
-        resource=network.resource[kept],
-        latency_resource=network.latency_resource[kept],
-    )
+    return with_links(network, kept, name=f"{network.name}, {here}-{there} cut")
 
 
 def cable(network: Topology, here: Node, there: Node) -> NDArray[np.bool_]:

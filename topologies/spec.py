@@ -1,11 +1,16 @@
 """A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
 from simulator.names import nearest
 from simulator.plugins import TOPOLOGIES, names_added
+from simulator.routing.policy import Routing
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.from_file import SUFFIXES, custom
@@ -178,10 +183,44 @@ def _routed(family: Family, spec: ParsedSpec, name: str, routing: str) -> Topolo
     network = family.build(spec)
     if not routing:
         return network
-    if routing not in family.routings:
-        has = ", ".join(family.routings) or "none but the shortest path"
-        raise TopologyError(f"{name} has no routing {routing!r}; it has {has}")
-    return family.routings[routing](network, spec)
+    if routing in family.routings:
+        return family.routings[routing](network, spec)
+    return routed(network, routing, group=family.group)
+
+
+def routed(
+    network: Topology,
+    policy: str,
+    *,
+    group: Callable[[Topology], NDArray[np.int32]] | None = None,
+) -> Topology:
+    """Give a topology a routing policy: ``POLICY[:SEED]``, as it stands behind the ``@``.
+
+    Parameters
+    ----------
+    network
+        Stays as it is.
+    policy
+        One of :data:`simulator.routing.policy.POLICIES`, with the seed of its hash behind a colon.
+    group
+        Gives each node its group of routers; without it there are no detours.
+
+    Raises
+    ------
+    TopologyError
+        If the policy is unknown or needs groups, or the seed is no number.
+
+    Examples
+    --------
+    >>> network = parse_topology("fat_tree:4", bandwidth=50e9, latency=1e-6)
+    >>> routed(network, "ecmp:7").routing.seed
+    7
+    """
+    name, _, seed = policy.partition(":")
+    if seed and not (seed.isascii() and seed.isdigit()):
+        raise TopologyError(f"{policy!r}: the seed behind the colon is no number: write {name}:1")
+    groups = None if group is None else group(network)
+    return replace(network, routing=Routing(name, seed=int(seed or 0), group=groups))
 
 
 @dataclass(frozen=True, slots=True)

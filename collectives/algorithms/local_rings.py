@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.algorithms.placement import Ranks
-from simulator.routing.routes import link_metrics, routes
+from simulator.routing.routes import routes
+from simulator.routing.survey import link_metrics
 from simulator.topology import Topology
 
 _MOST_TRIES = 20_000

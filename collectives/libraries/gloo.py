@@ -100,8 +100,10 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     )
 
 
-def times(call: Call, networks: Networks, machine: Machine) -> Floats:
+def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDArray[np.bool_]]:
     """Time of :func:`plan` on each of many networks of one graph while idle, calibrated (s).
+
+    Beside it stands where that is sure: elsewhere ranks may run ahead of each other.
 
     Raises
     ------
@@ -111,6 +113,7 @@ def times(call: Call, networks: Networks, machine: Machine) -> Floats:
     positions = _positions(call, networks.graph, machine)
     schedule = _schedule(call, positions, networks.graph, machine)
     wire = networks.wire(schedule, positions, pipelined=False)
+    sure = networks.keeps_step(schedule, positions)
     latencies = _latencies(call, schedule, wire)
     software = machine.overhead + wire.steps * latencies * WAKE
     known = machine.calibrated(call, networks.graph)
@@ -118,10 +121,11 @@ def times(call: Call, networks: Networks, machine: Machine) -> Floats:
         there = networks.multiplied(known.latency, known.bandwidth)
         laid = networks.laid(schedule, positions)
         wire = on_networks(laid, there, pipelined=False, chosen_on=networks)
+        sure &= there.keeps_step(schedule, positions)
         software = software * known.overhead
     moving = call.size * wire.per_byte
     found: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
-    return found
+    return found, sure
 
 
 def _positions(call: Call, graph: Topology, machine: Machine) -> Ranks:

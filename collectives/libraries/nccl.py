@@ -82,8 +82,10 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Time of :func:`plan` on each of many networks of one graph while idle (s).
+
+    Beside it stands where that is sure: elsewhere ranks may run ahead of each other.
 
     Raises
     ------
@@ -91,18 +93,35 @@ def times(
         As :func:`plan` does.
     """
     case = _case(call, networks, machine)
-    offers = _offers(case, algorithm)
-    known = machine.calibrated(call, networks.graph)
+    return least_times(call, case, _offers(case, algorithm), networks)
+
+
+def least_times(
+    call: Call, case: Case, offers: list[Offer], networks: Networks
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Time of the fastest of some offers on each network, calibrated (s), and where it is sure."""
+    known = case.machine.calibrated(call, networks.graph)
+    sure = _keep_step(case, offers, networks)
     if known is None:
-        return np.broadcast_to(_least(case, offers), len(networks))
+        return np.broadcast_to(_least(case, offers), len(networks)), sure
     there = networks.multiplied(known.latency, known.bandwidth)
+    sure &= _keep_step(case, offers, there)
     found = chosen(
         [case.time(offer) for offer in offers],
         [case.software(offer) for offer in offers],
         [case.moving(offer, networks, there) for offer in offers],
         known.overhead,
     )
-    return np.broadcast_to(found, len(networks))
+    return np.broadcast_to(found, len(networks)), sure
+
+
+def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:
+    """On which networks all that is offered takes as long as its steps one after the other."""
+    schedules = {id(offer.schedule): offer.schedule for offer in offers if not offer.pipelined}
+    sure = np.ones(len(networks), dtype=np.bool_)
+    for schedule in schedules.values():
+        sure &= networks.keeps_step(schedule, case.positions)
+    return sure
 
 
 def _case(call: Call, links: Links, machine: Machine) -> Case:
@@ -123,7 +142,12 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if kind != "all_reduce":
         return _ringed(case)
     offers = _ring_or_tree(case)
-    if case.machine.in_network and case.tuning.nvls is not None and case.even and case.local > 2:
+    if (
+        case.machine.in_network
+        and case.tuning.nvls is not None
+        and case.even
+        and case.local >= nccl_tables.NVLS_LEAST
+    ):
         offers.append(_switched(case))
     return offers
 
@@ -171,11 +195,11 @@ def _least(case: Case, offers: list[Offer]) -> Number:
 
 def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     """Size (B) at which a ring gets as fast as the trees by NCCL's own latencies for Simple."""
-    near, net = nccl_tables.NVLINK_STEP["Simple"], nccl_tables.NET_STEP["Simple"]
+    near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
     factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
     ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
-    up = (case.local - 1) * nccl_tables.NVLINK_TREE_STEP["Simple"]
+    up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
     gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
     of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction

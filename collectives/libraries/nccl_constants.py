@@ -4,39 +4,84 @@ NVIDIA/nccl v2.30.7 (5067397c), src/graph/tuning.cc, src/graph/topo.h and src/in
 where no other source is named. Base units.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
 
-PROTOCOLS = ("LL", "LL128", "Simple")
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
 """Of the wire's bandwidth: LL carries 4 B in 8; LL128 120 B in 128, taken for 0.92 by the tuner."""
-CHANNELS = 24
-"""Channels of a communicator on NVSwitch with NVLink 3 or 4 (12 rings at 20 or 30 GB/s, doubled);
-taken for all machines."""
-SLOT = CHANNELS * 512 * KIB
-"""Bytes under way in one slot of all channels: a buffer of 4 MiB in 8 slots each."""
+CHANNEL_SLOT = 512 * KIB
+"""Bytes under way in one slot of a channel: a buffer of 4 MiB in 8 slots."""
 LL_CHANNEL = 512 * 8
 """Bytes of a block that LL keeps in one channel: 512 threads of 8 B (NCCL_LL_THREAD_THRESHOLD)."""
 
-NVLINK_STEP = {"LL": 0.6 * MICRO, "LL128": 1.9 * MICRO, "Simple": 3.4 * MICRO}
-"""Hardware latency of a ring's step on NVLink; LL's is the wire's and belongs to the links."""
+
+@dataclass(frozen=True, slots=True)
+class LocalLink:
+    """What differs between the links inside a node.
+
+    ``steps`` and ``tree_steps`` are the hardware latency (s) of a step of a ring and of a tree by
+    protocol; LL's is the wire's and belongs to the links. ``fractions`` are of the wire's bandwidth
+    by protocol: those that NCCL takes there. ``bridged`` is the part of that which rings of three
+    and more ranks reach. ``channels`` and ``base`` (s), where given, stand in for those of the
+    generation: few channels are a kernel of few blocks.
+    """
+
+    steps: Mapping[str, float]
+    tree_steps: Mapping[str, float]
+    fractions: Mapping[str, float]
+    bridged: float = 1.0
+    channels: int | None = None
+    base: float | None = None
+
+
+NVLINK = LocalLink(
+    steps={"LL": 0.6 * MICRO, "LL128": 1.9 * MICRO, "Simple": 3.4 * MICRO},
+    tree_steps={"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO},
+    fractions=FRACTION,
+)
+PCI = LocalLink(
+    steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
+    tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
+    fractions={"LL": 0.42, "Simple": 1.0},
+    bridged=0.65,
+    channels=2,
+    base=4.2 * MICRO,
+)
+"""LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
+and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``bridged``, a ring
+over host bridges moves 25 GB/s where a pair on one switch moves 39."""
+
+
+def local_link(technology: str) -> LocalLink:
+    """Return what holds on links of a technology: ``pcie4``, else NVLink's."""
+    return PCI if technology.startswith("pcie") else NVLINK
+
+
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
 """The same between NICs."""
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
-NVLINK_TREE_STEP = {"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO}
 NVLS_STEP, NVLS_NET_STEP = 25 * MICRO, 20.9 * MICRO
 """NVLS inside a domain, and one hop of NVLSTree between domains."""
+NVLS_SHARE = 0.89
+"""Fitted: of the bandwidth that nvlsEfficiency leaves to NVLS, what arrives; 0.87 to 0.91 on 5 to 8
+H200 and on 8 B300, and 0.89 on the 72 GPUs of a GB200 NVL72 (github coreweave/nccl-tests pull 43:
+840 GB/s), which were held out."""
+NVLS_LEAST = 5
+"""Ranks of a domain from which NCCL takes NVLS; on 4 it stays with rings (H200, NCCL's choice)."""
 NET_MESSAGE, NET_EAGER = 3.0 * MICRO, 8 * KIB
 """Fitted: what a message between nodes takes the host's proxy beyond a flag, reached half at
 ``NET_EAGER`` bytes; InfiniBand NDR, H100 on 2 nodes. Simple has it in its hardware latency."""
+NET_SLOTS = 8
+"""Slots of a connection's buffer (NCCL_STEPS), each of which a latency of the network passes
+before Simple's pipeline between nodes runs full. Not fitted; on three fabrics whose latency is ten
+and more times InfiniBand's (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
 BASE_RING_SIMPLE = 8.4 * MICRO
 WIDE = 14.0 * MICRO - 6.6 * MICRO
 """What LL128 costs more than LL once per call (base latencies of Ring); fits Simple as well, where
 the table has 1.8 us."""
-STEP = 0.2 * MICRO
-"""Fitted: what a step of LL takes beyond the wire, on NVLink 3 and 4 alike."""
-
 LONG_RING = {"volta": 1.9, "": 1.4}
 """Factor on the latency of a ring across nodes in the tuner's eyes; before Ampere, and since."""
 TREE_FRACTION = 0.92 * 0.85
@@ -44,6 +89,10 @@ TREE_FRACTION = 0.92 * 0.85
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""
+P2P_MESSAGE = 36 * MICRO
+"""Fitted on all-to-all between nodes of Polaris: sends move 0.6 of the wire where a NIC takes 18 us
+for a message, as if six chunks of 128 KiB (NCCL's on a network) were under way at 25 GB/s. Held
+out: 4 GiB on four nodes of Perlmutter, some 200 ms (NVIDIA/nccl-tests issue 139)."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
@@ -53,27 +102,62 @@ per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
 class Tuning:
     """What differs between generations of GPUs, and versions of NCCL.
 
-    ``base`` is a kernel's launch and its first flag, as nccl-tests measures it (fitted).
-    ``ll_cap`` is llMaxBws on 1, 2 and more nodes; across nodes the host's processor decides.
-    ``channel`` is perChMaxRingLL128Bws, what one channel moves; ``p2p_channel`` the same for a
-    small send by LL (fitted). ``nvls`` is nvlsEfficiency, None where there is none.
+    ``base`` is a kernel's launch and its first flag, as nccl-tests measures it (s; fitted).
+    ``ll_cap`` is llMaxBws on one node (B/s); across nodes the host's processor decides.
+    ``channel`` is perChMaxRingLL128Bws, what one channel moves (B/s); ``p2p_channel`` the same for
+    a small send by LL (fitted). ``copy`` is what one copies from buffer to buffer of its own GPU
+    (B/s; ``channel`` where that fits), ``sends`` what all of them move of grouped sends, a rank's
+    own block included (B/s; fitted). ``channels`` are those of a communicator on NVSwitch. ``step``
+    is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
+    one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
+    None where there is none.
     """
 
     base: float
     ll_cap: float
     channel: float
     p2p_channel: float
+    copy: float
+    sends: float = inf
+    channels: int = 24
+    step: float = 0.2 * MICRO
+    simple_step: float = NVLINK.steps["Simple"]
     nvls: float | None = None
 
 
-_HOPPER = Tuning(4.8 * MICRO, 141 * GIGA, 36.7 * GIGA, 6.4 * GIGA, 0.85)
-_AMPERE = Tuning(9.4 * MICRO, 87.7 * GIGA, 20 * GIGA, 5.0 * GIGA)
+_HOPPER = Tuning(
+    base=4.8 * MICRO,
+    ll_cap=141 * GIGA,
+    channel=36.7 * GIGA,
+    p2p_channel=6.4 * GIGA,
+    copy=36.7 * GIGA,
+    nvls=0.85,
+)
+_AMPERE = Tuning(
+    base=9.4 * MICRO,
+    ll_cap=87.7 * GIGA,
+    channel=20 * GIGA,
+    p2p_channel=5.0 * GIGA,
+    copy=20 * GIGA,
+)
+_BLACKWELL = Tuning(
+    base=7.0 * MICRO,
+    ll_cap=282 * GIGA,
+    channel=40 * GIGA,
+    p2p_channel=6.4 * GIGA,
+    copy=87 * GIGA,
+    sends=690 * GIGA,
+    channels=16,
+    step=0.6 * MICRO,
+    simple_step=10 * MICRO,
+    nvls=0.74,
+)
 GENERATIONS = {
     "volta": replace(_AMPERE, ll_cap=39 * GIGA),
     "ampere": _AMPERE,
     "ada": _AMPERE,
     "hopper": _HOPPER,
-    "blackwell": replace(_HOPPER, ll_cap=282 * GIGA, channel=40 * GIGA, nvls=0.74),
+    "blackwell": _BLACKWELL,
 }
 """``base`` and ``p2p_channel`` were fitted on Ampere and Hopper; older and newer ones borrow."""
 

@@ -26,11 +26,12 @@ from functools import cached_property
 
 import numpy as np
 
+from collectives.algorithms import direct
 from collectives.algorithms.local_rings import local_rings
 from collectives.algorithms.placement import domain_grid
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
-from collectives.libraries.nccl_constants import PROTOCOLS, SLOT, Tuning
+from collectives.libraries.nccl_constants import LocalLink, Tuning
 from collectives.machine import Machine, Ranks
 from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule
@@ -41,11 +42,8 @@ _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
 _NVLS_CHANNELS = 16
-_SLOTS = {
-    "LL": tables.CHANNELS * tables.LL_CHANNEL,
-    "LL128": SLOT * 15 / 16,
-    "Simple": float(SLOT),
-}
+_MESSAGE = direct.send_receive(2)
+"""One schedule of a message for all, so that it is laid once on a network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +93,42 @@ class Case:
     def tuning(self) -> Tuning:
         """Constants of this generation and version."""
         return tables.tuning(self.machine.generation, self.machine.version)
+
+    @cached_property
+    def link(self) -> LocalLink:
+        """Constants of the links inside a domain."""
+        return tables.local_link(self.machine.link)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the communicator."""
+        return self.link.channels or self.tuning.channels
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Protocols that NCCL has to choose from."""
+        unordered = self.domains > 1 and not self.machine.in_order
+        return tuple(name for name in self.link.fractions if name != "LL128" or not unordered)
+
+    @cached_property
+    def net_fill(self) -> Number:
+        """Time until Simple's pipeline between two domains runs full (s); 0 inside one."""
+        if self.domains == 1:
+            return 0.0
+        ends = self.positions[np.unique(self.where, return_index=True)[1][:2]]
+        return tables.NET_SLOTS * self.links.wire(_MESSAGE, ends, pipelined=False).latency
+
+    @property
+    def base(self) -> float:
+        """Launch of a kernel and its first flag (s)."""
+        return self.tuning.base if self.link.base is None else self.link.base
+
+    def slot(self, protocol: str) -> float:
+        """Bytes under way in one slot of all channels."""
+        if protocol == "LL":
+            return self.channels * tables.LL_CHANNEL
+        whole = float(self.channels * tables.CHANNEL_SLOT)
+        return whole * 15 / 16 if protocol == "LL128" else whole
 
     @property
     def net_message(self) -> float:
@@ -168,12 +202,19 @@ class Case:
     def own_copy(self) -> Number:
         """Copying the rank's own block (s)."""
         share = _COPIED.get(self.kind, 1.0)
-        return share * self.block / (tables.CHANNELS * self.tuning.channel)
+        return share * self.block / (self.channels * self.tuning.copy)
 
     def message(self, size: Number, protocol: str) -> Number:
         """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
         if protocol == "Simple":
             return 0.0
+        return self.net_message * size / (size + tables.NET_EAGER)
+
+    def proxied(self, size: Number) -> Number:
+        """Time a NIC takes for a message of some bytes, while the next one of a ring waits (s).
+
+        Every step some rank of a ring crosses to the next domain; a flag (LL) waits for nobody.
+        """
         return self.net_message * size / (size + tables.NET_EAGER)
 
     def wire(self, schedule: Schedule, *, pipelined: bool) -> Wire:
@@ -204,7 +245,7 @@ class Case:
 
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule of blocks that go round, all ranks at once."""
-    return [_ring(case, schedule, name, pipelined=pipelined) for name in PROTOCOLS]
+    return [_ring(case, schedule, name, pipelined=pipelined) for name in case.protocols]
 
 
 def treed(case: Case, schedule: Schedule) -> list[Offer]:
@@ -212,32 +253,25 @@ def treed(case: Case, schedule: Schedule) -> list[Offer]:
     net_hops = 2 * (case.domains - 1).bit_length()
     return [
         _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
-        for name in PROTOCOLS
+        for name in case.protocols
     ]
 
 
 def chained(case: Case, schedule: Schedule) -> list[Offer]:
     """Offer slices that go down a chain, domain by domain."""
     return [
-        _sliced(case, schedule, (name, tables.FRACTION[name]), case.domains - 1)
-        for name in PROTOCOLS
+        _sliced(case, schedule, (name, case.link.fractions[name]), case.domains - 1)
+        for name in case.protocols
     ]
 
 
 def switched(case: Case, schedule: Schedule) -> Offer:
     """NVLS: the domain's switch adds.
 
-    Every rank also puts its own part through the switch, S (1 + 1/L) each way for L ranks of the
-    domain, and one of 16 channels does not move data.
+    One of 16 channels does not move data.
     """
     on_wire = case.wire(schedule, pipelined=True)
-    share = (
-        (case.tuning.nvls or 1.0)
-        * (_NVLS_CHANNELS - 1)
-        / _NVLS_CHANNELS
-        * case.local
-        / (case.local + 1)
-    )
+    share = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS * tables.NVLS_SHARE
     inside = on_wire.on(case.topology, SCALE_UP) / share
     slowed = np.maximum(inside, on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
@@ -247,7 +281,7 @@ def switched(case: Case, schedule: Schedule) -> Offer:
         overhead=_base(case, "Simple")
         + tables.NVLS_STEP
         + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
-        + filling * SLOT / (SLOT + case.size),
+        + filling * case.slot("Simple") / (case.slot("Simple") + case.size),
         efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,
@@ -257,23 +291,33 @@ def switched(case: Case, schedule: Schedule) -> Offer:
 def sent(case: Case, schedule: Schedule) -> list[Offer]:
     """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
     peers = case.n - 1
-    base = case.tuning.base + tables.P2P_PEER * (peers - case.outside)
+    base = case.base + tables.P2P_PEER * (peers - case.outside)
     base += tables.P2P_PEER_NET * case.outside
-    transfer = case.bytes_time(schedule)
+    per_byte = case.wire(schedule, pipelined=False).per_byte
+    transfer = case.size * per_byte
     block = case.size / schedule.parts
-    half = tables.FRACTION["LL"]
+    half = case.link.fractions["LL"]
     alone = block / case.tuning.p2p_channel
-    fill = transfer / max(peers, 1) * SLOT / (SLOT + block)
+    slot = case.slot("Simple")
+    fill = transfer / max(peers, 1) * slot / (slot + block)
+    moves = per_byte > 0
+    slowest = np.maximum(per_byte / _sends_fraction(case), 1 / case.tuning.sends)
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
         Offer(
             schedule,
             overhead=base + tables.WIDE + fill,
-            efficiency=tables.P2P_FRACTION,
+            efficiency=np.where(moves, per_byte, 1.0) / np.where(moves, slowest, 1.0),
             protocol="Simple",
         ),
     ]
+
+
+def _sends_fraction(case: Case) -> float:
+    """Return what grouped sends move of the wire: less where a NIC takes long for a message."""
+    longer = max(0.0, case.net_message - tables.NET_MESSAGE) if case.domains > 1 else 0.0
+    return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
 
 
 def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:
@@ -281,10 +325,10 @@ def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: in
     name, fraction = how
     steps = len(schedule.steps)
     net = tables.NET_TREE_STEP[name] - tables.NET_STEP["LL"] + case.message(case.size, name)
-    near = tables.NVLINK_TREE_STEP[name] - tables.NVLINK_STEP["LL"] + tables.STEP
+    near = case.link.tree_steps[name] - case.link.steps["LL"] + case.tuning.step
     bytes_time = case.bytes_time(schedule, pipelined=True)
     capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
-    fill = case.bytes_time(schedule) * _SLOTS[name] / (_SLOTS[name] + case.size)
+    fill = case.bytes_time(schedule) * case.slot(name) / (case.slot(name) + case.size)
     return Offer(
         schedule,
         overhead=_base(case, name) + fill,
@@ -298,32 +342,48 @@ def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: in
 def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offer:
     on_wire = case.wire(schedule, pipelined=pipelined)
     steps, transfer = on_wire.steps, case.size * on_wire.per_byte
-    fraction = _ll_fraction(case, transfer) if name == "LL" else tables.FRACTION[name]
+    fraction = _ll_fraction(case, transfer) if name == "LL" else case.link.fractions[name]
+    if case.n > 2:
+        fraction = fraction * case.link.bridged
     step = transfer / max(steps, 1)
-    near = tables.NVLINK_STEP[name] - tables.NVLINK_STEP["LL"]
+    near = _near_step(case, name)
     across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)
     crossing = case.domains / case.n if case.domains > 1 else 0.0
-    software = (tables.STEP if name == "LL" else 0.0) + near + crossing * (across - near)
+    software = (case.tuning.step if name == "LL" else 0.0) + near + crossing * (across - near)
+    posted = case.proxied(case.block) if crossing and name != "LL" else 0.0
     block = case.block
     if name == "LL":
         passed = tables.LL_CHANNEL * block / (tables.LL_CHANNEL + block)
-        fill = case.n * passed / (tables.FRACTION["LL"] * case.tuning.channel)
+        fill = case.n * passed / (case.link.fractions["LL"] * case.tuning.channel)
     else:
         phases = 2 if case.kind == "all_reduce" else 1
-        fill = phases * step * _SLOTS[name] / (_SLOTS[name] + block)
+        fill = phases * step * case.slot(name) / (case.slot(name) + block)
     return Offer(
         schedule,
         overhead=_base(case, name) + fill + case.own_copy,
-        step_latency=software * software / (software + step / fraction) if software else 0.0,
+        step_latency=np.maximum(_uncovered(software, step / fraction), posted - step / fraction),
         efficiency=fraction,
         protocol=name,
         pipelined=pipelined,
     )
 
 
+def _near_step(case: Case, name: str) -> float:
+    """Return what a protocol's step inside a node takes beyond LL's (s)."""
+    if case.link is tables.NVLINK and name == "Simple":
+        return case.tuning.simple_step - case.link.steps["LL"]
+    return case.link.steps[name] - case.link.steps["LL"]
+
+
+def _uncovered(software: Number, moving: Number) -> Number:
+    """Latency of a step's software (s) that is longer than what is on the wire meanwhile."""
+    together = software + moving
+    return software * software / np.where(together > 0, together, 1.0)
+
+
 def _ll_fraction(case: Case, transfer: Number) -> Number:
     """LL's share of the wire: half, or less where llMaxBws is less."""
-    half = tables.FRACTION["LL"]
+    half = case.link.fractions["LL"]
     moved = least_bytes(case.kind, size=case.size, n=case.n)
     some = (moved > 0) & (transfer > 0)
     carried = np.where(some, moved, 1.0) / np.where(some, transfer, 1.0)
@@ -332,5 +392,7 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
     return np.where(some, np.minimum(half, cap / carried), half)
 
 
-def _base(case: Case, name: str) -> float:
-    return case.tuning.base + (0.0 if name == "LL" else tables.WIDE)
+def _base(case: Case, name: str) -> Number:
+    """Launch of a kernel with a protocol, and what its pipeline waits for on the network (s)."""
+    wide = case.base + (0.0 if name == "LL" else tables.WIDE)
+    return wide + case.net_fill if name == "Simple" else wide

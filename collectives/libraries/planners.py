@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import torus
-from collectives.libraries import gloo, nccl
+from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Ranks, calibrated, choose, chosen
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, on_networks
@@ -32,11 +32,12 @@ class LibraryPlanner:
 
     Both functions take the call, the network or networks, the machine, and the algorithm that is
     forced on the call, None for the library's choice. ``times`` is in s, one for each network, and
-    calibrated; a plan is not yet.
+    calibrated; a plan is not yet. Beside it stands where that is sure: elsewhere ranks may run
+    ahead of each other, which is simulated, network by network.
     """
 
     plan: Callable[[Call, Topology, Machine, str | None], Plan]
-    times: Callable[[Call, Networks, Machine, str | None], Floats]
+    times: Callable[[Call, Networks, Machine, str | None], tuple[Floats, NDArray[np.bool_]]]
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
@@ -78,7 +79,12 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     if np.isnan(call.size):
         return np.full(len(networks), call.transfer)
     library = LIBRARIES[machine.library]
-    return library.times(call, networks, machine, algorithm or choose(machine.forced, call))
+    algorithm = algorithm or choose(machine.forced, call)
+    found, sure = library.times(call, networks, machine, algorithm)
+    if not sure.all():
+        found = np.array(found)
+        found[~sure] = _one_by_one(call, networks.chosen(~sure), machine, algorithm)
+    return found
 
 
 def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
@@ -87,6 +93,8 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     Its time is then convex in latencies and in 1/bandwidth: a sum of maxima of lines.
     """
     if machine.library in ("nccl", "gloo"):
+        return False
+    if machine.library == "rccl" and rccl.on_mesh(call, graph, machine):
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []
@@ -124,12 +132,16 @@ def on_slice(call: Call, graph: Topology) -> list[Schedule]:
     return schedules
 
 
-def _selected(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
+def _selected(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Take the fastest of the schedules of :mod:`collectives.select`."""
     return _fastest(call, networks, machine, algorithm, lambda *_: [])
 
 
-def _on_slice(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
+def _on_slice(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Take the fastest of those, and of the ones that the grid of a slice allows."""
     return _fastest(call, networks, machine, algorithm, on_slice)
 
@@ -140,10 +152,10 @@ def _fastest(
     machine: Machine,
     algorithm: str | None,
     more: Callable[[Call, Topology], list[Schedule]],
-) -> Floats:
+) -> tuple[Floats, NDArray[np.bool_]]:
     names = select.choices(call, networks.graph, machine, algorithm)
     if any(select.follows_numbers(call.kind, name) for name in names):
-        return _one_by_one(call, networks, machine, algorithm)
+        return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedules = _schedules(call, positions, networks.graph, machine, names)
     if algorithm is None:
@@ -151,17 +163,23 @@ def _fastest(
         schedules += known.schedules(
             call.kind, positions, "more", lambda: more(call, networks.graph)
         )
+    sure = np.logical_and.reduce([networks.keeps_step(one, positions) for one in schedules])
     wires = [networks.wire(one, positions, pipelined=False) for one in schedules]
     time = [one.latency + call.size * one.per_byte for one in wires]
     multiples = machine.calibrated(call, networks.graph)
     if multiples is None:
         least: Floats = machine.overhead + np.minimum.reduce(time)
-        return least
+        return least, sure
     there = networks.multiplied(multiples.latency, multiples.bandwidth)
     laid = [networks.laid(one, positions) for one in schedules]
     wires = [on_networks(one, there, pipelined=False, chosen_on=networks) for one in laid]
+    sure &= np.logical_and.reduce([there.keeps_step(one, positions) for one in schedules])
     moving = [one.latency + call.size * one.per_byte for one in wires]
-    return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead)
+    return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
+
+
+def _everywhere(networks: Networks) -> NDArray[np.bool_]:
+    return np.ones(len(networks), dtype=np.bool_)
 
 
 def _schedules(
@@ -176,11 +194,21 @@ def _schedules(
     )
 
 
-def _by_gloo(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
+def _by_gloo(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Ask gloo's model, which has no closed form of what is forced on it."""
     if algorithm is None:
         return gloo.times(call, networks, machine)
-    return _one_by_one(call, networks, machine, algorithm)
+    return _one_by_one(call, networks, machine, algorithm), _everywhere(networks)
+
+
+def _by_rccl(
+    call: Call, networks: Networks, machine: Machine, algorithm: str | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Ask RCCL's model of a mesh, else take the fastest of the schedules that fit."""
+    found = rccl.times(call, networks, machine, algorithm)
+    return _selected(call, networks, machine, algorithm) if found is None else found
 
 
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
@@ -198,7 +226,7 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
 LIBRARIES: dict[str, LibraryPlanner] = {
     "nccl": LibraryPlanner(nccl.plan, nccl.times),
     "gloo": LibraryPlanner(gloo.plan, _by_gloo),
-    "rccl": LibraryPlanner(select.plan, _selected),
+    "rccl": LibraryPlanner(rccl.plan, _by_rccl),
     "xla": LibraryPlanner(_xla, _on_slice),
     "none": LibraryPlanner(select.plan, _selected),
 }

@@ -215,6 +215,15 @@ def topology(
     ],
     bandwidth: CableBandwidth = None,
     latency: CableLatency = None,
+    throughput: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRAFFIC",
+            help="Say how much it carries of uniform, adversarial, complement or shift:K traffic, "
+            "by its routing (torus:8x8@valiant).",
+            show_default=False,
+        ),
+    ] = None,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -222,7 +231,7 @@ def topology(
     from experiments.questions.topology import topology as ask
 
     check_figure(figure)
-    report = ask(spec, bandwidth=bandwidth, latency=latency)
+    report = ask(spec, bandwidth=bandwidth, latency=latency, throughput=throughput)
     show(report, output, figure)
 
 

@@ -201,7 +201,8 @@ def describe(cluster: Cluster) -> str:
         return inside
     nic = format_quantity(out.bandwidth, "B/s")
     between = out.graph.name if isinstance(out, GraphFabric) else out.topology
-    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node"
+    routed = "" if out.topology == "switch" else f", routing {out.policy}"
+    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node{routed}"
 
 
 def _row(cluster: Cluster) -> ClusterRow:

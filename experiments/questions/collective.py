@@ -15,12 +15,13 @@ from collectives.libraries.rules import algorithm_named, parse_rule
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
 from simulator.errors import ScheduleError, WhatIfError
 from simulator.names import one_of
-from simulator.quantities import parse_quantity
+from simulator.quantities import format_quantity, parse_quantity
 from simulator.schedule import Plan
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
@@ -44,11 +45,15 @@ class CollectivePoint:
 
 
 class CollectiveAnswer(Head):
-    """A collective at several sizes, in ascending order, on the network ``where``."""
+    """A collective at several sizes, in ascending order, on the network ``where``.
+
+    ``routing`` says where messages of the largest size collide.
+    """
 
     where: str
     engine: str
     points: list[CollectivePoint]
+    routing: RoutingAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -63,6 +68,7 @@ class CollectiveReport(Report):
     engine: str
     points: tuple[CollectivePoint, ...]
     cluster: Cluster | None
+    routing: RoutingNotes
 
     def answer(self) -> "CollectiveAnswer":
         """Return the JSON answer."""
@@ -71,6 +77,7 @@ class CollectiveReport(Report):
             "where": self.where,
             "engine": self.engine,
             "points": list(self.points),
+            "routing": self.routing.answer(),
         }
 
     def summary(self) -> str:
@@ -129,7 +136,10 @@ def collective(  # noqa: PLR0913 - the options of the command
                 busbw_GBps=busbw(kind, size=size, n=ranks, time=time) / _GIGA,
             )
         )
-    return CollectiveReport(where, engine, tuple(points), _cluster(network))
+    largest = points[-1].size_bytes
+    said = f"{kind} of {format_quantity(largest, 'B')}"
+    notes = notes_of_call(said, timeline.plans[0], ranks, largest, topology)
+    return CollectiveReport(where, engine, tuple(points), _cluster(network), notes)
 
 
 def one_call(kind: str, ranks: int, size: float) -> Workload:

@@ -9,6 +9,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_step
 from experiments.settings import SettingsOptions, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
@@ -41,6 +42,7 @@ class ReplayAnswer(Head, BaselineAnswer):
     ranks: list[RankReplay]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
+    routing: RoutingAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -56,6 +58,7 @@ class ReplayReport(Report):
     path: tuple[Segment, ...]
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
+    routing: RoutingNotes
 
     def answer(self) -> "ReplayAnswer":
         """Return the JSON answer."""
@@ -66,6 +69,7 @@ class ReplayReport(Report):
             "ranks": list(self.ranks),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
+            "routing": self.routing.answer(),
         }
 
     def summary(self) -> str:
@@ -107,6 +111,7 @@ def replay(
         path=tuple(path),
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
+        routing=notes_of_step(base.scenario, base.timeline),
     )
 
 

@@ -3,21 +3,42 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import TypedDict
+
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.routing_notes import policy_of
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.cluster.graphs import is_graph_file
 from topologies.properties import LinksOf, links_by_resource
 from topologies.spec import Summary, parse_topology, summary
+from topologies.throughput import Throughput
+from topologies.throughput import throughput as carry
+
+
+class ThroughputAnswer(TypedDict):
+    """What the topology carries of a traffic pattern (B/s from every rank) when a link is full.
+
+    ``ideal_per_rank`` is the same for uniform traffic spread over all shortest paths, the capacity,
+    and ``of_capacity`` the quotient; ``busiest_link`` are the ends of the link that is full first.
+    """
+
+    traffic: str
+    per_rank: float
+    ideal_per_rank: float
+    of_capacity: float
+    busiest_link: list[str]
 
 
 class TopologyAnswer(Head):
     """A topology's counts, its diameter and its bisection bandwidth (B/s).
 
     ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null where
-    the graph's file says them cable by cable. ``resources`` are its links, by resource.
+    the graph's file says them cable by cable. ``resources`` are its links, by resource. ``routing``
+    is how switches choose among equal next hops; ``throughput`` is null where no traffic was asked
+    about.
     """
 
     name: str
@@ -31,6 +52,8 @@ class TopologyAnswer(Head):
     cable_bandwidth: float | None
     cable_latency: float | None
     resources: list[LinksOf]
+    routing: str
+    throughput: ThroughputAnswer | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,6 +68,12 @@ class TopologyReport(Report):
     rows: tuple[Summary, ...]
     cables: str
     cable: tuple[float | None, float | None]
+    carried: Throughput | None = None
+
+    @property
+    def routing(self) -> str:
+        """How switches choose among equal next hops."""
+        return policy_of(self.network)
 
     def answer(self) -> "TopologyAnswer":
         """Return the JSON answer."""
@@ -63,6 +92,8 @@ class TopologyReport(Report):
             "cable_bandwidth": bandwidth,
             "cable_latency": latency,
             "resources": list(links_by_resource(self.network)),
+            "routing": self.routing,
+            "throughput": None if self.carried is None else _throughput(self.carried),
         }
 
     def summary(self) -> str:
@@ -81,7 +112,11 @@ USUAL = ("1 GB/s", "1 us")
 
 @question("topology")
 def topology(
-    spec: str, *, bandwidth: str | None = None, latency: str | None = None
+    spec: str,
+    *,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    throughput: str | None = None,
 ) -> TopologyReport:
     """Build a topology from its spec or its file and describe it.
 
@@ -97,16 +132,31 @@ def topology(
     -------
     TopologyReport
 
+    ``throughput`` is a traffic pattern (:func:`topologies.throughput.throughput`) of which it says
+    how much the topology carries under its routing.
+
     Raises
     ------
     TopologyError
-        If the spec names none; QuantityError for a bandwidth or latency without its unit.
+        If the spec names none, or the pattern is unknown; QuantityError for a bandwidth or latency
+        without its unit.
     """
     if not is_graph_file(spec):
         bandwidth, latency = bandwidth or USUAL[0], latency or USUAL[1]
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
-    return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency))
+    carried = None if throughput is None else carry(network, throughput)
+    return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency), carried)
+
+
+def _throughput(carried: Throughput) -> ThroughputAnswer:
+    return {
+        "traffic": carried.traffic,
+        "per_rank": carried.per_rank,
+        "ideal_per_rank": carried.ideal,
+        "of_capacity": carried.of_capacity,
+        "busiest_link": list(carried.busiest),
+    }
 
 
 def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:

@@ -25,7 +25,8 @@ from simulator.analytic.contraction import Contracted
 from simulator.analytic.longest_path import Points, starts
 from simulator.costing.call_costs import Carried, Costs, distinct_calls
 from simulator.costing.link_load import cost
-from simulator.engine.transfers import Transfers, has_transfers, lay_transfers
+from simulator.costing.programs import has_transfers
+from simulator.engine.transfers import Transfers, lay_transfers
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Ints, Workload
 

@@ -6,13 +6,23 @@ while something else is on the links.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costing.crowd import Program
+from simulator.costing.keeping_step import keeps_step
+from simulator.costing.programs import (
+    Alone,
+    OneFlow,
+    alone,
+    by_resource,
+    in_a_row,
+    runs_ahead,
+    write,
+)
 from simulator.errors import WorkloadError
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
@@ -40,6 +50,11 @@ class Load:
 
     ``runs`` are the steps it is folded out of, which add up to ``latency`` and ``amount``; empty
     for a load that is one step.
+
+    Where the ranks of a call run ahead (:mod:`simulator.costing.programs`), one load is all its
+    transfers: ``amount`` is the bytes of its busiest link, ``alone`` what they come to over the
+    time of the call, latencies included, and ``goes`` says where that time goes, with the shape of
+    ``latency_of``.
     """
 
     latency: float
@@ -50,6 +65,16 @@ class Load:
     alone: float
     bottleneck: int
     runs: tuple[Run, ...] = ()
+    goes: Floats | None = None
+
+    def spent(self, network: Topology) -> Floats:
+        """Say where its time on an idle network goes (s), shape ``(resources + 1,)``."""
+        if self.goes is not None:
+            return self.goes
+        spent = self.latency_of.copy()
+        if self.amount:
+            spent[network.resource[self.bottleneck]] += self.transfer
+        return spent
 
     @property
     def time(self) -> float:
@@ -74,9 +99,7 @@ def unknown(transfer: float, network: Topology) -> Load:
     """
     if math.isnan(transfer):
         raise WorkloadError("a call has neither a size nor a measured time")
-    software = np.zeros(len(network.resources) + 1)
-    software[-1] = transfer
-    return Load(transfer, software, 0.0, np.empty(0, dtype=np.int32), np.empty(0), np.inf, -1)
+    return _of_software(transfer, network)
 
 
 def lay(
@@ -84,17 +107,32 @@ def lay(
 ) -> tuple[Load, ...]:
     """Lay a plan on a topology; ``positions[i]`` is the node of the group's rank ``i``.
 
-    ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load.
+    ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load; so are all
+    the transfers of a call whose ranks run ahead.
 
     Raises
     ------
     TopologyError
         If a transfer has no path.
     """
-    software = np.zeros(len(network.resources) + 1)
-    software[-1] = plan.overhead
-    empty = np.empty(0, dtype=np.int32)
-    loads = [Load(plan.overhead, software, 0.0, empty, np.empty(0), np.inf, -1)]
+    if not runs_ahead(plan) or keeps_step(plan, positions, size, network):
+        return lay_in_step(plan, positions, size, network)
+    written = write(plan, positions, size, network)
+    took = alone(written, 0.0, network)
+    return (_of_software(plan.overhead, network), _of_transfers(written, took, network))
+
+
+def lay_in_step(
+    plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
+) -> tuple[Load, ...]:
+    """Lay a plan as if every step ended for the whole group at once: :func:`lay` in closed form.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    loads = [_of_software(plan.overhead, network)]
     steps = [
         _of_step(step, plan, positions, (size / plan.schedule.parts, network))
         for step in plan.schedule.steps
@@ -107,6 +145,66 @@ def lay(
         else:
             loads.append(load)
     return tuple(loads)
+
+
+def program(
+    plan: Plan | None, loads: tuple[Load, ...], where: tuple[NDArray[np.int32], float, Topology]
+) -> Program:
+    """Write out what a call does beside others.
+
+    Parameters
+    ----------
+    plan
+        How it is carried out, None if nobody knows.
+    loads
+        What :func:`lay` makes of it.
+    where
+        Positions of its ranks, its size (B) and the network.
+    """
+    if plan is not None and runs_ahead(plan):
+        return write(plan, *where)
+    flows = [
+        OneFlow(
+            run.repeats,
+            run.latency,
+            load.latency_of * (run.latency / load.latency if load.latency else 0.0),
+            run.amount,
+            load.link,
+            load.weight,
+        )
+        for load in loads
+        for run in load.runs or (Run(1, load.latency, load.amount),)
+    ]
+    return in_a_row(flows, len(where[-1].resources))
+
+
+def _of_software(overhead: float, network: Topology) -> Load:
+    software = np.zeros(len(network.resources) + 1)
+    software[-1] = overhead
+    return Load(overhead, software, 0.0, np.empty(0, dtype=np.int32), np.empty(0), np.inf, -1)
+
+
+def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
+    """One load of all transfers of a call, which alone takes what was simulated."""
+    of = np.repeat(np.arange(len(written.source)), np.diff(written.offset))
+    flows = np.diff(written.row_offset)
+    times = np.repeat(written.repeats, flows.reshape(len(written.row), -1).sum(axis=1) // 2)
+    moved = written.weight * (written.amount * times)[of]
+    on_link = np.bincount(written.link, weights=moved, minlength=len(network))
+    used = np.flatnonzero(on_link).astype(np.int32)
+    busy = on_link[used] / network.bandwidth[used]
+    tightest = int(used[np.argmax(busy)]) if len(used) else -1
+    amount = float(on_link[tightest]) if len(used) else 0.0
+    return Load(
+        latency=0.0 if amount else took.time,
+        latency_of=np.zeros_like(took.spent) if amount else took.spent,
+        amount=amount,
+        link=used,
+        weight=on_link[used] / amount if amount else np.empty(0),
+        alone=amount / took.time if amount else np.inf,
+        bottleneck=tightest,
+        goes=took.spent,
+    )
 
 
 def _of_step(
@@ -139,11 +237,6 @@ def _of_step(
         bottleneck=int(used[tightest]) if len(rates) else -1,
         runs=(one,) if step.repeats > 1 else (),
     )
-
-
-def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
-    """Factors in the order of the topology's resources, 1 where none is given."""
-    return np.array([factors.get(name, 1.0) for name in network.resources])
 
 
 def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) -> Floats:

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.link_load import Floats, by_resource, bytes_on_links, lay
+from simulator.costing.keeping_step import KeepingStep
+from simulator.costing.link_load import Floats, bytes_on_links, lay_in_step
+from simulator.costing.programs import by_resource, runs_ahead
 from simulator.routing.routes import routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Topology
@@ -73,6 +75,7 @@ class Networks:
     bandwidth: Floats
     latency: Floats
     _laid: "dict[tuple[int, bytes], tuple[Schedule, Laid]]" = field(default_factory=dict)
+    _keeping: "dict[tuple[int, bytes], KeepingStep]" = field(default_factory=dict)
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -113,6 +116,28 @@ class Networks:
         if key not in self._laid:
             self._laid[key] = schedule, laid(schedule, positions, self)
         return self._laid[key][1]
+
+    def keeps_step(self, schedule: Schedule, positions: Positions) -> NDArray[np.bool_]:
+        """Say on which networks a call takes what :meth:`wire` says, shape ``(S,)``.
+
+        Elsewhere ranks may run ahead of each other
+        (:func:`simulator.costing.keeping_step.keeps_step`).
+
+        Raises
+        ------
+        TopologyError
+            If a transfer has no path.
+        """
+        if not runs_ahead(Plan(schedule)):
+            return np.ones(len(self), dtype=np.bool_)
+        key = id(schedule), positions.tobytes()
+        if key not in self._keeping:
+            self._keeping[key] = KeepingStep(schedule, positions, self.graph, self.of)
+        return self._keeping[key].on(self.bandwidth, self.latency)
+
+    def chosen(self, which: NDArray[np.bool_]) -> "Networks":
+        """Return some of the networks."""
+        return self.at(self.bandwidth[:, which], self.latency[:, which])
 
     def multiplied(
         self, latency: Mapping[str, float], bandwidth: Mapping[str, float]
@@ -201,7 +226,7 @@ class Laid:
 def _on_one(
     schedule: Schedule, positions: Positions, network: Topology, *, pipelined: bool
 ) -> Wire:
-    loads = lay(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
+    loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
     all_of = loads[0]
     return Wire(
         per_byte=sum(load.transfer for load in loads),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.hubs import cells
-from simulator.routing.routes import graph_of, link_metrics
+from simulator.routing.survey import graph_of, link_metrics
 from simulator.topology import Topology
 from simulator.workload import distinct
 

@@ -8,29 +8,33 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
+from simulator.engine.meeting import Meetings, works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
-from simulator.engine.transfers import carry_out, has_transfers, lay_transfers
+from simulator.engine.transfers import carry_out, lay_transfers
 
 Begin = Callable[[int, Callable[[], None]], None]
 """Begin a call (its index) now; call back when it has ended."""
 
 
 def flow(simulation: Simulation) -> None:
-    """Contention: loads that use the same links at the same time share them."""
+    """Contention: calls on the same links at the same time share them, transfer by transfer."""
     env = simpy.Environment()
-    network = Network(env, simulation.topology)
+    meetings = Meetings(env, simulation.topology)
     factor = simulation.workload.calls.factor.tolist()
-    loads = simulation.costs.of(simulation.workload)
+    work = works(simulation.workload, simulation.costs)
 
     def begin(call: int, done: Callable[[], None]) -> None:
-        traffic = network.start(loads(call), factor[call], done)
-        simulation.spent[call] = traffic.spent
-        traffic.spent = simulation.spent[call]
+        def finish(spent: NDArray[np.float64]) -> None:
+            simulation.spent[call] = spent
+            done()
+
+        meetings.start(work(call), factor[call], finish)
 
     _Clock(simulation, env, begin).run()
-    simulation.link_bytes = network.link_bytes
+    simulation.link_bytes = meetings.link_bytes
 
 
 def transfer(simulation: Simulation) -> None:

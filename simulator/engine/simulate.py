@@ -79,9 +79,7 @@ def _analytic(simulation: Simulation) -> None:
         loads = simulation.costs.loads(workload.call_view(index))
         time[number] = cost(loads)
         for load in loads:
-            spent[number] += load.latency_of
-            if load.amount:
-                spent[number, simulation.topology.resource[load.bottleneck]] += load.transfer
+            spent[number] += load.spent(simulation.topology)
             simulation.link_bytes[load.link] += load.weight * load.amount * often[number]
     factor = np.where(row >= 0, workload.calls.factor, np.nan)
     simulation.spent = spent[row] * factor[:, None]

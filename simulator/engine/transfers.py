@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.link_load import Load, by_resource, unknown
+from simulator.costing.link_load import Load, unknown
+from simulator.costing.programs import by_resource
 from simulator.engine.fair_network import Network
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
@@ -50,17 +51,6 @@ class Transfer:
 
 Transfers = dict[int, list[Transfer]]
 """What each rank sends and receives in one step; every transfer stands in two rows."""
-
-
-def has_transfers(plan: Plan | None) -> bool:
-    """Whether a call is a list of transfers.
-
-    It is none if its plan is unknown, if all its steps are under way at once, or if the switches
-    add up.
-    """
-    if plan is None or plan.pipelined:
-        return False
-    return not any(step.in_network for step in plan.schedule.steps)
 
 
 def lay_transfers(

@@ -12,18 +12,14 @@ Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Ints, Symmetry
+from simulator.hashes import Hashes, mixed, numbered, rounded, summed
 from simulator.workload import What, Workload
-
-Hashes = NDArray[np.uint64]
-_DIGITS = 40
-"""Bits of a load's weight on a link that count: those behind are rounding of its sums."""
 
 
 class CannotFoldError(Exception):
@@ -211,11 +207,11 @@ def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
         neighbours = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
         colour = mixed(colour, neighbours)
     return Colours(
-        component=_small(colour),
-        group=_small(of_group),
+        component=numbered(colour),
+        group=numbered(of_group),
         pair_group=pairs.group,
         pair_component=pairs.component,
-        role=_small(mixed(pairs.role, colour[pairs.component])),
+        role=numbered(mixed(pairs.role, colour[pairs.component])),
     )
 
 
@@ -248,32 +244,7 @@ def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hash
             raise CannotFoldError("links between switches carry calls of several like nodes")
         if not symmetry.confined(load.link, components):
             raise CannotFoldError("a path between two nodes leads through a third")
-        digits, exponent = np.frexp(load.weight)
-        weight = np.ldexp(np.round(np.ldexp(digits, _DIGITS)), exponent - _DIGITS)
-        on_link = mixed(np.full(len(of), number), symmetry.link_place[load.link], weight)
+        place = symmetry.link_place[load.link]
+        on_link = mixed(np.full(len(of), number), place, rounded(load.weight))
         total += summed(on_link, np.searchsorted(components, of), len(components))
     return total
-
-
-def mixed(*columns: NDArray[Any]) -> Hashes:
-    """Hash rows of numbers (splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    state = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for column in columns:
-        wide = column + 0.0 if column.dtype.kind == "f" else column
-        bits = wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
-        state = (state ^ bits) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return state
-
-
-def summed(hashes: Hashes, of: NDArray[Any], length: int) -> Hashes:
-    """Add up hashes, modulo 2^64: the same whatever their order."""
-    total = np.zeros(length, dtype=np.uint64)
-    np.add.at(total, of, hashes)
-    return total
-
-
-def _small(colour: Hashes) -> Ints:
-    return np.unique(colour, return_inverse=True)[1].ravel().astype(np.int64)

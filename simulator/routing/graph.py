@@ -14,6 +14,7 @@ from simulator.hot import hot_loop
 
 Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 UNKNOWN = 1 << 60
@@ -59,16 +60,21 @@ class SearchState(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The nodes that a message is sent from and to."""
+    """The nodes that a message is sent from and to, and the seed of the hash of both."""
 
     source: int
     target: int
+    seed: int
 
 
 class LinkColumns(NamedTuple):
-    """Links of many paths, one path after the other: ``used[0]`` of them are there."""
+    """Links of many messages, one message after the other: ``used[0]`` of them are there.
+
+    ``share`` is the part of the message that passes the link.
+    """
 
     link: Indices
+    share: Floats
     used: Ints
 
 
@@ -164,52 +170,52 @@ def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: in
 
 
 @hot_loop
-def follow(
-    node: int, goal: int, ends: Ends, graph: Graph, state: SearchState, links: LinkColumns
-) -> None:
-    """Write the links from a node to the goal of a search behind all others."""
-    while node != goal:
-        link = state.via[node]
-        if state.ways[node] > 1:
-            link = choose_link(node, ends, state.metric, graph)
-        put(link, links)
-        node = graph.stop[link]
+def put(link: int, share: float, links: LinkColumns) -> None:
+    """Write a link behind all others."""
+    links.link[links.used[0]] = link
+    links.share[links.used[0]] = share
+    links.used[0] += 1
 
 
 @hot_loop
-def put(link: int, links: LinkColumns) -> None:
-    """Write a link behind all others."""
-    links.link[links.used[0]] = link
-    links.used[0] += 1
+def count_nearer(node: int, metric: Ints, graph: Graph) -> int:
+    """Count the links of a node whose far end is nearer by their length."""
+    stop, length, (offset, item) = graph.stop, graph.metric, graph.out
+    ways = 0
+    for index in range(offset[node], offset[node + 1]):
+        ways += metric[stop[item[index]]] + length[item[index]] == metric[node]
+    return ways
+
+
+@hot_loop
+def nearer(node: int, number: int, metric: Ints, graph: Graph) -> int:
+    """Return the link of that number, from 0, among those whose far end is nearer; -1: none."""
+    stop, length, (offset, item) = graph.stop, graph.metric, graph.out
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
+        if metric[stop[link]] + length[link] == metric[node]:
+            if number == 0:
+                return int(link)
+            number -= 1
+    return -1
 
 
 @hot_loop
 def choose_link(node: int, ends: Ends, metric: Ints, graph: Graph) -> int:
     """Choose by ECMP hash among the links of a node whose far end is nearer by their length."""
-    stop, length, (offset, item) = graph.stop, graph.metric, graph.out
-    ways = 0
-    link = -1
-    for index in range(offset[node], offset[node + 1]):
-        if metric[stop[item[index]]] + length[item[index]] == metric[node]:
-            ways += 1
-            link = item[index]
-    if ways == 1:
-        return link
-    left = np.int64(ecmp_hash(ends.source, ends.target, node) % np.uint64(ways))
-    for index in range(offset[node], offset[node + 1]):
-        link = item[index]
-        if metric[stop[link]] + length[link] == metric[node]:
-            if left == 0:
-                break
-            left -= 1
-    return link
+    ways = count_nearer(node, metric, graph)
+    if ways < 2:
+        return nearer(node, 0, metric, graph)
+    hashed = ecmp_hash(ends.source, ends.target, node, ends.seed)
+    return nearer(node, int(np.int64(hashed % np.uint64(ways))), metric, graph)
 
 
 @hot_loop
-def ecmp_hash(source: int, target: int, node: int) -> int:
+def ecmp_hash(source: int, target: int, node: int, seed: int) -> int:
     """Hash of 64 bits (the finaliser of MurmurHash3, Appleby 2011, public domain constants)."""
     key = np.uint64(source) * np.uint64(0x9E3779B97F4A7C15)
     key ^= np.uint64(target) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(node)
+    key ^= np.uint64(seed) * np.uint64(0xD6E8FEB86659FD93)
     key ^= key >> np.uint64(33)
     key *= np.uint64(0xFF51AFD7ED558CCD)
     key ^= key >> np.uint64(33)

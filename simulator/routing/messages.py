@@ -9,6 +9,12 @@ A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.hub
   one search backwards from hub to hub, whatever the number of messages that end behind it.
 
 The least of both is exact on any graph, whatever is called a hub.
+
+On a path across, the *head* (from the source to the first hub) and the *tail* (from the last hub to
+the target) are single: which NIC, or which neighbour with a NIC, a message leaves and enters by is
+the sender's choice, and a hash makes it. What lies between is the fabric's, and goes by its rule
+(:mod:`simulator.routing.choice`), divided over several paths perhaps. A path inside goes all the
+way by a rule of its own.
 """
 
 from typing import NamedTuple
@@ -17,10 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hot import hot_loop
+from simulator.routing.choice import (
+    ALIKE,
+    Port,
+    Rule,
+    Walk,
+    follow,
+    scratch,
+    spread_from,
+)
 from simulator.routing.graph import (
     UNKNOWN,
     CsrRows,
     Ends,
+    Floats,
     Graph,
     Indices,
     Ints,
@@ -29,7 +45,6 @@ from simulator.routing.graph import (
     SearchState,
     choose_link,
     ecmp_hash,
-    follow,
     grouped,
     put,
     search,
@@ -44,7 +59,8 @@ class Messages(NamedTuple):
     """Messages, those to one target together, and the best path of each so far.
 
     ``by`` is its last hub (-1: none, -2: it was followed already), ``hashed`` what it won by among
-    equals; ``first`` and ``length`` say where its links are.
+    equals; ``first`` and ``length`` say where its links are, of which the first ``head`` lead to
+    the first hub and the last ``tail`` from the last one to the target.
     """
 
     source: Indices
@@ -52,6 +68,18 @@ class Messages(NamedTuple):
     metric: Ints
     by: Indices
     hashed: NDArray[np.uint64]
+    first: Ints
+    length: Ints
+    head: Ints
+    tail: Ints
+
+
+class Written(NamedTuple):
+    """Where the links from a first hub to the last one stand already, by node; length 0: nowhere.
+
+    Only a divided message takes the links that another one takes there, with the same shares.
+    """
+
     first: Ints
     length: Ints
 
@@ -70,6 +98,16 @@ class Reach(NamedTuple):
     limit: Ints
 
 
+class Crossing(NamedTuple):
+    """All that paths through hubs are found with; the state of ``walk`` is that of ``reach``."""
+
+    sent: Messages
+    hubs: Hubs
+    reach: Reach
+    written: Written
+    walk: Walk
+
+
 def messages(source: Indices, target: Indices, nodes: int) -> Messages:
     """Return messages of which no path is known."""
     return Messages(
@@ -80,31 +118,33 @@ def messages(source: Indices, target: Indices, nodes: int) -> Messages:
         hashed=np.zeros(len(source), dtype=np.uint64),
         first=np.zeros(len(source), dtype=np.int64),
         length=np.zeros(len(source), dtype=np.int64),
+        head=np.zeros(len(source), dtype=np.int64),
+        tail=np.zeros(len(source), dtype=np.int64),
     )
 
 
 def no_links(sent: Messages, graph: Graph) -> LinkColumns:
     """Make room for the links of messages, for two of each at first."""
-    nodes = len(graph.out.offset) - 1
-    return LinkColumns(
-        np.zeros(2 * (len(sent.source) + nodes), dtype=np.int32), np.zeros(1, np.int64)
-    )
+    room = 2 * (len(sent.source) + len(graph.out.offset) - 1)
+    return LinkColumns(np.zeros(room, dtype=np.int32), np.zeros(room), np.zeros(1, np.int64))
 
 
-def inside(sent: Messages, graph: Graph, cells: Cells, links: LinkColumns) -> LinkColumns:
+def inside(
+    sent: Messages, graph: Graph, cells: Cells, rule: Rule, links: LinkColumns
+) -> LinkColumns:
     """Find the path of every message within a cell; return the links of all."""
-    state = search_state(graph)
-    (link,) = filled(
-        lambda begin, link: _inside(
-            begin, sent, graph, cells, state, LinkColumns(link, links.used)
+    walk = Walk(graph, rule, search_state(graph), scratch(len(cells.part)), links)
+    link, share = filled(
+        lambda begin, link, share: _inside(
+            begin, sent, cells, walk._replace(links=LinkColumns(link, share, links.used))
         ),
         len(cells.part),
-        (links.link,),
+        (links.link, links.share),
     )
-    return LinkColumns(link, links.used)
+    return LinkColumns(link, share, links.used)
 
 
-def across(sent: Messages, graph: Graph, hubs: Hubs, links: LinkColumns) -> LinkColumns:
+def across(sent: Messages, graph: Graph, hubs: Hubs, rule: Rule, links: LinkColumns) -> LinkColumns:
     """Improve paths by those through hubs; return the links of all."""
     nodes = len(hubs.hub)
     reach = Reach(
@@ -114,34 +154,38 @@ def across(sent: Messages, graph: Graph, hubs: Hubs, links: LinkColumns) -> Link
         asked=np.empty(nodes, dtype=np.bool_),
         limit=np.empty(1, dtype=np.int64),
     )
-    (link,) = filled(
-        lambda begin, link: _across(begin, sent, graph, hubs, reach, LinkColumns(link, links.used)),
+    written = Written(np.zeros(nodes, dtype=np.int64), np.zeros(nodes, dtype=np.int64))
+    walk = Walk(graph, rule, reach.state, scratch(nodes), links)
+    crossing = Crossing(sent, hubs, reach, written, walk)
+    link, share = filled(
+        lambda begin, link, share: _across(
+            begin,
+            crossing._replace(walk=walk._replace(links=LinkColumns(link, share, links.used))),
+        ),
         2 * len(hubs.order),
-        (links.link,),
+        (links.link, links.share),
     )
-    return LinkColumns(link, links.used)
+    return LinkColumns(link, share, links.used)
 
 
-def gathered(sent: Messages, links: LinkColumns) -> tuple[Ints, Indices]:
+def gathered(sent: Messages, links: LinkColumns) -> tuple[Ints, Indices, Floats]:
     """Put the kept paths one after the other, in the order of the messages."""
     offset = np.zeros(len(sent.length) + 1, dtype=np.int64)
     np.cumsum(sent.length, out=offset[1:])
-    link = np.empty(offset[-1], dtype=np.int32)
-    _gather(sent, links, offset, link)
-    return offset, link
+    link, share = np.empty(offset[-1], dtype=np.int32), np.empty(offset[-1])
+    _gather(sent, links, offset, link, share)
+    return offset, link, share
 
 
 @hot_loop
-def _inside(
-    begin: int, sent: Messages, graph: Graph, cells: Cells, state: SearchState, links: LinkColumns
-) -> int:
+def _inside(begin: int, sent: Messages, cells: Cells, walk: Walk) -> int:
     """Find paths to each target from ``begin`` on; return that for which there is no room."""
     targets = len(cells.part)
     for target in range(begin, targets):
-        missing = _ask(target, sent, cells, state)
+        missing = _ask(target, sent, cells, walk.state)
         if missing > 0:
-            search(target, missing, UNKNOWN, graph, cells.outside, state)
-            if not _answer(target, sent, graph, state, links):
+            search(target, missing, UNKNOWN, walk.graph, cells.outside, walk.state)
+            if not _answer(target, sent, walk):
                 return target
     return targets
 
@@ -160,38 +204,43 @@ def _ask(target: int, sent: Messages, cells: Cells, state: SearchState) -> int:
 
 
 @hot_loop
-def _answer(
-    target: int, sent: Messages, graph: Graph, state: SearchState, links: LinkColumns
-) -> bool:
+def _answer(target: int, sent: Messages, walk: Walk) -> bool:
     """Follow the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
+    state, links, seed = walk.state, walk.links, walk.rule.seed
     for index in range(offset[target], offset[target + 1]):
         state.wanted[sent.source[item[index]]] = False
+    divided = walk.rule.choice >= ALIKE
+    most = len(walk.graph.start) if divided else state.size[0]  # no path passes a node twice
+    port = Port(target, target, 0)
+    walk.work.onward[:] = 0.0
     begin = links.used[0]
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
         node = sent.source[message]
         if state.metric[node] == UNKNOWN:
             continue
-        if links.used[0] + state.size[0] > len(links.link):  # no path passes a node twice
+        if links.used[0] + most > len(links.link):
             links.used[0] = begin
             return False
         sent.metric[message] = state.metric[node]
-        sent.hashed[message] = ecmp_hash(node, target, target)
+        sent.hashed[message] = ecmp_hash(node, target, target, seed)
         sent.first[message] = links.used[0]
-        follow(node, target, Ends(node, target), graph, state, links)
+        if divided:
+            spread_from(node, target, Ends(node, target, seed), walk)
+        else:
+            follow(node, target, Ends(node, target, seed), port, walk)
         sent.length[message] = links.used[0] - sent.first[message]
     return True
 
 
 @hot_loop
-def _across(
-    begin: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
-) -> int:
+def _across(begin: int, crossing: Crossing) -> int:
     """Take hub by hub as the last of a path: first find who gains by it, then follow the winners.
 
     It begins at a hub of the first or second round; returns that for which there is no room.
     """
+    sent, hubs, reach = crossing.sent, crossing.hubs, crossing.reach
     count = len(hubs.order)
     for step in range(begin, 2 * count):
         winners = step >= count
@@ -200,12 +249,12 @@ def _across(
         if missing == 0:
             continue
         last = hubs.beyond.item[hubs.beyond.offset[row]]
-        search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
+        search(last, missing, reach.limit[0], crossing.walk.graph, hubs.inner, reach.state)
         reach.state.wanted[:] = False
         reach.to_last[:] = -1
         if not winners:
-            _compare(row, sent, hubs, reach)
-        elif not _walk(row, sent, graph, hubs, reach, links):
+            _compare(row, sent, hubs, reach, crossing.walk.rule.seed)
+        elif not _walk(row, crossing):
             return step
     return 2 * count
 
@@ -262,7 +311,7 @@ def _measure(node: int, after: Near, reach: Reach) -> None:
 
 
 @hot_loop
-def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
+def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach, seed: int) -> None:
     """Note the messages that gain by one hub as their last; among equals the least hash wins."""
     offset, item = sent.to
     best, by, hashes = sent.metric, sent.by, sent.hashed
@@ -276,64 +325,109 @@ def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach) -> None:
             total = reach.to_last[node] + hubs.beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
-            mine = ecmp_hash(node, target, last)
+            mine = ecmp_hash(node, target, last, seed)
             if total < best[message] or mine < hashes[message]:
                 best[message], by[message], hashes[message] = total, last, mine
 
 
 @hot_loop
-def _walk(
-    row: int, sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
-) -> bool:
+def _walk(row: int, crossing: Crossing) -> bool:
     """Follow the messages whose last hub was searched for, or as many as there is room for."""
+    sent, hubs, links = crossing.sent, crossing.hubs, crossing.walk.links
     offset, item = sent.to
     begin, end = hubs.beyond.offset[row], hubs.beyond.offset[row + 1]
     last = hubs.beyond.item[begin]
-    reach.from_last[:] = UNKNOWN
-    for behind in range(begin, end):
-        reach.from_last[hubs.beyond.item[behind]] = hubs.beyond.metric[behind]
+    _begin_at(row, crossing)
+    most = len(hubs.hub)  # no path passes a node twice
+    if crossing.walk.rule.choice >= ALIKE:
+        most += len(crossing.walk.graph.start)
     for behind in range(begin, end):
         target = hubs.beyond.item[behind]
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
             if sent.by[message] != last:
                 continue
-            if links.used[0] + len(hubs.hub) > len(links.link):  # no path passes a node twice
+            if links.used[0] + most > len(links.link):
                 return False
-            ends = Ends(sent.source[message], target)
             sent.by[message] = _FOLLOWED
             sent.first[message] = links.used[0]
-            _cross(ends, last, graph, hubs, reach, links)
+            _cross(message, target, last, crossing)
             sent.length[message] = links.used[0] - sent.first[message]
     return True
 
 
 @hot_loop
-def _cross(
-    ends: Ends, last: int, graph: Graph, hubs: Hubs, reach: Reach, links: LinkColumns
-) -> None:
+def _begin_at(row: int, crossing: Crossing) -> None:
+    """Note how far it is from a last hub to what is behind it, and forget those before."""
+    beyond, from_last = crossing.hubs.beyond, crossing.reach.from_last
+    from_last[:] = UNKNOWN
+    for behind in range(beyond.offset[row], beyond.offset[row + 1]):
+        from_last[beyond.item[behind]] = beyond.metric[behind]
+    crossing.walk.work.onward[:] = 0.0
+    crossing.written.length[:] = 0
+
+
+@hot_loop
+def _cross(message: int, target: int, last: int, crossing: Crossing) -> None:
     """Follow a message to a hub, on to the last, to the target.
 
     The third part is found from the target backwards: there a hub's thousand links are one.
     """
+    sent, hubs, reach, walk = crossing.sent, crossing.hubs, crossing.reach, crossing.walk
+    graph, links = walk.graph, walk.links
     offset, item = graph.out
-    node = ends.source
+    node = sent.source[message]
+    ends = Ends(node, target, walk.rule.seed)
     _measure(node, hubs.after, reach)
     while not hubs.hub[node]:
         for index in range(offset[node], offset[node + 1]):
             _measure(graph.stop[item[index]], hubs.after, reach)
         link = choose_link(node, ends, reach.to_last, graph)
-        put(link, links)
+        put(link, 1.0, links)
         node = graph.stop[link]
-    follow(node, last, ends, graph, reach.state, links)
-    tail = links.used[0]
+    sent.head[message] = links.used[0] - sent.first[message]
     back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
-    node = ends.target
+    if walk.rule.choice >= ALIKE:
+        _cross_divided(node, last, ends, crossing)
+    else:
+        follow(node, last, ends, _port(last, ends, back, crossing), walk)
+    tail = links.used[0]
+    node = target
     while node != last:
         link = choose_link(node, ends, reach.from_last, back)
-        put(link, links)
+        put(link, 1.0, links)
         node = graph.start[link]
     _turn(tail, links)
+    sent.tail[message] = links.used[0] - tail
+
+
+@hot_loop
+def _cross_divided(first: int, last: int, ends: Ends, crossing: Crossing) -> None:
+    """Divide a message from hub to hub, or copy what was written of another between the two."""
+    written, walk = crossing.written, crossing.walk
+    links, begin = walk.links, walk.links.used[0]
+    if written.length[first] > 0:
+        for index in range(written.first[first], written.first[first] + written.length[first]):
+            put(links.link[index], links.share[index], links)
+        return
+    spread_from(first, last, ends, walk)
+    written.first[first] = begin
+    written.length[first] = links.used[0] - begin
+    for index in range(begin, links.used[0]):
+        if not walk.rule.ruled[walk.graph.start[links.link[index]]]:
+            written.length[first] = 0  # a hash of the message chose
+
+
+@hot_loop
+def _port(last: int, ends: Ends, back: Graph, crossing: Crossing) -> Port:
+    """Find where a message leaves its last hub."""
+    node, rule = ends.target, crossing.walk.rule
+    port, place, switch = node, 0, 0
+    while node != last:
+        link = choose_link(node, ends, crossing.reach.from_last, back)
+        port, place, switch = node, rule.place[link], rule.switch[link]
+        node = back.stop[link]
+    return Port(port, place, switch)
 
 
 @hot_loop
@@ -346,7 +440,8 @@ def _turn(begin: int, links: LinkColumns) -> None:
 
 
 @hot_loop
-def _gather(sent: Messages, links: LinkColumns, offset: Ints, link: Indices) -> None:
+def _gather(sent: Messages, links: LinkColumns, offset: Ints, link: Indices, share: Floats) -> None:
     for message in range(len(sent.length)):
         for index in range(sent.length[message]):
             link[offset[message] + index] = links.link[sent.first[message] + index]
+            share[offset[message] + index] = links.share[sent.first[message] + index]

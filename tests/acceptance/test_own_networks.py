@@ -116,7 +116,7 @@ def test_compare_takes_bare_networks_and_graphs_for_a_tier(tmp_path):
     points = answer(*words, "--topology", "scale_out=ring:8", "--topology", f"scale_out={file}")
     assert len(points["points"]) == 5
     two = answer("compare", SAMPLE, "--topology", "ring:8", "--topology", "torus:2x2", *CABLES)
-    assert [one["cluster"] for one in two["points"]] == ["ring(4)", "torus(2x2)"]
+    assert [one["cluster"] for one in two["points"]] == ["ring(8)", "torus(2x2)"]
 
 
 @pytest.mark.parametrize(

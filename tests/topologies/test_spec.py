@@ -3,6 +3,7 @@
 import pytest
 
 from simulator.errors import TopologyError
+from simulator.routing.policy import POLICIES
 from simulator.topology import Topology, scaled
 from topologies import (
     FAMILIES,
@@ -169,14 +170,31 @@ def test_cables_need_a_bandwidth_and_a_latency():
 
 def test_a_spec_may_name_a_routing():
     network = parse_topology("dragonfly:9x4x2@valiant", bandwidth=25e9, latency=1e-6)
-    assert network.route is not None
+    assert network.routing.policy == "valiant"
+    assert network.routing.group.max() == 8
     assert parse_topology("mesh:4x4@dimension_order", bandwidth=25e9, latency=1e-6).route(0, 3) == [
         0,
         1,
         2,
         3,
     ]
-    with pytest.raises(
-        TopologyError, match="torus has no routing 'valiant'; it has dimension_order"
-    ):
-        parse_topology("torus:4x4@valiant", bandwidth=25e9, latency=1e-6)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("spec", ["torus:4x4", "dragonfly:5x4x2", "fully_connected:4"])
+def test_networks_with_groups_of_routers_have_every_policy(spec, policy):
+    network = parse_topology(f"{spec}@{policy}:3", bandwidth=25e9, latency=1e-6)
+    assert (network.routing.policy, network.routing.seed) == (policy, 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("fat_tree:4@valiant", "valiant needs groups of routers"),
+        ("fat_tree:4@dmodk", "'dmodk' is no routing policy; did you mean d_mod_k"),
+        ("fat_tree:4@ecmp:two", "'ecmp:two': the seed behind the colon is no number"),
+    ],
+)
+def test_a_routing_that_does_not_exist_is_refused(spec, message):
+    with pytest.raises(TopologyError, match=message):
+        parse_topology(spec, bandwidth=25e9, latency=1e-6)

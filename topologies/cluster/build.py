@@ -30,7 +30,7 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, 
 from topologies.cluster.fabrics import Graph
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.placement import Placement, place
-from topologies.cluster.scale_out import Nic, fabric_links, node_nics
+from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
 from topologies.cluster.schema import WIRED, Cluster, ScaleUp
 from topologies.cluster.wired import wired_links, with_doors
 from topologies.families.family import Domain, cables
@@ -88,6 +88,8 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
     network = with_factors(topology(name, ranks, links), cluster)
+    if cluster.scale_out is not None:
+        network = replace(network, routing=fabric_routing(cluster.scale_out, network))
     return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
 
 

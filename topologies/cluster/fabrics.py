@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StrictBool,
     StrictInt,
     WithJsonSchema,
     model_validator,
@@ -82,11 +83,21 @@ class ClusterPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)  # built when used
 
 
+FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni_path"]
+"""What the fabric between nodes is made of."""
+
+FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
+"""A policy of :data:`simulator.routing.policy.POLICIES`."""
+
+
 class _Nics(ClusterPart):
     """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
 
     ``message_overhead`` is what a NIC takes per message, given where a fabric is known to differ
-    from what the communication library assumes.
+    from what the communication library assumes. ``in_order`` says whether 128 B arrive as one and
+    in order, without which NCCL leaves out its protocol LL128 between nodes (EFA's first generation
+    and TCPXO do not promise it). ``link`` is what the fabric is made of; how its switches route
+    follows from it (:attr:`policy`).
     """
 
     nics_per_node: Count
@@ -94,11 +105,55 @@ class _Nics(ClusterPart):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
+    in_order: StrictBool = True
+    link: FabricLink | None = None
+
+    @property
+    def policy(self) -> str:
+        """How switches choose among equally near next hops; there is one where nothing is said."""
+        return "ecmp"
 
     @property
     def room(self) -> int | None:
         """Nodes that the fabric has room for; None where nothing limits them."""
         return None
+
+
+class _Routed(_Nics):
+    """What every fabric of several switches has.
+
+    ``routing`` is the policy of its switches, ``routing_seed`` that of the hash of ``ecmp`` and
+    ``static``: another seed is another draw of all paths.
+    """
+
+    routing: FabricRouting | None = None
+    routing_seed: Annotated[StrictInt, Field(ge=0)] = 0
+
+    @property
+    def policy(self) -> str:
+        """The ``routing`` that is given, or what is usual on such a ``link``.
+
+        InfiniBand: destination-based on trees (OpenSM's ftree engine, OpenSM manual; E. Zahavi,
+        CCIT Report 776, 2010), and packets spread alike by SRD on EFA (L. Shalev et al., "A
+        Cloud-Optimized Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40, 2020).
+        Slingshot: adaptive (D. De Sensi et al., "An In-Depth Analysis of the Slingshot
+        Interconnect", SC 2020). RoCE and other Ethernet, and where nothing is said: a hash (ECMP).
+        """
+        return self.routing or _USUAL.get(self.link or "", "ecmp")
+
+
+_USUAL = {"infiniband": "d_mod_k", "slingshot": "adaptive", "efa": "spray"}
+"""Policies by what a fabric is made of."""
+
+
+F = TypeVar("F", bound=_Routed)
+
+
+def _no_valiant(fabric: F) -> F:
+    """Refuse detours where there are no groups of routers to go by."""
+    if fabric.routing == "valiant":
+        raise ValueError("routing valiant needs groups of routers: it is for dragonfly and torus")
+    return fabric
 
 
 class SwitchFabric(_Nics):
@@ -107,7 +162,7 @@ class SwitchFabric(_Nics):
     topology: Literal["switch"]
 
 
-class LeafSpineFabric(_Nics):
+class LeafSpineFabric(_Routed):
     """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each joined to every spine.
 
     ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
@@ -119,8 +174,10 @@ class LeafSpineFabric(_Nics):
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
+    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
-class RailFabric(_Nics):
+
+class RailFabric(_Routed):
     """Rail-optimised: NIC ``i`` of every node of a pod is plugged into rail switch ``i`` of it.
 
     Every rail switch is joined to every spine, so that a message crosses a spine only between
@@ -134,8 +191,10 @@ class RailFabric(_Nics):
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
+    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
-class FatTreeFabric(_Nics):
+
+class FatTreeFabric(_Routed):
     """Three levels of switches of ``ports`` ports (k), with room for ``k**3 / 4`` NICs.
 
     NICs fill the edge switches in order. ``oversubscription`` divides the bandwidth of the cables
@@ -146,6 +205,8 @@ class FatTreeFabric(_Nics):
     ports: Count
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
+
+    _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
     @model_validator(mode="after")
     def _ports_are_even(self) -> Self:
@@ -159,7 +220,7 @@ class FatTreeFabric(_Nics):
         return self.ports**3 // 4 // self.nics_per_node
 
 
-class TorusFabric(_Nics):
+class TorusFabric(_Routed):
     """A router per node, in a torus; a node's NICs are divided over 2 cables per dimension."""
 
     topology: Literal["torus"]
@@ -172,11 +233,13 @@ class TorusFabric(_Nics):
         return prod(self.dimensions)
 
 
-class DragonflyFabric(_Nics):
+class DragonflyFabric(_Routed):
     """Groups of routers; nodes fill a group in order, and its routers in order, whole nodes each.
 
-    A cable has a NIC's bandwidth if not told otherwise. Messages take shortest paths, so for a
-    fabric that routes adaptively give what it makes of many cables between two routers.
+    A cable has a NIC's bandwidth if not told otherwise. Dragonflies route adaptively unless told
+    otherwise: without detours one cable between two groups limits whatever they send each other
+    (J. Kim et al., ISCA 2008). Only the groups that a job uses are built, so detours over others
+    are not seen: for small jobs give what these make of the cables between two routers.
     """
 
     topology: Literal["dragonfly"]
@@ -187,6 +250,11 @@ class DragonflyFabric(_Nics):
     local_bandwidth: Bandwidth | None = None
     global_bandwidth: Bandwidth | None = None
     hop_latency: Latency = 0.0
+
+    @property
+    def policy(self) -> str:
+        """The ``routing`` that is given, else adaptive."""
+        return self.routing or "adaptive"
 
     @model_validator(mode="after")
     def _groups_are_joined(self) -> Self:
@@ -324,7 +392,7 @@ def sha256_of(file: str | Path) -> str:
         raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-class GraphFabric(_Nics):
+class GraphFabric(_Routed):
     """A graph of one's own, or the spec of any topology (:mod:`topologies.cluster.graphs`).
 
     Its ranks are where NICs, or all NICs of a node, are plugged in. Edges of a file that give no

@@ -28,6 +28,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from simulator.errors import TopologyError, TwofoldError
+from simulator.routing.policy import POLICIES
 from simulator.topology import SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES
@@ -220,12 +221,28 @@ def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     size = Size(nodes, nics)
     if graph.spec is not None and graph.is_absolute is False:
         spec = spec_words(graph.spec)
-        if spec.family in _NATIVE_FABRICS and not spec.routing:
+        part, graph = _with_policy(part, graph, spec)
+        if spec.family in _NATIVE_FABRICS:
             return _native_fabric(part, spec, size, graph.ranks)
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
     told = graph.ranks or _what_ranks_are(graph.name, ranks, size)
     _check_names(graph)
     return _as_table(part, graph.model_copy(update={"ranks": told}))
+
+
+def _with_policy(
+    part: dict[str, Any], graph: Graph, spec: SpecWords
+) -> tuple[dict[str, Any], Graph]:
+    """Write a policy behind the spec's ``@`` as the fabric's ``routing``."""
+    if not spec.routing:
+        return part, graph
+    policy, _, seed = spec.routing.partition(":")
+    if policy not in POLICIES or (seed and not seed.isdecimal()):
+        raise TopologyError(
+            f"{graph.spec}: of a fabric between nodes the routing is one of {', '.join(POLICIES)}"
+        )
+    part = part | {"routing": policy} | ({"routing_seed": int(seed)} if seed else {})
+    return part, graph.model_copy(update={"spec": spec.words})
 
 
 _TAKEN = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
-from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link
+import numpy as np
+
+from simulator.routing.policy import Routing
+from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,
@@ -23,7 +26,13 @@ from topologies.cluster.fabrics import (
 )
 from topologies.cluster.graphs import fabric_graph
 from topologies.cluster.schema import Cluster
-from topologies.families.dragonfly import DragonflyShape, global_ends, local_ends, router_name
+from topologies.families.dragonfly import (
+    DragonflyShape,
+    global_ends,
+    groups_of,
+    local_ends,
+    router_name,
+)
 from topologies.families.family import cables
 from topologies.families.from_file import preferring_fast
 from topologies.families.grid import slice_ends
@@ -105,6 +114,21 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
         yield Link(nic.out, switch, nic.count * bandwidth, latency, SCALE_OUT)
         yield Link(switch, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
     yield from inner(fabric, list(plugs), nodes)
+
+
+def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
+    """Say how the switches of a fabric route, on the network that a job sees.
+
+    Routers of a dragonfly are grouped as it groups them; those of a torus are one group.
+    """
+    group = None
+    if isinstance(fabric, DragonflyFabric):
+        group = groups_of(network)
+    elif isinstance(fabric, TorusFabric):
+        router = [str(node).startswith("router:") for node in network.nodes]
+        group = np.where(router, 0, -1).astype(np.int32)
+    seed = 0 if isinstance(fabric, SwitchFabric) else fabric.routing_seed
+    return Routing(fabric.policy, resource=SCALE_OUT, seed=seed, group=group)
 
 
 def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:

@@ -327,6 +327,12 @@ class Cluster(ClusterPart):
     @model_validator(mode="after")
     def _graphs_fit(self) -> Self:
         fabric, per_node = self.scale_out, self.ranks_per_node
+        inside = self.scale_up.graph
+        if inside is not None and "@" in (inside.spec or "") and not self.is_one_graph:
+            raise ValueError(
+                f"scale_up.topology: {inside.spec}: a routing behind @ is for a network that is one"
+                " graph; inside domains messages take the shortest path"
+            )
         if isinstance(fabric, GraphFabric):
             nics = fabric.nics_per_node
             if fabric.graph.ranks is None:
@@ -418,6 +424,8 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     return dict(_leaves(given, ""))
 
 
+_ROUTING = "routing"
+"""A choice that decides about numbers, and has a source as they have."""
 _CURVES = "by_size"
 """A field that is a list of tables, which no line of a table of numbers can hold."""
 
@@ -427,6 +435,6 @@ def _leaves(table: dict[str, object], prefix: str) -> list[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             leaves += _leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str) and key != _CURVES:
+        elif (not isinstance(value, str) or key == _ROUTING) and key != _CURVES:
             leaves.append((f"{prefix}{key}", value))
     return leaves

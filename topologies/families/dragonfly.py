@@ -5,17 +5,22 @@ ISCA 2008. Which router of a group has the cable to which other group is the *ab
 arrangement* of E. Hastings et al., "Comparing global link arrangements for Dragonfly networks",
 CLUSTER 2015: global port ``k`` of group ``i`` leads to group ``k`` if ``k < i``, else ``k + 1``.
 
-Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, or by
-Valiant's detour over a group in between. The path function travels with the topology, so every
-engine and every what-if uses it.
+Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, by
+Valiant's detour over a group in between, or adaptively, by both
+(:mod:`simulator.routing.policy`). The policy travels with the topology, so every engine and every
+what-if uses it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.errors import TopologyError
+from simulator.routing.policy import Routing
 from simulator.topology import SCALE_UP, Node, Topology, topology
 from topologies.families.family import Counts, Family, ParsedSpec, cables
 
@@ -131,7 +136,10 @@ def dragonfly(
 
 def router_name(group: int, router: int) -> str:
     """Name of a router as a node of the graph."""
-    return f"router:{group}.{router}"
+    return f"{_ROUTER}{group}.{router}"
+
+
+_ROUTER = "router:"
 
 
 def local_ends(shape: DragonflyShape, groups: Collection[int]) -> Iterator[tuple[str, str]]:
@@ -156,26 +164,30 @@ def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple
     return ends
 
 
-def minimally(network: Topology, shape: DragonflyShape) -> Topology:
-    """Route a dragonfly over at most one global cable, also where a detour has as few hops."""
+def minimally(network: Topology) -> Topology:
+    """Route a dragonfly over at most one global cable, also where a detour has as few hops.
 
-    def route(source: int, target: int) -> Sequence[Node]:
-        return minimal(shape, source, target)
-
-    return replace(network, route=route)
-
-
-def by_valiant(network: Topology, shape: DragonflyShape) -> Topology:
-    """Route a dragonfly over a group in between, chosen by a hash of source and target.
-
-    Twice the global bytes of minimal routing, spread over all groups whatever the traffic.
+    A message is divided alike over all such paths that have the fewest hops.
     """
+    return replace(network, routing=Routing("minimal", group=groups_of(network)))
 
-    def route(source: int, target: int) -> Sequence[Node]:
-        mixed = (source * _MIX + target * (_MIX >> 1)) % 2**64
-        return valiant(shape, source, target, via=(mixed >> 32) % shape.groups)
 
-    return replace(network, route=route)
+def by_valiant(network: Topology) -> Topology:
+    """Route a dragonfly over all groups in between alike.
+
+    Up to twice the global bytes of minimal routing, spread over all groups whatever the traffic.
+    Inside a group it is the routers that are alike.
+    """
+    return replace(network, routing=Routing("valiant", group=groups_of(network)))
+
+
+def groups_of(network: Topology) -> NDArray[np.int32]:
+    """Read the group of every router off its name; -1 for a node that is no router."""
+    found = np.full(len(network.nodes), -1, dtype=np.int32)
+    for number, node in enumerate(network.nodes):
+        if isinstance(node, str) and node.startswith(_ROUTER):
+            found[number] = int(node.removeprefix(_ROUTER).partition(".")[0])
+    return found
 
 
 def minimal(shape: DragonflyShape, source: int, target: int) -> list[Node]:
@@ -223,10 +235,6 @@ def valiant(shape: DragonflyShape, source: int, target: int, *, via: int) -> lis
     first = _between(shape, begin, middle, source + target)
     second = _between(shape, middle, end, source + target)
     return [source, *first, *second[1:], target]
-
-
-_MIX = 0x9E3779B97F4A7C15
-"""Odd and without a pattern (2**64 over the golden ratio): spreads pairs over groups."""
 
 
 def _router_of(shape: DragonflyShape, rank: int) -> tuple[int, int]:
@@ -291,9 +299,6 @@ FAMILIES = {
         numbers=range(3, 5),
         build=lambda spec: dragonfly(_shape_of(spec), **spec.cable),
         counts=_counts,
-        routings={
-            "minimal": lambda network, spec: minimally(network, _shape_of(spec)),
-            "valiant": lambda network, spec: by_valiant(network, _shape_of(spec)),
-        },
+        group=groups_of,
     )
 }

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.topology import SCALE_UP, Link, Node, Topology
 
 
@@ -105,7 +108,9 @@ class Family:
 
     ``form`` and ``option`` are how its spec is written, ``example`` is a small one, ``numbers`` how
     many numbers it may have. ``routings`` are the ways to route it besides the shortest path, by
-    their name behind ``@``. A family without a ``scale_up`` role is no fabric inside a scale-up
+    their name behind ``@``, besides the policies of :mod:`simulator.routing.policy` that every
+    family has; ``group`` gives each node of a topology its group of routers (-1: none), and a
+    family without it has no detours. One without a ``scale_up`` role is no fabric inside a scale-up
     domain.
     """
 
@@ -117,7 +122,13 @@ class Family:
     counts: Callable[[ParsedSpec], Counts]
     bisection: Bisection | None = None
     routings: Mapping[str, Routing] = field(default_factory=dict)
+    group: Callable[[Topology], NDArray[np.int32]] | None = None
     scale_up: ScaleUpRole | None = None
+
+
+def one_group(network: Topology) -> NDArray[np.int32]:
+    """Put every node into one group: any of them may be the middle of a detour."""
+    return np.zeros(len(network.nodes), dtype=np.int32)
 
 
 def cables(

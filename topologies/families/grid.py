@@ -22,6 +22,7 @@ from topologies.families.family import (
     ScaleUpRole,
     cables,
     cables_cut,
+    one_group,
 )
 
 
@@ -470,6 +471,7 @@ FAMILIES = {
         build=lambda spec: torus(spec.numbers, **spec.cable),
         counts=_torus_counts,
         bisection=cables_cut(_torus_cables),
+        group=one_group,
         routings={
             "dimension_order": lambda network, spec: dimension_ordered(network, spec.numbers)
         },
@@ -482,6 +484,7 @@ FAMILIES = {
         build=lambda spec: twisted_torus(spec.numbers, **spec.cable),
         counts=_twisted_counts,
         bisection=cables_cut(lambda lengths: 4 * min(lengths) if len(lengths) == 2 else None),
+        group=one_group,
     ),
     "mesh": Family(
         form="mesh:4x4",
@@ -491,6 +494,7 @@ FAMILIES = {
         build=_mesh_of,
         counts=_mesh_counts,
         bisection=_mesh_bisection,
+        group=one_group,
         routings={
             "dimension_order": lambda network, spec: dimension_ordered(
                 network, spec.numbers, wrap=_wrap(spec)
@@ -505,5 +509,6 @@ FAMILIES = {
         build=lambda spec: hypercube(spec.numbers[0], **spec.cable),
         counts=_cube_counts,
         bisection=cables_cut(lambda numbers: 2 ** numbers[0] / 2),
+        group=one_group,
     ),
 }

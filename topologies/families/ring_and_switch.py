@@ -15,6 +15,7 @@ from topologies.families.family import (
     ScaleUpRole,
     cables,
     cables_cut,
+    one_group,
 )
 from topologies.families.grid import GRID_ROLE
 
@@ -191,6 +192,7 @@ FAMILIES = {
         build=lambda spec: ring(spec.numbers[0], **spec.cable),
         counts=_ring_counts,
         bisection=cables_cut(lambda numbers: 2 if numbers[0] > 2 else 1),
+        group=one_group,
         scale_up=GRID_ROLE,  # of one dimension
     ),
     "line": Family(
@@ -217,6 +219,7 @@ FAMILIES = {
         build=lambda spec: fully_connected(spec.numbers[0], **spec.cable),
         counts=_full_counts,
         bisection=cables_cut(lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2)),
+        group=one_group,
         scale_up=ScaleUpRole(links=lambda lengths: max(lengths[0] - 1, 1), ends=_every_pair),
     ),
 }

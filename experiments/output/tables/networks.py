@@ -17,6 +17,7 @@ from experiments.output.tables.parts import (
     percent,
     print_foot,
     print_head,
+    print_routing,
     say_nodes,
     say_size,
     say_time,
@@ -74,6 +75,7 @@ def print_collective(console: Console, report: "CollectiveReport") -> None:
         )
     print_rows(console, rows)
     print_foot(console, "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B")
+    print_routing(console, report.routing)
 
 
 def print_topology(console: Console, report: "TopologyReport") -> None:
@@ -91,7 +93,15 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
         **({"each cable": report.cables} if alike else {}),
         "diameter": f"{summary.diameter} links between ranks",
         "bisection": f"{bisection} ({summary.bisection_from})",
+        "routing": report.routing,
     }
+    if report.carried is not None:
+        carried = report.carried
+        facts["throughput"] = (
+            f"{format_quantity(carried.per_rank, 'B/s')} from every rank, {carried.traffic} traffic"
+            f" ({100 * carried.of_capacity:.3g} % of capacity)"
+        )
+        facts["full first"] = " -> ".join(carried.busiest)
     print_facts(console, facts)
     if alike:
         return

@@ -16,6 +16,7 @@ from experiments.output.tables.layout import (
     print_text,
     print_title,
 )
+from experiments.routing_notes import RoutingNotes
 from simulator.quantities import format_quantity
 from traces.core.loaded import Coverage, Loaded
 
@@ -219,3 +220,10 @@ def shortened(name: str, most: int) -> str:
         name = name.replace(common, "")
     half = most // 2
     return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"
+
+
+def print_routing(console: Console, routing: RoutingNotes) -> None:
+    """Print how messages are routed, and where they collide."""
+    print_foot(console, f"routing: {routing.policy}")
+    for line in routing.lines():
+        print_text(console, line)

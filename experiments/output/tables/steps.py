@@ -17,6 +17,7 @@ from experiments.output.tables.parts import (
     percent,
     print_foot,
     print_head,
+    print_routing,
     print_shares,
     say_folded,
     say_time,
@@ -87,6 +88,8 @@ def print_replay(console: Console, report: "ReplayReport") -> None:
     if report.path_by_group:
         console.print()
         print_shares(console, "communication on it", report.path_by_group)
+    console.print()
+    print_routing(console, report.routing)
 
 
 def _scaled(seconds: float | None, factor: float) -> str:

@@ -242,7 +242,7 @@ def test_stacked_networks_are_the_ones_that_were_put_in(data):
 @pytest.mark.parametrize(
     ("name", "ranks", "kind", "one"),
     [
-        ("mi300x-8", 8, "all_reduce", True),
+        ("mi300x-8", 8, "all_reduce", False),
         ("mi300x-8", 16, "all_reduce", False),
         ("mi300x-8", 16, "broadcast", False),
         ("mi300x-8", 16, "all_to_all", True),

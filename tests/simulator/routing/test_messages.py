@@ -12,7 +12,7 @@ from helpers.strategies import both_ways, wild_networks
 from simulator.routing.graph import UNKNOWN, LinkColumns
 from simulator.routing.hubs import cells, filled, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.routing.routes import graph_of
+from simulator.routing.survey import graph_of, rule_of
 from simulator.topology import topology
 from topologies import parse_topology
 
@@ -26,11 +26,12 @@ def found(network, hub, pairs, room=None):
     sent = messages(source, target, nodes)
     links = no_links(sent, graph)
     if room is not None:
-        links = LinkColumns(np.zeros(room, dtype=np.int32), links.used)
-    links = inside(sent, graph, cells(graph, hub), links)
+        links = LinkColumns(np.zeros(room, dtype=np.int32), np.zeros(room), links.used)
+    rule = rule_of(network, hub)
+    links = inside(sent, graph, cells(graph, hub), rule, links)
     if hub.any():
-        links = across(sent, graph, hubs(graph, hub), links)
-    return sent.metric, *gathered(sent, links)
+        links = across(sent, graph, hubs(graph, hub), rule, links)
+    return sent.metric, *gathered(sent, links)[:2]
 
 
 def weighted(network):
@@ -97,10 +98,13 @@ def test_no_path_is_written_twice_where_there_is_little_room_for_them():
     assert hub.any()
     ends = np.divmod(np.arange(network.ranks**2, dtype=np.int32), network.ranks)
     sent = messages(*ends, nodes)
-    links = inside(sent, graph, cells(graph, hub), no_links(sent, graph)._replace(link=SMALL))
+    rule = rule_of(network, hub)
+    small = no_links(sent, graph)._replace(link=SMALL, share=np.zeros(len(SMALL)))
+    links = inside(sent, graph, cells(graph, hub), rule, small)
     assert links.used[0] == sent.length.sum() > 4 * len(SMALL)
     before = int(links.used[0])
-    links = across(sent, graph, hubs(graph, hub), LinkColumns(links.link[:before], links.used))
+    small = LinkColumns(links.link[:before], links.share[:before], links.used)
+    links = across(sent, graph, hubs(graph, hub), rule, small)
     assert links.used[0] == sent.length.sum() > 2 * before
 
 

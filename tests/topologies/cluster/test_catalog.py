@@ -11,16 +11,21 @@ from topologies import Cluster, build, catalog, load_cluster, parse_cluster, qua
 from topologies.families.grid import slice_shape
 
 NAMES = (
-    "a100-mesh-4 aws-p4d aws-p5 azure-nd-h100-v5 dgx-a100 dgx-v100 gb200-nvl72 gcp-a3-mega"
-    " gh200-alps hgx-b200 hgx-h100 hgx-h200 l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi355x-8"
-    " perlmutter polaris tpu-v4 tpu-v5e tpu-v5p tpu-v6e"
+    "a100-mesh-4 a100-pcie-8 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5"
+    " dgx-a100 dgx-v100 gb200-nvl72 gb300-nvl72 gcp-a3-mega gh200-alps h100-pcie-8 hgx-b200"
+    " hgx-b300 hgx-h100 hgx-h200 l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi325x-8"
+    " mi355x-8 perlmutter polaris rtx-pro-6000-pcie-8 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7x"
 )
 SWITCHED_REDUCTION = {
     "aws-p5",
+    "aws-p6-b200",
+    "aws-p6e-gb200",
     "azure-nd-h100-v5",
     "gb200-nvl72",
+    "gb300-nvl72",
     "gcp-a3-mega",
     "hgx-b200",
+    "hgx-b300",
     "hgx-h100",
     "hgx-h200",
 }
@@ -127,6 +132,18 @@ def test_the_plateaus_of_alps_are_its_payload_bandwidths():
     assert alps.scale_up.bandwidth * alps.scale_up.efficiency == pytest.approx(340e9, rel=0.02)
     nics = alps.scale_out.nics_per_node * alps.scale_out.bandwidth * alps.scale_out.efficiency
     assert nics == pytest.approx(92.4e9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))
+def test_every_family_has_room_for_1024_ranks(name):
+    assert load_cluster(name).capacity >= 1024
+
+
+def test_twenty_racks_of_72_fit():
+    network = build(load_cluster("gb200-nvl72"), 1440)
+    assert network.ranks == 1440
+    domains = {str(node) for node in network.nodes if str(node).startswith("scale_up:")}
+    assert len(domains) == 20
 
 
 def test_a_gb200_domain_spans_its_nodes():

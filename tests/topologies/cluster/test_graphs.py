@@ -327,7 +327,20 @@ def test_of_equally_many_hops_a_message_takes_the_faster_resource(tmp_path):
 
 def test_a_bare_spec_keeps_its_routing():
     network = build(bare_network("dragonfly:5x2x2@valiant, 25 GB/s, 1 us"), 20)
-    assert network.route is not None
+    assert network.routing.policy == "valiant"
+    torus = build(bare_network("torus:4x4@dimension_order, 25 GB/s, 1 us"), 16)
+    assert torus.route is not None
+
+
+def test_a_policy_behind_a_fabric_s_spec_is_its_routing():
+    spec = made(out=f"{{topology: 'fat_tree:4@ecmp:7', {NICS}}}").scale_out
+    assert (spec.routing, spec.routing_seed, spec.topology) == ("ecmp", 7, "fat_tree")
+    own = made(out=f"{{topology: 'hypercube:2@spray', {NICS}}}")
+    assert build(own, 16).routing.policy == "spray"
+    with pytest.raises(ClusterError, match="the routing is one of"):
+        made(out=f"{{topology: 'mesh:2x2@dimension_order', {NICS}}}")
+    with pytest.raises(ClusterError, match="a routing behind @"):
+        made(up="{topology: 'mesh:2x2@dimension_order', bandwidth: 1 GB/s, latency: 1 us}")
 
 
 def test_a_job_may_use_a_part_of_a_graph(tmp_path):

@@ -1,0 +1,172 @@
+"""What an answer says of routing: the policy, where messages collide, and where calls meet."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from experiments.scenario.scenario import Scenario
+from simulator.analysis.meetings import Meeting, meetings
+from simulator.costing.collisions import Collision, collision, spread_alike
+from simulator.quantities import format_quantity
+from simulator.routing.survey import between_switches
+from simulator.schedule import Plan
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+
+DIFFER = 0.05
+"""By how much the answers of ``analytic`` and ``flow`` may differ without a word."""
+_CALLS = 12
+"""Sorts of calls of a step that are looked at: those that take longest in all."""
+
+
+class CollisionAnswer(TypedDict):
+    """Messages of one call that the routing puts on one link though others are free.
+
+    ``messages`` are on the ``link`` at once in one step of the call, between these ranks among
+    others; it takes ``slower`` times as long as if all shortest paths were used alike.
+    """
+
+    call: str
+    link: list[str]
+    messages: int
+    ranks: list[list[int]]
+    slower: float
+
+
+class MeetingAnswer(TypedDict):
+    """A link on which two sorts of calls met, how often, and what these lost there in all (s)."""
+
+    link: list[str]
+    calls: list[str]
+    times: int
+    lost_s: float
+
+
+class RoutingAnswer(TypedDict):
+    """How messages are routed, and where they collide.
+
+    ``analytic_step_s`` is the step if calls did not share links; null where that was not asked.
+    ``meetings`` are listed where it differs from the answer by more than 5 %.
+    """
+
+    policy: str
+    collisions: list[CollisionAnswer]
+    analytic_step_s: float | None
+    meetings: list[MeetingAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingNotes:
+    """What there is to say; ``collisions`` come with the call they are of, and its ranks."""
+
+    policy: str
+    collisions: tuple[tuple[str, tuple[int, ...], Collision], ...] = ()
+    analytic: float | None = None
+    meetings: tuple[Meeting, ...] = ()
+
+    def answer(self) -> RoutingAnswer:
+        """Return what the JSON answer has of it."""
+        return {
+            "policy": self.policy,
+            "collisions": [
+                {
+                    "call": call,
+                    "link": list(one.link),
+                    "messages": one.messages,
+                    "ranks": [[group[here], group[there]] for here, there in one.pairs],
+                    "slower": one.slower,
+                }
+                for call, group, one in self.collisions
+            ],
+            "analytic_step_s": self.analytic,
+            "meetings": [
+                {
+                    "link": list(one.link),
+                    "calls": list(one.calls),
+                    "times": one.times,
+                    "lost_s": one.lost,
+                }
+                for one in self.meetings
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Say it in sentences; nothing where all is well."""
+        said = [_say_collision(*one, policy=self.policy) for one in self.collisions]
+        if self.meetings and self.analytic is not None:
+            alone = format_quantity(self.analytic, "s")
+            said.append(f"calls that share links make the step longer: alone it takes {alone}")
+        said += [
+            f"{one.calls[0]} and {one.calls[1]} meet {one.times} times on"
+            f" {one.link[0]} -> {one.link[1]} and lose {format_quantity(one.lost, 's')} there"
+            for one in self.meetings
+        ]
+        return said
+
+
+def _say_collision(call: str, group: tuple[int, ...], one: Collision, *, policy: str) -> str:
+    pairs = ", ".join(f"{group[here]} to {group[there]}" for here, there in one.pairs)
+    more = ", …" if one.messages > len(one.pairs) else ""
+    return (
+        f"{call} takes {one.slower:.2f} times as long as with all paths used alike: routing"
+        f" {policy} puts {one.messages} messages at once on {one.link[0]} -> {one.link[1]}"
+        f" (ranks {pairs}{more})"
+    )
+
+
+def policy_of(network: Topology) -> str:
+    """Name how a network routes: its policy, unless it has paths of its own, or no two switches."""
+    if network.route is not None:
+        return "its own"
+    return network.routing.policy if between_switches(network).any() else "single paths"
+
+
+def notes_of_call(
+    call: str, plan: Plan, ranks: int, size: float, network: Topology
+) -> RoutingNotes:
+    """Look at one call of all ranks."""
+    positions = np.arange(ranks, dtype=np.int32)
+    found = collision(plan, positions, size, (network, spread_alike(network)))
+    here = () if found is None else ((call, tuple(range(ranks)), found),)
+    return RoutingNotes(policy_of(network), here)
+
+
+def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
+    """Look at a step: its longest calls alone, and all of them together."""
+    policy = policy_of(timeline.topology)
+    collisions = _collisions(timeline)
+    if scenario.engine == "analytic":
+        return RoutingNotes(policy, collisions)
+    alone = replace(scenario, engine="analytic").run().makespan
+    differ = abs(timeline.makespan - alone) > DIFFER * timeline.makespan
+    met = meetings(timeline, scenario.costs()) if differ else ()
+    return RoutingNotes(policy, collisions, alone, met)
+
+
+def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collision], ...]:
+    """Find collisions in the sorts of calls that take longest in all, a sort once."""
+    network, workload = timeline.topology, timeline.workload
+    if network.route is not None or network.routing.divides:
+        return ()
+    networks = network, spread_alike(network)
+    lasted = np.nan_to_num(timeline.call_end - timeline.call_start)
+    total: dict[tuple[str, str, float], float] = {}
+    first: dict[tuple[str, str, float], int] = {}
+    for call in np.argsort(-lasted, kind="stable").tolist():
+        if timeline.plans[call] is None or np.isnan(workload.calls.size[call]):
+            continue
+        view = workload.call_view(call)
+        sort = view.kind, view.group.label, view.size
+        first.setdefault(sort, call)
+        total[sort] = total.get(sort, 0.0) + float(lasted[call])
+    found = []
+    for sort in sorted(total, key=lambda one: (-total[one], one))[:_CALLS]:
+        view = workload.call_view(first[sort])
+        ranks = np.array(view.group.ranks, dtype=np.int32)
+        one = collision(timeline.plans[first[sort]], ranks, view.size, networks)
+        if one is not None:
+            label = f" ({view.group.label})" if view.group.label else ""
+            name = f"{view.kind}{label} of {format_quantity(view.size, 'B')}"
+            found.append((name, view.group.ranks, one))
+    return tuple(found)

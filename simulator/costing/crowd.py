@@ -1,0 +1,338 @@
+"""Calls that share links, transfer by transfer, over time.
+
+What :mod:`simulator.engine.transfers` says with SimPy, flow by flow, is here a compiled loop over
+arrays (:mod:`simulator.costing.crowd_loop`), so that a call may be taken transfer by transfer
+wherever it matters. A call that is no list of transfers is one of a single rank, whose every step
+is one flow on all its links.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.crowd_loop import (
+    IDLE,
+    OVER,
+    TALLIES,
+    Book,
+    Calls,
+    Flows,
+    Ints,
+    Ranks,
+    Rows,
+    State,
+    Uses,
+    Wires,
+    abandon,
+    advance,
+    begin,
+    rejoin,
+)
+from simulator.workload import Floats, Matrix
+
+_KEPT = 2**21
+"""Links kept of flows of calls that have ended, at the most: the next like call takes their
+place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What a call does, step by step and transfer by transfer, ready for a crowd.
+
+    Of the flows of all distinct steps: ranks ``source`` and ``target`` of the group, the uses
+    ``first:last`` of links, latency (s) and amount (B) of one step. ``row`` and the like are those
+    of :class:`Rows`, with flows and rows counted from 0; run ``k`` has the rows from ``row[k]`` on,
+    one for each of ``ranks``.
+    """
+
+    ranks: int
+    source: Ints
+    target: Ints
+    latency: Floats
+    amount: Floats
+    latency_of: Matrix
+    offset: Ints
+    link: Ints
+    weight: Floats
+    row: Ints
+    repeats: Ints
+    stride: Ints
+    row_offset: Ints
+    row_flow: Ints
+    transfers: int
+
+    def on(self, link: Ints) -> "Program":
+        """Return the same program on other links."""
+        return replace(self, link=link)
+
+    @property
+    def segments(self) -> Ints:
+        """In how many parts each run is taken."""
+        return -(-self.repeats // self.stride)
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Where a call's flows, uses, ranks, runs, rows and entries begin, and its number."""
+
+    program: Program
+    call: int
+    at: tuple[int, ...]
+
+
+_STATES = ("doing", "wakes", "remaining", "rate", "since", "end", "held_by", "spent")
+"""Columns of :class:`Flows` that are how far a flow is."""
+
+
+def _sizes(program: Program) -> tuple[int, ...]:
+    return (
+        len(program.source),
+        len(program.link),
+        program.ranks,
+        len(program.row),
+        len(program.row_offset) - 1,
+        len(program.row_flow),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Crowd:
+    """Calls under way on shared links; made, run and thrown away with a simulation.
+
+    Parameters
+    ----------
+    bandwidth
+        Of every link (B/s), shape ``(links,)``.
+    resource
+        Of every link, shape ``(links,)``.
+    resources
+        How many there are.
+    now
+        The time (s).
+    """
+
+    bandwidth: Floats
+    resource: NDArray[np.integer]
+    resources: int
+    now: float = 0.0
+    _state: State = field(init=False)
+    _live: dict[int, _Block] = field(default_factory=dict)
+    _idle: dict[int, list[_Block]] = field(default_factory=dict)
+    _idle_uses: int = 0
+    _free_calls: list[int] = field(default_factory=list)
+    _filled: tuple[int, ...] = (0,) * 6
+    _room: tuple[int, ...] = (0,) * 6
+
+    def __post_init__(self) -> None:
+        self._allocate((64,) * 6, 16)
+        self._state.book.clock[0] = self.now
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next, as known after :meth:`advance` (s)."""
+        return float(self._state.book.clock[1])
+
+    @property
+    def time(self) -> float:
+        """Up to when events have happened (s)."""
+        return float(self._state.book.clock[0])
+
+    def begin(self, program: Program, factor: float, delay: float) -> int:
+        """Begin a call at the crowd's time, its software taking ``delay`` (s) first.
+
+        Returns
+        -------
+        int
+            The call's number, until it is over.
+        """
+        block = self._placed(program, factor)
+        s = self._state
+        s.calls.spent[block.call] = 0.0
+        s.calls.spent[block.call, -1] = delay
+        begin(s, block.call, delay)
+        return block.call
+
+    def advance(self, until: float) -> list[int]:
+        """Go on to ``until``, or until calls are over; return which are, at :attr:`time`."""
+        if not advance(self._state, until):
+            return []
+        book = self._state.book
+        over: list[int] = book.over[: book.tally[OVER]].tolist()
+        book.tally[OVER] = 0
+        return over
+
+    def wait(self, time: float) -> None:
+        """Set the clock to a time before the next event."""
+        self._state.book.clock[0] = time
+
+    def spent(self, call: int) -> Floats:
+        """Where the time of a call that is over went (s), shape ``(resources + 1,)``."""
+        found: Floats = self._state.calls.spent[call].copy()
+        return found
+
+    def forget(self, call: int) -> None:
+        """Give a call's place free; one that is under way is taken off its links."""
+        block = self._live.pop(call)
+        if self._state.calls.left[call]:
+            first = block.at[0]
+            abandon(self._state, first, first + len(block.program.source))
+        self._idle.setdefault(id(block.program), []).append(block)
+        self._idle_uses += len(block.program.link)
+        if self._idle_uses > _KEPT:
+            self._rebuild((0,) * 6)
+
+    def moved_in(self, other: "Crowd", call: int) -> int:
+        """Take over a call that is under way in another crowd; return its number here."""
+        there = other._live[call]
+        block = self._placed(there.program, float(other._state.calls.factor[call]))
+        self._copy(other._state, there, block)
+        return block.call
+
+    def _copy(self, old: State, there: _Block, here: _Block) -> None:
+        s, sizes = self._state, _sizes(there.program)
+        source = slice(there.at[0], there.at[0] + sizes[0])
+        target = slice(here.at[0], here.at[0] + sizes[0])
+        for name in _STATES:
+            getattr(s.flows, name)[target] = getattr(old.flows, name)[source]
+        source = slice(there.at[2], there.at[2] + sizes[2])
+        target = slice(here.at[2], here.at[2] + sizes[2])
+        s.ranks.run[target] = old.ranks.run[source] + (here.at[3] - there.at[3])
+        s.ranks.segment[target] = old.ranks.segment[source]
+        s.ranks.pending[target] = old.ranks.pending[source]
+        s.calls.left[here.call] = old.calls.left[there.call]
+        s.calls.spent[here.call] = old.calls.spent[there.call]
+        rejoin(s, here.at[0], here.at[0] + sizes[0])
+
+    def _placed(self, program: Program, factor: float) -> _Block:
+        """Find or make a place for a call, and set its ranks before their first step."""
+        known = self._idle.get(id(program))
+        if known:
+            block = known.pop()
+            self._idle_uses -= len(program.link)
+        else:
+            sizes = _sizes(program)
+            if not self._free_calls:
+                self._rebuild(sizes, more=True)
+            if any(a + b > c for a, b, c in zip(self._filled, sizes, self._room, strict=True)):
+                self._rebuild(sizes)
+            block = _Block(program, self._free_calls.pop(), self._filled)
+            self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
+            _write(self._state, block)
+        self._live[block.call] = block
+        s, (ranks, runs) = self._state, block.at[2:4]
+        mine = slice(ranks, ranks + program.ranks)
+        s.ranks.run[mine] = runs - 1
+        s.ranks.segment[mine] = 0
+        s.ranks.pending[mine] = 0
+        s.calls.left[block.call] = program.transfers
+        s.calls.factor[block.call] = factor
+        return block
+
+    def _rebuild(self, needed: Sequence[int], *, more: bool = False) -> None:
+        """Make room, and drop the places of calls that are over."""
+        old, blocks = self._state, list(self._live.values())
+        used = [_sizes(block.program) for block in blocks]
+        total = [sum(column) for column in zip(needed, *used, strict=True)]
+        calls = len(old.calls.left) * (2 if more else 1)
+        self._live, self._idle, self._idle_uses, self._filled = {}, {}, 0, (0,) * 6
+        self._allocate(tuple(max(64, 2 * one) for one in total), calls)
+        self._state.book.clock[:] = old.book.clock
+        taken = {block.call for block in blocks}
+        self._free_calls = [call for call in reversed(range(calls)) if call not in taken]
+        for block, sizes in zip(blocks, used, strict=True):
+            here = _Block(block.program, block.call, self._filled)
+            self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
+            _write(self._state, here)
+            self._state.calls.factor[here.call] = old.calls.factor[block.call]
+            self._live[here.call] = here
+            self._copy(old, block, here)
+
+    def _allocate(self, room: tuple[int, ...], calls: int) -> None:
+        flows, uses, ranks, runs, rows, entries = self._room = room
+        links = len(self.bandwidth)
+        parts = self.resources + 1
+        wires = _empty(Wires, links, parts)
+        wires.bandwidth[:], wires.resource[:], wires.head[:] = self.bandwidth, self.resource, -1
+        self._state = State(
+            _empty(Flows, flows, parts),
+            _empty(Uses, uses, parts),
+            wires,
+            _empty(Ranks, ranks, parts),
+            _empty(Calls, calls, parts),
+            Rows(*(_ints(runs) for _ in range(4)), *map(_ints, (rows, rows, entries))),
+            Book(
+                clock=np.array([0.0, np.inf]),
+                tally=_ints(TALLIES),
+                active=_ints(flows),
+                due=_ints(flows),
+                over=_ints(calls),
+                before=np.zeros(parts),
+            ),
+        )
+        self._free_calls = list(reversed(range(calls)))
+
+
+_REAL = {"latency", "amount", "wakes", "remaining", "rate", "since", "end", "weight", "factor"}
+_REAL |= {"bandwidth", "left", "demand"}
+_BY_RESOURCE = {"latency_of", "spent"}
+"""Columns that are not whole numbers."""
+
+
+def _ints(length: int) -> Ints:
+    return np.zeros(length, dtype=np.int64)
+
+
+def _empty(sort: Any, length: int, parts: int) -> Any:
+    """Make the columns of a sort of things, all 0."""
+    columns: dict[str, NDArray[Any]] = {name: _ints(length) for name in sort._fields}
+    columns |= {name: np.zeros(length) for name in _REAL & columns.keys()}
+    columns |= {name: np.zeros((length, parts)) for name in _BY_RESOURCE & columns.keys()}
+    return sort(**columns)
+
+
+def _write(state: State, block: _Block) -> None:
+    """Write what does not change about a call to its place."""
+    _write_flows(state, block)
+    program, call = block.program, block.call
+    flow, _, rank, run, row, entry = block.at
+    _, _, ranks, runs, rows, entries = _sizes(program)
+    mine = slice(rank, rank + ranks)
+    state.ranks.call[mine] = call
+    state.ranks.local[mine] = np.arange(ranks)
+    state.calls.first_rank[call], state.calls.last_rank[call] = rank, rank + ranks
+    state.calls.first_run[call], state.calls.last_run[call] = run, run + runs
+    mine = slice(run, run + runs)
+    state.rows.row[mine] = program.row + row
+    state.rows.repeats[mine] = program.repeats
+    state.rows.stride[mine] = program.stride
+    state.rows.segments[mine] = program.segments
+    mine = slice(row, row + rows)
+    state.rows.first[mine] = program.row_offset[:-1] + entry
+    state.rows.last[mine] = program.row_offset[1:] + entry
+    state.rows.flow[entry : entry + entries] = program.row_flow + flow
+
+
+def _write_flows(state: State, block: _Block) -> None:
+    program = block.program
+    flow, use, rank = block.at[:3]
+    flows, uses = len(program.source), len(program.link)
+    mine = slice(flow, flow + flows)
+    state.flows.call[mine] = block.call
+    state.flows.source[mine] = program.source + rank
+    state.flows.target[mine] = program.target + rank
+    state.flows.first[mine] = program.offset[:-1] + use
+    state.flows.last[mine] = program.offset[1:] + use
+    state.flows.latency[mine] = program.latency
+    state.flows.amount[mine] = program.amount
+    state.flows.latency_of[mine] = program.latency_of
+    state.flows.doing[mine] = IDLE
+    mine = slice(use, use + uses)
+    state.uses.flow[mine] = np.repeat(np.arange(flow, flow + flows), np.diff(program.offset))
+    state.uses.link[mine] = program.link
+    state.uses.weight[mine] = program.weight

@@ -1,0 +1,226 @@
+"""A call written out transfer by transfer, and what it takes alone on its links.
+
+Ranks run ahead: each takes its own steps in order, and a transfer starts when both its ends have
+ended all that they send and receive in the steps before. Where all ranks end every step at the same
+time, or a chain of transfers runs through the slowest of every step, the call takes as long as its
+steps one after the other (:mod:`simulator.costing.keeping_step`), a closed form. Elsewhere it takes
+less, sometimes by a third, and is simulated once by itself (:func:`alone`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.crowd import Crowd, Program
+from simulator.costing.crowd_loop import Ints
+from simulator.routing.routes import Routes, routes
+from simulator.schedule import Plan, Step
+from simulator.topology import Topology
+from simulator.workload import Floats
+
+Positions = NDArray[np.int32]
+"""Where the ranks of a group sit: nodes of the graph, in the order of the group."""
+
+MOST = 2**18
+"""Transfers of a call that are taken one by one, at the most; of more, like steps are taken several
+at a time: their latencies, then their bytes."""
+WIDEST = 2**12
+"""Transfers of a step, at the most; the steps of a call with a wider one end for the whole group at
+once."""
+
+
+def has_transfers(plan: Plan | None) -> bool:
+    """Whether a call is a list of transfers.
+
+    It is none if its plan is unknown, if all its steps are under way at once, or if the switches
+    add up.
+    """
+    if plan is None or plan.pipelined:
+        return False
+    return not any(step.in_network for step in plan.schedule.steps)
+
+
+def runs_ahead(plan: Plan | None) -> bool:
+    """Whether each rank of a call goes its own way: a list of transfers, and not too long a one."""
+    if plan is None or not has_transfers(plan):
+        return False
+    width = [len(step.source) for step in plan.schedule.steps]
+    return 0 < max(width, default=0) <= WIDEST and sum(width) <= MOST
+
+
+def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
+    """Factors in the order of the topology's resources, 1 where none is given."""
+    return np.array([factors.get(name, 1.0) for name in network.resources])
+
+
+def write(plan: Plan, positions: Positions, size: float, network: Topology) -> Program:
+    """Write out a plan that :func:`runs_ahead`, transfer by transfer.
+
+    Parameters
+    ----------
+    plan, positions, size, network
+        As :func:`simulator.costing.link_load.lay` has them.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    steps = plan.schedule.steps
+    parts = [transfers(step, plan, positions, (size, network)) for step in steps]
+    source = np.concatenate([step.source for step in steps]).astype(np.int64)
+    target = np.concatenate([step.target for step in steps]).astype(np.int64)
+    widths = np.array([len(step.source) for step in steps], dtype=np.int64)
+    repeats = np.array([step.repeats for step in steps], dtype=np.int64)
+    ranks = plan.schedule.ranks
+    of_step = np.repeat(np.arange(len(steps)), widths)
+    row = np.concatenate([of_step * ranks + source, of_step * ranks + target])
+    flow = np.tile(np.arange(len(source)), 2)
+    hops = np.concatenate([part.hops for part in parts])
+    stride = _stride(repeats, widths)
+    return Program(
+        ranks=ranks,
+        source=source,
+        target=target,
+        latency=np.concatenate([part.latency_of.sum(axis=1) for part in parts]),
+        amount=np.concatenate([part.amount for part in parts]),
+        latency_of=np.concatenate([part.latency_of for part in parts]),
+        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        link=np.concatenate([part.link for part in parts]).astype(np.int64),
+        weight=np.concatenate([part.weight for part in parts]),
+        row=np.arange(len(steps), dtype=np.int64) * ranks,
+        repeats=repeats,
+        stride=np.minimum(stride, repeats),
+        row_offset=np.searchsorted(np.sort(row), np.arange(len(steps) * ranks + 1)),
+        row_flow=flow[np.argsort(row, kind="stable")],
+        transfers=int((-(-repeats // stride) * widths).sum()),
+    )
+
+
+class Transfers(NamedTuple):
+    """Of a step: latencies (s), bytes, and the links of finite bandwidth of each transfer."""
+
+    latency_of: Floats
+    amount: Floats
+    hops: Ints
+    link: Ints
+    weight: Floats
+
+
+def transfers(
+    step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]
+) -> Transfers:
+    """Lay the transfers of a step on links; ``where`` is the size of the message and the network.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    size, network = where
+    amount: Floats = step.count * np.float64(size / plan.schedule.parts / plan.efficiency)
+    ways = routes(network, positions[step.source], positions[step.target], amount)
+    finite = np.isfinite(network.bandwidth[ways.link])
+    link = ways.link[finite]
+    hops = np.bincount(ways.message[finite], minlength=len(amount))
+    factor = by_resource(plan.bandwidth_factor, network)[network.resource[link]]
+    return Transfers(
+        latency_of=latencies(ways, plan, network),
+        amount=np.where(hops > 0, amount, 0.0),
+        hops=hops,
+        link=link.astype(np.int64),
+        weight=ways.share[finite] / factor,
+    )
+
+
+def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
+    """Latency of each message of a step by resource (s), the last for software."""
+    messages, parts = len(ways.offset) - 1, len(network.resources) + 1
+    at = ways.message * parts + network.resource[ways.link]
+    hop = network.latency[ways.link] * ways.share
+    found: Floats = np.bincount(at, weights=hop, minlength=messages * parts).astype(np.float64)
+    found = found.reshape(messages, parts)
+    found[:, :-1] *= plan.latencies * by_resource(plan.latency_factor, network)
+    found[:, -1] = plan.step_latency
+    return found
+
+
+def _stride(repeats: Ints, widths: Ints) -> int:
+    """Return how many like steps are taken at a time, so that there are not too many transfers."""
+    stride = max(1, int(-(-(repeats * widths).sum() // MOST)))
+    while (-(-repeats // stride) * widths).sum() > MOST:
+        stride += max(1, stride // 4)
+    return stride
+
+
+class Alone(NamedTuple):
+    """How long a call takes alone on its links (s), and where that goes, the last for software."""
+
+    time: float
+    spent: Floats
+
+
+def alone(program: Program, overhead: float, network: Topology) -> Alone:
+    """Simulate a call by itself, its software taking ``overhead`` (s) first."""
+    used, link = np.unique(program.link, return_inverse=True)
+    own = program.on(link.ravel().astype(np.int64))
+    bandwidth = network.bandwidth[used]
+    crowd = Crowd(bandwidth, network.resource[used], len(network.resources))
+    call = crowd.begin(own, 1.0, overhead)
+    crowd.advance(np.inf)
+    return Alone(crowd.time, crowd.spent(call))
+
+
+def in_a_row(runs: Sequence["OneFlow"], resources: int) -> Program:
+    """Write out a call whose steps are one flow each: of a single rank.
+
+    Parameters
+    ----------
+    runs
+        Like steps, one run after the other.
+    resources
+        How many the topology has.
+    """
+    repeats = np.array([run.repeats for run in runs], dtype=np.int64)
+    stride = np.maximum(1, -(-repeats.sum() // SEGMENTS)) * np.ones(len(runs), dtype=np.int64)
+    waits = np.array([not (run.latency and run.amount) for run in runs])
+    stride = np.minimum(repeats, np.where(waits, repeats, stride))
+    numbers = np.arange(len(runs), dtype=np.int64)
+    hops = [len(run.link) for run in runs]
+    return Program(
+        ranks=1,
+        source=np.zeros_like(numbers),
+        target=np.zeros_like(numbers),
+        latency=np.array([run.latency for run in runs]),
+        amount=np.array([run.amount for run in runs]),
+        latency_of=np.array([run.latency_of for run in runs]).reshape(-1, resources + 1),
+        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        link=np.concatenate([run.link for run in runs]).astype(np.int64),
+        weight=np.concatenate([run.weight for run in runs]),
+        row=numbers,
+        repeats=repeats,
+        stride=stride,
+        row_offset=np.arange(len(runs) + 1, dtype=np.int64),
+        row_flow=numbers,
+        transfers=int((-(-repeats // stride)).sum()),
+    )
+
+
+SEGMENTS = 256
+"""Parts in which a call of a single flow is taken, at the most.
+
+Enough for every step of a ring all-reduce on 129 ranks; of longer ones several steps are one.
+"""
+
+
+class OneFlow(NamedTuple):
+    """Like steps, each one flow on all its links: latency (s), by resource, then bytes."""
+
+    repeats: int
+    latency: float
+    latency_of: Floats
+    amount: float
+    link: NDArray[np.int32]
+    weight: Floats

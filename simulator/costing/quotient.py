@@ -1,0 +1,192 @@
+"""Transfers that are alike, whatever calls meet: one of them stands for all.
+
+The transfers, ranks and links of some calls are coloured: a transfer by what it moves, by its ends
+and its links; a rank by its transfers; a link by its bandwidth and by what passes it; and so on to
+the fixed point (colour refinement). In the *equitable partition* that this gives, transfers of one
+colour start and end together whenever their calls begin, since whatever they wait for, and whatever
+shares their links, has the same colours for each of them. That holds for any of the calls under
+way, at any times: to leave some out takes colours away, and splits none.
+
+So a call keeps one transfer, rank and link of each colour; what a transfer puts on the link is what
+all of its colour put there. A ring on one switch is then a transfer per step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.crowd import Program
+from simulator.costing.crowd_loop import Ints
+from simulator.hashes import Hashes, mixed, numbered, rounded, summed
+from simulator.workload import Floats
+
+
+def quotient(
+    programs: Sequence[Program], bandwidth: Floats, resource: NDArray[np.integer]
+) -> list[Program]:
+    """Keep one of what is alike in calls that may meet.
+
+    Parameters
+    ----------
+    programs
+        What the calls do, each once, on the links of one network.
+    bandwidth, resource
+        Of every link of it (B/s), shape ``(links,)``.
+
+    Returns
+    -------
+    list of Program
+        In the same order. In any mixture of them everything takes as long as in the same mixture
+        of ``programs``; they must not be mixed with others.
+    """
+    everything = _Everything.of(programs, bandwidth, resource)
+    flow, rank, link = everything.coloured()
+    first_link = _first(link)
+    return [
+        _kept(program, flow[flows], rank[ranks], link, first_link)
+        for program, flows, ranks in zip(
+            programs, _slices(everything.flows), _slices(everything.ranks), strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Everything:
+    """All programs side by side: their ranks and flows are numbered one after the other.
+
+    ``flows`` and ``ranks`` are where those of each program begin, and their number. The colours
+    are those at the start.
+    """
+
+    flows: Ints
+    ranks: Ints
+    source: Ints
+    target: Ints
+    use_flow: Ints
+    use_link: Ints
+    weight: Hashes
+    flow_colour: Hashes
+    rank_colour: Hashes
+    link_colour: Hashes
+
+    @staticmethod
+    def of(
+        programs: Sequence[Program], bandwidth: Floats, resource: NDArray[np.integer]
+    ) -> "_Everything":
+        flows = np.cumsum([0, *(len(program.source) for program in programs)])
+        ranks = np.cumsum([0, *(program.ranks for program in programs)])
+        starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
+        return _Everything(
+            flows=flows,
+            ranks=ranks,
+            source=_joined([program.source + rank for program, _, rank in starts]),
+            target=_joined([program.target + rank for program, _, rank in starts]),
+            use_flow=_joined([_flow_of_use(program) + flow for program, flow, _ in starts]),
+            use_link=_joined([program.link for program in programs]),
+            weight=mixed(rounded(np.concatenate([program.weight for program in programs]))),
+            flow_colour=np.concatenate(
+                [_what_it_moves(program, number) for number, program in enumerate(programs)]
+            ),
+            rank_colour=mixed(np.repeat(np.arange(len(programs)), np.diff(ranks))),
+            link_colour=mixed(bandwidth, np.asarray(resource, dtype=np.int64)),
+        )
+
+    def coloured(self) -> tuple[Ints, Ints, Ints]:
+        """Colours of all flows, ranks and links at the fixed point."""
+        flow, rank, link = self.flow_colour, self.rank_colour, self.link_colour
+        count = 0
+        while count < (count := _different(flow, rank, link)):
+            passed = summed(mixed(link[self.use_link], self.weight), self.use_flow, len(flow))
+            flow = mixed(flow, rank[self.source], rank[self.target], passed)
+            ends = summed(mixed(flow), self.source, len(rank))
+            ends += summed(mixed(flow, flow), self.target, len(rank))
+            rank = mixed(rank, ends)
+            passing = summed(mixed(flow[self.use_flow], self.weight), self.use_link, len(link))
+            link = mixed(link, passing)
+        return numbered(flow), numbered(rank), numbered(link)
+
+
+def _different(*colours: Hashes) -> int:
+    return sum(len(np.unique(one)) for one in colours)
+
+
+def _what_it_moves(program: Program, number: int) -> Hashes:
+    """Colours of a program's flows at the start: the run, latency by resource, and bytes."""
+    run = np.empty(len(program.source), dtype=np.int64)
+    row = np.repeat(np.arange(len(program.row_offset) - 1), np.diff(program.row_offset))
+    run[program.row_flow] = row // program.ranks
+    own = np.full_like(run, number)
+    return mixed(own, run, program.amount, program.latency, *program.latency_of.T)
+
+
+def _flow_of_use(program: Program) -> Ints:
+    return np.repeat(np.arange(len(program.source)), np.diff(program.offset))
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _slices(begin: Ints) -> list[slice]:
+    return [slice(first, last) for first, last in pairwise(begin.tolist())]
+
+
+def _first(colour: Ints) -> Ints:
+    """Return, of each, the first of its colour."""
+    _, first, number = np.unique(colour, return_index=True, return_inverse=True)
+    return np.asarray(first[number.ravel()], dtype=np.int64)
+
+
+def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints) -> Program:
+    """Return a program with one of each colour; ``link`` has the colours of the whole network."""
+    flows, flow_class = np.unique(flow, return_index=True, return_inverse=True)[1:]
+    ranks, rank_class = np.unique(rank, return_index=True, return_inverse=True)[1:]
+    if len(flows) == len(flow):
+        return program
+    flow_class, rank_class = flow_class.ravel(), rank_class.ravel()
+    on_first = first_link[program.link] == program.link
+    of, on = flow_class[_flow_of_use(program)[on_first]], program.link[on_first]
+    pair, place = np.unique(of * (len(link) + 1) + on, return_inverse=True)
+    hops = np.bincount(pair // (len(link) + 1), minlength=len(flows))
+    row_offset, row_flow = _rows(program, flow_class, ranks)
+    return Program(
+        ranks=len(ranks),
+        source=rank_class[program.source[flows]],
+        target=rank_class[program.target[flows]],
+        latency=program.latency[flows],
+        amount=program.amount[flows],
+        latency_of=program.latency_of[flows],
+        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        link=pair % (len(link) + 1),
+        weight=np.bincount(place.ravel(), program.weight[on_first], len(pair)).astype(np.float64),
+        row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
+        repeats=program.repeats,
+        stride=program.stride,
+        row_offset=row_offset,
+        row_flow=row_flow,
+        transfers=_transfers(program, flows),
+    )
+
+
+def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
+    """In each run, the classes of flows of the first rank of each class."""
+    row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
+    entries = [
+        np.unique(flow_class[program.row_flow[first:last]])
+        for first, last in zip(
+            program.row_offset[row].tolist(), program.row_offset[row + 1].tolist(), strict=True
+        )
+    ]
+    offset = np.cumsum([0, *map(len, entries)], dtype=np.int64)
+    return offset, np.concatenate([np.empty(0, dtype=np.int64), *entries])
+
+
+def _transfers(program: Program, flows: Ints) -> int:
+    """Transfers that are left: each kept flow once in every segment of its run."""
+    run = np.empty(len(program.source), dtype=np.int64)
+    row = np.repeat(np.arange(len(program.row_offset) - 1), np.diff(program.row_offset))
+    run[program.row_flow] = row // program.ranks
+    return int(program.segments[run[flows]].sum())

@@ -1,0 +1,274 @@
+"""Calls over simulated time: alone on their links they are folded, where they meet they are not.
+
+A call that has its links to itself takes what it takes alone: one event, for any number of steps.
+As soon as another is on one of its links it is taken transfer by transfer, from the middle of what
+is under way: its ranks go their own ways, and its transfers share links max-min fairly with those
+of the other (:mod:`simulator.costing.crowd`, which says the same as the reference,
+:mod:`simulator.engine.transfers`, in one compiled loop). What begins at one instant is judged
+together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+from simpy.events import EventPriority
+
+from simulator.costing.call_costs import Costs, distinct_calls
+from simulator.costing.crowd import Crowd, Program
+from simulator.costing.link_load import Load, cost, program
+from simulator.costing.programs import runs_ahead
+from simulator.costing.quotient import quotient
+from simulator.topology import Topology
+from simulator.workload import Call, Floats, Workload
+
+Done = Callable[[Floats], None]
+"""Called when a call ends, with where its time went (s), shape ``(resources + 1,)``."""
+
+_AFTER_ALL_OTHERS = 2
+"""SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is judged once."""
+_NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a call is to the links; the same for all calls that are like it.
+
+    Parameters
+    ----------
+    loads
+        What it puts on the links.
+    write
+        Writes it out, transfer by transfer; asked once, and only where it meets others.
+    overhead
+        What its software takes before its first transfer (s), if that is not in the program.
+    network
+        Where it goes on.
+    """
+
+    loads: tuple[Load, ...]
+    write: Callable[[], Program]
+    write_alone: Callable[[], Program]
+    overhead: float
+    network: Topology
+
+    @cached_property
+    def program(self) -> Program:
+        """What it does beside others."""
+        return self.write()
+
+    @cached_property
+    def link(self) -> NDArray[np.int32]:
+        """All links that it uses at some time."""
+        return np.unique(np.concatenate([load.link for load in self.loads]))
+
+    @cached_property
+    def time(self) -> float:
+        """How long it takes alone (s)."""
+        return cost(self.loads)
+
+    @cached_property
+    def spent(self) -> Floats:
+        """Where that time goes (s)."""
+        found: Floats = np.sum([load.spent(self.network) for load in self.loads], axis=0)
+        return found
+
+
+def works(workload: Workload, costs: Costs) -> Callable[[int], Work]:
+    """Return a function from a call of the workload, by its index, to what it is to the links."""
+    first, rows = distinct_calls(workload)
+    row: list[int] = rows.tolist()
+    known: dict[int, Work] = {}
+    kept: dict[int, Program] = {}
+
+    def of(index: int) -> Work:
+        if row[index] not in known:
+            known[row[index]] = _work(workload.call_view(index), costs, partial(write, row[index]))
+        return known[row[index]]
+
+    def write(number: int) -> Program:
+        if not kept:
+            every = [of(call) for call in first]
+            programs = [one.write_alone() for one in every]
+            network = costs.topology
+            kept.update(enumerate(quotient(programs, network.bandwidth, network.resource)))
+        return kept[number]
+
+    return of
+
+
+def _work(call: Call, costs: Costs, write: Callable[[], Program]) -> Work:
+    plan, loads = costs.carried(call)
+    where = np.array(call.group.ranks, dtype=np.int32), call.size, costs.topology
+    overhead = plan.overhead if plan is not None and runs_ahead(plan) else 0.0
+    alone = partial(program, plan, loads, where)
+    return Work(loads, write, alone, overhead, costs.topology)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call under way: ``folded`` while it is alone on its links."""
+
+    work: Work
+    factor: float
+    done: Done
+    begun: float
+    folded: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Meetings:
+    """Calls on the links of a topology; made, run and thrown away with its environment.
+
+    ``_present[link]`` counts the calls on a link; ``_holder[link]`` is the folded one, if any.
+    """
+
+    env: simpy.Environment
+    topology: Topology
+    _present: NDArray[np.int32] = field(init=False)
+    _holder: NDArray[np.int64] = field(init=False)
+    _crowd: Crowd = field(init=False)
+    _past: Crowd = field(init=False)
+    _met: dict[int, _Call] = field(default_factory=dict)
+    _folded: dict[int, _Call] = field(default_factory=dict)
+    _new: list[_Call] = field(default_factory=list)
+    _often: dict[int, tuple[Work, float]] = field(default_factory=dict)
+    _numbers: int = 0
+    _judging: bool = False
+    _next_wake: float = np.inf
+
+    def __post_init__(self) -> None:
+        links = len(self.topology)
+        self._present = np.zeros(links, dtype=np.int32)
+        self._holder = np.full(links, _NOBODY, dtype=np.int64)
+        given = self.topology.bandwidth, self.topology.resource, len(self.topology.resources)
+        self._crowd = Crowd(*given, now=self.env.now)
+        self._past = Crowd(*given, now=self.env.now)
+
+    @property
+    def link_bytes(self) -> Floats:
+        """Bytes of the calls that have begun, on each link, shape ``(links,)``."""
+        total = np.zeros(len(self.topology))
+        for work, times in self._often.values():
+            for load in work.loads:
+                total[load.link] += load.weight * (load.amount * times)
+        return total
+
+    def start(self, work: Work, factor: float, done: Done) -> None:
+        """Begin a call now; ``done`` is called when it has ended.
+
+        ``factor`` multiplies latencies and amounts: 1 is the model as it is.
+        """
+        _, times = self._often.get(id(work), (work, 0.0))
+        self._often[id(work)] = work, times + factor
+        call = _Call(work, factor, done, self.env.now)
+        if not len(work.link):
+            self._at(work.time * factor, lambda _: done(work.spent * factor))
+            return
+        self._present[work.link] += 1
+        self._new.append(call)
+        self._judge_later()
+
+    def _at(self, delay: float, callback: Callable[[Any], None], priority: int = 1) -> None:
+        event = self.env.event()
+        event._ok, event._value = True, None
+        event.callbacks.append(callback)
+        self.env.schedule(event, priority=EventPriority(priority), delay=delay)
+
+    def _judge_later(self) -> None:
+        if not self._judging:
+            self._judging = True
+            self._at(0.0, lambda _: self._judge(), priority=_AFTER_ALL_OTHERS)
+
+    def _judge(self) -> None:
+        """Fold who is alone, take transfer by transfer who is not, and go on until a call ends."""
+        self._judging = False
+        new, self._new = self._new, []
+        meeting = [call for call in new if (self._present[call.work.link] > 1).any()]
+        for call in new:
+            if call not in meeting:
+                self._fold(call)
+        if meeting and self._go_on(self.env.now):
+            self._new = meeting + self._new
+            return
+        for call in meeting:
+            self._unfold(call.work.link)
+            number = self._crowd.begin(call.work.program, call.factor, self._delay(call))
+            self._met[number] = call
+        self._run()
+
+    def _fold(self, call: _Call) -> None:
+        number = self._numbers = self._numbers + 1
+        call.folded = True
+        self._folded[number] = call
+        self._holder[call.work.link] = number
+        self._at(call.work.time * call.factor, lambda _: self._end_folded(number))
+
+    def _end_folded(self, number: int) -> None:
+        call = self._folded.pop(number, None)
+        if call is None:
+            return  # met others on the way
+        self._holder[call.work.link] = _NOBODY
+        self._present[call.work.link] -= 1
+        call.done(call.work.spent * call.factor)
+
+    def _delay(self, call: _Call) -> float:
+        return call.work.overhead * call.factor
+
+    def _unfold(self, link: NDArray[np.int32]) -> None:
+        """Take the calls that have some links to themselves transfer by transfer from now on.
+
+        They were alone so far: what they are in the middle of is what they would be in by
+        themselves. One that is about to end stays as it is.
+        """
+        for number in np.unique(self._holder[link]).tolist():
+            if number == _NOBODY:
+                continue
+            call = self._folded[number]
+            self._past.wait(call.begun)
+            before = self._past.begin(call.work.program, call.factor, self._delay(call))
+            if not self._past.advance(self.env.now):
+                self._past.wait(self.env.now)
+                self._met[self._crowd.moved_in(self._past, before)] = call
+                del self._folded[number]
+                self._holder[call.work.link] = _NOBODY
+            self._past.forget(before)
+
+    def _run(self) -> None:
+        """Let those that share links go on up to the next event of anybody else."""
+        if self._met and not self._go_on(self.env.peek()):
+            self._wake_by(self._crowd.next_event)
+
+    def _go_on(self, until: float) -> bool:
+        """Go on until then; if calls end on the way, end them when it is time and say so."""
+        over = self._crowd.advance(until)
+        if not over:
+            self._crowd.wait(max(self._crowd.time, self.env.now))
+            return False
+        delay = max(0.0, self._crowd.time - self.env.now)
+        self._at(delay, lambda _: self._end(over))
+        return True
+
+    def _end(self, over: list[int]) -> None:
+        self._judge_later()
+        for number in over:
+            call = self._met.pop(number)
+            spent = self._crowd.spent(number)
+            self._crowd.forget(number)
+            self._present[call.work.link] -= 1
+            call.done(spent)
+
+    def _wake_by(self, due: float) -> None:
+        if due < self._next_wake:
+            self._next_wake = due
+            delay = max(0.0, due - self.env.now)
+            self._at(delay, lambda _: self._wake(due), priority=_AFTER_ALL_OTHERS)
+
+    def _wake(self, due: float) -> None:
+        if due == self._next_wake:
+            self._next_wake = np.inf
+            self._judge_later()

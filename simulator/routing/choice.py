@@ -1,0 +1,228 @@
+"""Hot loops: the way from a node to the goal of a search, on one path or over all of them.
+
+What a search finds (:class:`~simulator.routing.graph.SearchState`) is which links of a node come
+nearer to the goal; a :class:`Rule`, which is a policy (:mod:`simulator.routing.policy`) compiled
+for a graph, says which of these a message takes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.heap import pop, push
+from simulator.hot import hot_loop
+from simulator.routing.graph import (
+    Ends,
+    Floats,
+    Graph,
+    Ints,
+    LinkColumns,
+    Mask,
+    SearchState,
+    choose_link,
+    count_nearer,
+    ecmp_hash,
+    nearer,
+    put,
+)
+
+HASH, TABLE, DIGITS, ALIKE, BY_CAPACITY = range(5)
+"""How the next hop is chosen; from ``ALIKE`` on a message is divided."""
+
+_UNLIMITED = 1e200
+
+
+class Rule(NamedTuple):
+    """How a message is routed.
+
+    ``choice`` holds at nodes that are ``ruled``; elsewhere the hash of ``seed`` chooses.
+    ``capacity`` is what each link can carry. ``place`` and ``switch`` number the ports at which
+    messages leave the fabric, by link: the port on its switch and the switch among those that have
+    any; a switch has at most ``ports``.
+    """
+
+    choice: int
+    seed: int
+    ruled: Mask
+    capacity: Floats
+    place: Ints
+    switch: Ints
+    ports: int
+
+
+class Port(NamedTuple):
+    """Where a message leaves the fabric: a node, and its number in digits (see :class:`Rule`)."""
+
+    node: int
+    place: int
+    switch: int
+
+
+class Scratch(NamedTuple):
+    """Per node, what of a message is there, and what can be carried on; zero between messages.
+
+    ``onward`` is to be set to 0 for each search.
+    """
+
+    amount: Floats
+    onward: Floats
+
+
+class Walk(NamedTuple):
+    """What walks of messages over a graph need, and where their links are written.
+
+    ``state`` is that of the last search; its goal is where walks end.
+    """
+
+    graph: Graph
+    rule: Rule
+    state: SearchState
+    work: Scratch
+    links: LinkColumns
+
+
+def scratch(nodes: int) -> Scratch:
+    """Make scratch arrays for a graph."""
+    return Scratch(np.zeros(nodes), np.zeros(nodes))
+
+
+@hot_loop
+def follow(node: int, goal: int, ends: Ends, port: Port, walk: Walk) -> None:
+    """Write the links of one path from a node to the goal of a search behind all others."""
+    graph, state = walk.graph, walk.state
+    single = walk.rule.choice == HASH
+    digits = -1
+    while node != goal:
+        link = state.via[node]
+        if state.ways[node] > 1:
+            if single or not walk.rule.ruled[node]:
+                link = choose_link(node, ends, state.metric, graph)
+            else:
+                ways = count_nearer(node, state.metric, graph)
+                number = _number(node, ways, digits, port, walk.rule)
+                digits = _digits_left(ways, digits, port, walk.rule)
+                link = nearer(node, number, state.metric, graph)
+        put(link, 1.0, walk.links)
+        node = graph.stop[link]
+
+
+@hot_loop
+def _number(node: int, ways: int, digits: int, port: Port, rule: Rule) -> int:
+    """Which of its next hops a switch takes for a port; ``digits`` is -1 at the first switch."""
+    if rule.choice == TABLE:
+        return int(np.int64(ecmp_hash(0, port.node, node, rule.seed) % np.uint64(ways)))
+    return (port.place if digits < 0 else digits) % ways
+
+
+@hot_loop
+def _digits_left(ways: int, digits: int, port: Port, rule: Rule) -> int:
+    """Drop the digit of a port's number that a switch has used; the first is that of its place."""
+    if digits >= 0:
+        return digits // ways
+    return port.place // ways + port.switch * ((rule.ports + ways - 1) // ways)
+
+
+@hot_loop
+def spread_from(node: int, goal: int, ends: Ends, walk: Walk) -> None:
+    """Write the links of all paths from a node to the goal of a search behind all others."""
+    walk.work.amount[node] = 1.0
+    waiting = push(walk.state.heap, 0, -float(walk.state.metric[node]), node)
+    spread(waiting, goal, ends, walk)
+
+
+@hot_loop
+def spread(waiting: int, goal: int, ends: Ends, walk: Walk) -> None:
+    """Divide what is at some nodes over all paths to the goal of a search, farthest nodes first.
+
+    These nodes, ``waiting`` of them, are in the heap of the search by their negative metric.
+    """
+    heap, amount = walk.state.heap, walk.work.amount
+    if walk.rule.choice == BY_CAPACITY:
+        for index in range(waiting):
+            _measure_onward(heap.item[index], goal, walk)
+    while waiting > 0:
+        node = heap.item[0]
+        waiting = pop(heap, waiting)
+        mine = amount[node]
+        amount[node] = 0.0
+        if node == goal:
+            continue
+        if walk.rule.ruled[node]:
+            waiting = _divide(node, mine, waiting, walk)
+        else:
+            link = choose_link(node, ends, walk.state.metric, walk.graph)
+            waiting = _pass(link, mine, waiting, walk)
+
+
+@hot_loop
+def _divide(node: int, mine: float, waiting: int, walk: Walk) -> int:
+    """Send what is at a node on over all links that come nearer; return how many nodes wait."""
+    graph, metric = walk.graph, walk.state.metric
+    offset, item = graph.out
+    whole = 0.0
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
+        if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
+            whole += _weight(link, walk)
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
+        if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
+            waiting = _pass(link, mine * (_weight(link, walk) / whole), waiting, walk)
+    return waiting
+
+
+@hot_loop
+def _weight(link: int, walk: Walk) -> float:
+    """In proportion to what a link takes of a message: 1, or what it can carry to the goal."""
+    if walk.rule.choice == ALIKE:
+        return 1.0
+    return float(min(walk.rule.capacity[link], walk.work.onward[walk.graph.stop[link]]))
+
+
+@hot_loop
+def _pass(link: int, part: float, waiting: int, walk: Walk) -> int:
+    """Send a part over a link; return how many nodes wait."""
+    put(link, part, walk.links)
+    there = walk.graph.stop[link]
+    if walk.work.amount[there] == 0.0:
+        waiting = push(walk.state.heap, waiting, -float(walk.state.metric[there]), there)
+    walk.work.amount[there] += part
+    return waiting
+
+
+@hot_loop
+def _measure_onward(begin: int, goal: int, walk: Walk) -> None:
+    """Find what each node on the paths to the goal can carry there.
+
+    That is the sum over its next hops of what the link, and the node behind it, can carry. Nodes
+    are worked off a stack; one that still waits for another is looked at again after that.
+    """
+    onward, level = walk.work.onward, walk.state.level
+    onward[goal] = _UNLIMITED
+    level[0] = begin
+    height = 1
+    while height > 0:
+        node = level[height - 1]
+        missing = -1 if onward[node] > 0.0 else _sum_up(node, walk)
+        if missing >= 0:
+            level[height] = missing
+            height += 1
+        else:
+            height -= 1
+
+
+@hot_loop
+def _sum_up(node: int, walk: Walk) -> int:
+    """Set what a node can carry on, or return a next hop of which that must be known first."""
+    graph, metric, onward = walk.graph, walk.state.metric, walk.work.onward
+    offset, item = graph.out
+    total = 0.0
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
+        there = graph.stop[link]
+        if metric[there] + graph.metric[link] == metric[node]:
+            if onward[there] == 0.0:
+                return int(there)
+            total += min(walk.rule.capacity[link], onward[there])
+    onward[node] = total
+    return -1

@@ -1,0 +1,365 @@
+"""Detours: Valiant's paths over a router, or a group of routers, in between.
+
+A message between two routers of one group goes to a router of the group first, any of them alike,
+and from there to its target; a message between groups goes to any group first (its own and its
+target's among them: then the path is a minimal one), to whichever router of it is nearest. Both
+halves are divided over all paths of least metric. J. Kim, W. J. Dally, S. Scott, D. Abts,
+"Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008, section 4.1, for groups;
+W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks" (2004), section 9.2,
+for routers. A torus is one group.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.heap import push
+from simulator.hot import hot_loop
+from simulator.routing.choice import Rule, Walk, scratch, spread, spread_from
+from simulator.routing.graph import (
+    UNKNOWN,
+    CsrRows,
+    Ends,
+    Floats,
+    Graph,
+    Indices,
+    Ints,
+    LinkColumns,
+    Mask,
+    grouped,
+    put,
+    search,
+    search_state,
+)
+from simulator.routing.hubs import filled
+
+_MOST_CELLS = 1 << 24
+"""Of the table of links by source that is made at once: 128 MiB."""
+
+
+class First(NamedTuple):
+    """Where the first halves of detours pass, a row per source: links, and routers they end at."""
+
+    link: Floats
+    entry: Floats
+
+
+class Pairs(NamedTuple):
+    """Rows of ``First`` and targets, those to one target together: ``row[offset[v]:offset[v+1]]``.
+
+    ``amount`` is how much each sends.
+    """
+
+    offset: Ints
+    target: Ints
+    row: Ints
+    amount: Floats
+
+
+class Written(NamedTuple):
+    """Where both halves of pairs are written: a row ends at ``end``; ``dense`` is zero, by link."""
+
+    dense: Floats
+    end: Ints
+    links: LinkColumns
+
+
+@dataclass(eq=False)
+class Detours:
+    """The routers of a graph and how they are grouped.
+
+    Parameters
+    ----------
+    graph
+        All links.
+    group
+        Of each node, -1 for none, shape ``(nodes,)``.
+    rule
+        How a half is divided.
+    """
+
+    graph: Graph
+    group: Indices
+    rule: Rule
+
+    @cached_property
+    def _inner(self) -> Mask:
+        """Nodes that a detour may pass: routers, and the goals behind groups."""
+        return np.append(self.group >= 0, np.zeros(self._groups, dtype=np.bool_))
+
+    @property
+    def _groups(self) -> int:
+        return int(self.group.max(initial=-1)) + 1
+
+    @cached_property
+    def _extended(self) -> Graph:
+        """The graph with a goal behind every group, to which a link leads from each router."""
+        nodes = len(self.group)
+        router = np.flatnonzero(self.group >= 0).astype(np.int32)
+        start = np.append(self.graph.start, router)
+        stop = np.append(self.graph.stop, (nodes + self.group[router]).astype(np.int32))
+        metric = np.append(self.graph.metric, np.ones(len(router), dtype=np.int64))
+        count = nodes + self._groups
+        order = np.lexsort((stop, start)).astype(np.int32)
+        offset = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(np.bincount(start, minlength=count), out=offset[1:])
+        return Graph(start, stop, metric, CsrRows(offset, order), grouped(stop, count))
+
+    @cached_property
+    def _rule(self) -> Rule:
+        """The rule, with no limit on the way from a router to the goal of its group."""
+        more = len(self._extended.start) - len(self.graph.start)
+        return self.rule._replace(
+            ruled=np.append(self.rule.ruled, np.ones(self._groups, dtype=np.bool_)),
+            capacity=np.append(self.rule.capacity, np.full(more, 1e100)),
+        )
+
+    def between(self, source: Ints, target: Ints) -> tuple[Ints, Indices, Floats]:
+        """Find the links of detours, each pair of routers by itself, and the share of each.
+
+        Returns
+        -------
+        offset, link, share
+            In CSR form, as :class:`simulator.routing.routes.Routes` has it.
+        """
+        which, parts = [], []
+        for chosen, first, pairs in self._blocks(source, target, np.ones(len(source))):
+            which.append(chosen)
+            parts.append(self._written(first, pairs, len(chosen)))
+        return _in_order(len(source), which, parts)
+
+    def loads(self, source: Ints, target: Ints, amount: Floats) -> Floats:
+        """Add up what all detours together put on each link, shape ``(links,)``."""
+        total = np.zeros(len(self._extended.start))
+        for _, first, pairs in self._blocks(source, target, amount):
+            sent = np.bincount(pairs.row, weights=pairs.amount, minlength=len(first.link))
+            total += sent @ first.link
+            _add_second(first, pairs, self._inner, self._walk(), total)
+        return total[: len(self.graph.start)]
+
+    def _blocks(
+        self, source: Ints, target: Ints, amount: Floats
+    ) -> "list[tuple[Ints, First, Pairs]]":
+        """Cut pairs into blocks of few sources: which pairs, first halves, and the pairs by target.
+
+        A source has two rows, for targets in its group and for others.
+        """
+        group = self.group.astype(np.int64)
+        alike = group[source] == group[target]
+        key = source * 2 + alike
+        rows, row = np.unique(key, return_inverse=True)
+        size = max(1, _MOST_CELLS // len(self._extended.start))
+        blocks = []
+        for begin in range(0, len(rows), size):
+            mine = rows[begin : begin + size]
+            chosen = np.flatnonzero((row >= begin) & (row < begin + size))
+            chosen = chosen[np.argsort(target[chosen], kind="stable")]
+            goals, first_of = np.unique(target[chosen], return_index=True)
+            pairs = Pairs(
+                np.append(first_of, len(chosen)).astype(np.int64),
+                goals,
+                row[chosen] - begin,
+                amount[chosen],
+            )
+            blocks.append((chosen, self._first(mine // 2, mine % 2 == 1), pairs))
+        return blocks
+
+    def _first(self, source: Ints, inside: Mask) -> First:
+        """Find the first halves from some routers: in their groups, or to all groups."""
+        nodes, groups = len(self.group), self._groups
+        first = First(
+            np.zeros((len(source), len(self._extended.start))),
+            np.zeros((len(source), nodes + groups)),
+        )
+        middle_group = np.append(self.group, np.full(groups, -1)).astype(np.int64)
+        for chosen, goals in (
+            (inside, np.flatnonzero(np.isin(self.group, self.group[source[inside]]))),
+            (~inside, nodes + np.unique(self.group[self.group >= 0])),
+        ):
+            rows = np.flatnonzero(chosen)
+            if not len(rows):
+                continue
+            _add_first(
+                source[rows],
+                goals.astype(np.int64),
+                middle_group,
+                self._inner,
+                self._walk(),
+                (rows, first),
+            )
+        first.link[:] /= np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
+        first.entry[:] /= np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
+        first.link[:, len(self.graph.start) :] = 0.0
+        return first
+
+    def _written(self, first: First, pairs: Pairs, count: int) -> tuple[Ints, Indices, Floats]:
+        """Write both halves of some pairs: how many links each has, these, and their shares."""
+        used, end = np.zeros(1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        walk, dense = self._walk(), np.zeros(len(self._extended.start))
+        link, share = filled(
+            lambda begin, link, share: _second(
+                begin,
+                first,
+                pairs,
+                self._inner,
+                walk,
+                Written(dense, end, LinkColumns(link, share, used)),
+            ),
+            len(pairs.target),
+            (np.zeros(1024, dtype=np.int32), np.zeros(1024)),
+        )
+        return np.diff(end), link[: used[0]], share[: used[0]]
+
+    def _walk(self) -> Walk:
+        graph = self._extended
+        links = len(graph.start)
+        own = LinkColumns(
+            np.zeros(links, dtype=np.int32), np.zeros(links), np.zeros(1, dtype=np.int64)
+        )
+        work = scratch(len(graph.out.offset) - 1)
+        return Walk(graph, self._rule, search_state(graph), work, own)
+
+
+def _in_order(
+    count: int, which: list[Ints], parts: list[tuple[Ints, Indices, Floats]]
+) -> tuple[Ints, Indices, Floats]:
+    """Put rows of several blocks into the order of the pairs."""
+    hops = np.zeros(count, dtype=np.int64)
+    for chosen, (length, _, _) in zip(which, parts, strict=True):
+        hops[chosen] = length
+    offset = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(hops, out=offset[1:])
+    link, share = np.empty(offset[-1], dtype=np.int32), np.empty(offset[-1])
+    for chosen, (length, links, shares) in zip(which, parts, strict=True):
+        begin = np.cumsum(length) - length
+        at = np.arange(length.sum()) + np.repeat(offset[chosen] - begin, length)
+        link[at], share[at] = links, shares
+    return offset, link, share
+
+
+@hot_loop
+def _add_first(
+    source: Ints,
+    goals: Ints,
+    middle_group: Ints,
+    inner: Mask,
+    walk: Walk,
+    out: tuple[Ints, First],
+) -> None:
+    """Add up, for each source, the paths to all goals; a router is one for those of its group.
+
+    ``out`` are the rows of the sources, and where they are.
+    """
+    state, own = walk.state, walk.links
+    rows, first = out
+    for index in range(len(goals)):
+        goal = goals[index]
+        search(goal, 1, UNKNOWN, walk.graph, inner, state)
+        walk.work.onward[:] = 0.0
+        for number in range(len(source)):
+            node = source[number]
+            if middle_group[goal] >= 0 and middle_group[goal] != middle_group[node]:
+                continue
+            if state.metric[node] == UNKNOWN:
+                continue  # a network that is cut in two: there is no way over that one
+            own.used[0] = 0
+            spread_from(node, goal, Ends(node, goal, walk.rule.seed), walk)
+            _add_links(goal, middle_group[goal] >= 0, first.link[rows[number]], walk)
+            _add_entries(goal, middle_group[goal] >= 0, first.entry[rows[number]], walk)
+
+
+@hot_loop
+def _add_links(
+    goal: int,
+    router: bool,  # noqa: FBT001  a hot loop has no keywords
+    row: Floats,
+    walk: Walk,
+) -> None:
+    """Add what was written to the row of a source, but for the way to the goal behind a group."""
+    own = walk.links
+    for at in range(own.used[0]):
+        if router or walk.graph.stop[own.link[at]] != goal:
+            row[own.link[at]] += own.share[at]
+
+
+@hot_loop
+def _add_entries(
+    goal: int,
+    router: bool,  # noqa: FBT001  a hot loop has no keywords
+    row: Floats,
+    walk: Walk,
+) -> None:
+    """Add where the first half ends: at the goal itself, or at routers of the group before it."""
+    if router:
+        row[goal] += 1.0
+        return
+    own = walk.links
+    for at in range(own.used[0]):
+        if walk.graph.stop[own.link[at]] == goal:
+            row[walk.graph.start[own.link[at]]] += own.share[at]
+
+
+@hot_loop
+def _wait(walk: Walk) -> int:
+    """Have every node wait where something is; return how many do."""
+    waiting = 0
+    for node in range(len(walk.work.amount)):
+        if walk.work.amount[node] > 0.0:
+            key = -float(walk.state.metric[node])
+            waiting = push(walk.state.heap, waiting, key, node)
+    return waiting
+
+
+@hot_loop
+def _add_second(first: First, pairs: Pairs, inner: Mask, walk: Walk, total: Floats) -> None:
+    """Add the second halves of all pairs, those to one target together, to the loads of links."""
+    own, amount = walk.links, walk.work.amount
+    for index in range(len(pairs.target)):
+        goal = pairs.target[index]
+        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
+        walk.work.onward[:] = 0.0
+        for at in range(pairs.offset[index], pairs.offset[index + 1]):
+            for node in range(first.entry.shape[1]):
+                amount[node] += pairs.amount[at] * first.entry[pairs.row[at], node]
+        own.used[0] = 0
+        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
+        for at in range(own.used[0]):
+            total[own.link[at]] += own.share[at]
+
+
+@hot_loop
+def _second(
+    begin: int, first: First, pairs: Pairs, inner: Mask, walk: Walk, written: Written
+) -> int:
+    """Write both halves of each pair; return the target for which there is no room."""
+    own, links = walk.links, written.links
+    for index in range(begin, len(pairs.target)):
+        goal = pairs.target[index]
+        rows = pairs.offset[index + 1] - pairs.offset[index]
+        if links.used[0] + rows * len(walk.graph.start) > len(links.link):
+            return index
+        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
+        walk.work.onward[:] = 0.0
+        for at in range(pairs.offset[index], pairs.offset[index + 1]):
+            for node in range(first.entry.shape[1]):
+                walk.work.amount[node] = first.entry[pairs.row[at], node]
+            own.used[0] = 0
+            spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
+            _write(first.link[pairs.row[at]], own, written)
+            written.end[at + 1] = links.used[0]
+    return len(pairs.target)
+
+
+@hot_loop
+def _write(first: Floats, second: LinkColumns, written: Written) -> None:
+    """Write the links of a first half and a second one, each link once."""
+    dense, links = written.dense, written.links
+    for at in range(second.used[0]):
+        dense[second.link[at]] += second.share[at]
+    for link in range(len(first)):
+        share = first[link] + dense[link]
+        dense[link] = 0.0
+        if share > 0.0:
+            put(link, share, links)

@@ -1,0 +1,95 @@
+"""Routing policies of a network, as data that travels with its topology.
+
+Where several next hops are as near to a message's target, a policy says which of them it takes:
+
+============  =====================================================================================
+``ecmp``      one, by a hash of source, target and switch (RFC 2992); every pair keeps its path
+``static``    one, by a hash of target and switch: a forwarding table that knows no source
+``d_mod_k``   one, by the digits of the target's number: E. Zahavi, "D-Mod-K Routing Providing
+              Non-Blocking Traffic for Shift Permutations on Real Life Fat Trees", CCIT Report 776,
+              Technion 2010
+``spray``     all of them alike: packets are spread one by one
+``adaptive``  all of them, in proportion to what they can carry on; and a part of the message over
+              detours, where that takes bytes off the busiest link
+``minimal``   all of them alike; from one group of routers to another over one cable between groups
+``valiant``   all of them alike, first to each group, or router, in between: L. G. Valiant, "A
+              scheme for fast parallel communication", SIAM J. Computing 11 (1982)
+============  =====================================================================================
+
+Detours are Valiant's, so ``adaptive`` needs to know which routers are a *group*
+(:attr:`Routing.group`); without groups it has no detours, and ``valiant`` does not exist.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TopologyError
+from simulator.names import did_you_mean
+
+POLICIES = ("ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant")
+"""Every policy by its name."""
+GROUPED = ("adaptive", "minimal", "valiant")
+"""Those that count a cable between groups as longer than two cables inside."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """How switches choose among next hops that are equally near to the target.
+
+    Parameters
+    ----------
+    policy
+        One of :data:`POLICIES`.
+    resource
+        The policy is that of the switches all of whose links out are of this resource, "" for all
+        nodes. Elsewhere, at ranks with several NICs for instance, a hash chooses.
+    seed
+        Of the hash: another one is another draw of all paths.
+    group
+        Of each node the group of routers that it belongs to, -1 for none, shape ``(nodes,)``. In
+        a single group every router may be the middle of a detour, else every group.
+    capacity
+        What adaptive switches think each link can carry, in proportion to each other, shape
+        ``(links,)``; its bandwidth if not given.
+
+    Raises
+    ------
+    TopologyError
+        If the policy is unknown, the seed is negative, or ``valiant`` has no groups.
+
+    Examples
+    --------
+    >>> Routing("adaptiv")
+    Traceback (most recent call last):
+        ...
+    simulator.errors.TopologyError: 'adaptiv' is no routing policy; did you mean adaptive? there are ecmp, static, d_mod_k, spray, adaptive, minimal, valiant
+    """  # noqa: E501
+
+    policy: str = "ecmp"
+    resource: str = ""
+    seed: int = 0
+    group: NDArray[np.int32] | None = field(default=None, repr=False)
+    capacity: NDArray[np.float64] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            hint = did_you_mean(self.policy, POLICIES)
+            raise TopologyError(
+                f"{self.policy!r} is no routing policy; {hint}there are {', '.join(POLICIES)}"
+            )
+        if self.seed < 0:
+            raise TopologyError(f"seed {self.seed} of a routing is negative; give 0 or more")
+        if self.policy == "valiant" and self.group is None:
+            raise TopologyError("routing valiant needs groups of routers to go by; there are none")
+
+    @property
+    def divides(self) -> bool:
+        """Whether a message may take several paths."""
+        return self.policy in ("spray", *GROUPED)
+
+    @property
+    def detours(self) -> bool:
+        """Whether a message may take a path that is not of least metric."""
+        return self.group is not None and self.policy in ("adaptive", "valiant")

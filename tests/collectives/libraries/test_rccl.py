@@ -1,0 +1,82 @@
+"""RCCL on a mesh: the published all-reduces of MI300X, and laws."""
+
+import numpy as np
+import pytest
+
+from collectives import Machine, plan
+from collectives.libraries import rccl
+from collectives.libraries.planners import times
+from helpers.calls import call_of
+from simulator.costing.link_load import cost, lay
+from simulator.costing.stacked_networks import classes
+from simulator.topology import SCALE_UP, scaled
+from topologies import build, load_cluster
+
+KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+MI300X = load_cluster("mi300x-8")
+
+
+def machine(ranks):
+    there = Machine(np.zeros(ranks, dtype=np.int32), library="rccl", generation="cdna3")
+    return Machine(there.domains, library="rccl", overhead=MI300X.collective_overhead)
+
+
+def seconds(kind, size, ranks=8, network=None):
+    network = network or build(MI300X, ranks)
+    found = plan(call_of(kind, range(ranks), size), network, machine(ranks))
+    return cost(lay(found, np.arange(ranks, dtype=np.int32), size, network))
+
+
+PUBLISHED = [
+    (1 * KIB, 13.11),
+    (64 * KIB, 13.77),
+    (256 * KIB, 16.87),
+    (2 * MIB, 34.81),
+    (16 * MIB, 148.8),
+    (64 * MIB, 429.1),
+    (256 * MIB, 1537.1),
+    (16 * GIB, 94254.0),
+]
+"""us, all-reduce on 8 MI300X, RCCL 2.22.3: github ROCm/rocm-blogs, mi300x-rccl-xgmi."""
+
+
+@pytest.mark.parametrize(("size", "measured"), PUBLISHED)
+def test_published_all_reduces(size, measured):
+    assert seconds("all_reduce", size) * 1e6 == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_larger_is_never_faster_and_a_better_network_never_slower(kind, ranks):
+    network = build(MI300X, ranks)
+    sizes = np.geomspace(64, 16 * GIB, 40)
+    taken = np.array([seconds(kind, size, ranks) for size in sizes])
+    assert np.all(np.diff(taken) >= -1e-15)
+    for what, factor in (("bandwidth", 2.0), ("latency", 0.5)):
+        other = scaled(network, SCALE_UP, **{what: factor})
+        better = np.array([seconds(kind, size, ranks, other) for size in sizes])
+        assert np.all(better <= taken * (1 + 1e-12))
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_many_networks_cost_what_the_plan_says_on_each(kind):
+    network = build(MI300X, 8)
+    for size in (8 * KIB, 4 * MIB, GIB):
+        found = times(call_of(kind, range(8), size), classes(network), machine(8))
+        assert found[0] == pytest.approx(seconds(kind, size), rel=1e-9)
+
+
+def test_rings_pay_a_latency_a_step_and_sends_straight_to_peers_do_not():
+    """Twice the latency costs rings of 8 fourteen of it more, MSCCL two."""
+    network = build(MI300X, 8)
+    slower = scaled(network, SCALE_UP, latency=2.0)
+    for size, steps in ((KIB, 2), (GIB, 14)):
+        more = seconds("all_reduce", size, network=slower) - seconds("all_reduce", size)
+        assert more == pytest.approx(steps * MI300X.scale_up.latency, rel=1e-6)
+
+
+def test_elsewhere_it_is_planned_as_any_library():
+    network = build(MI300X, 16)
+    domains = np.repeat(np.arange(2, dtype=np.int32), 8)
+    call = call_of("all_reduce", range(16), MIB)
+    assert rccl.times(call, classes(network), Machine(domains, library="rccl")) is None

@@ -1,0 +1,253 @@
+"""Routing policies: conservation, contention-free shifts, the expected loss of random hashing."""
+
+from dataclasses import replace
+from math import comb, factorial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.strategies import wild_networks
+from simulator.errors import TopologyError
+from simulator.routing.adaptive import best_part
+from simulator.routing.policy import POLICIES, Routing
+from simulator.routing.routes import link_loads, routes
+from simulator.routing.survey import link_metrics
+from simulator.topology import Link, topology
+from topologies import cut, parse_topology, slow
+
+CABLE = {"bandwidth": 1.0, "latency": 1e-6}
+GROUPLESS = tuple(policy for policy in POLICIES if policy != "valiant")
+
+
+def shift(network, by):
+    ranks = np.arange(network.ranks, dtype=np.int32)
+    return ranks, np.roll(ranks, -by)
+
+
+def busiest(network, source, target):
+    return link_loads(network, source, target, np.ones(len(source))).max()
+
+
+def net_flow(network, ways, message):
+    """What leaves a node less what enters it."""
+    row = slice(ways.offset[message], ways.offset[message + 1])
+    link, share = ways.link[row], ways.share[row]
+    flow = np.bincount(network.source[link], weights=share, minlength=len(network.nodes))
+    return flow - np.bincount(network.target[link], weights=share, minlength=len(network.nodes))
+
+
+SPECS = [
+    "fat_tree:4",
+    "leaf_spine:4x3x2:2",
+    "rail:3x4x2",
+    "torus:4x3",
+    "ring:6",
+    "mesh:3x3",
+    "hypercube:3",
+    "dragonfly:5x4x1x2",
+    "fully_connected:5",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whatever_the_policy_every_byte_leaves_its_source_and_reaches_its_target(spec, policy):
+    if policy == "valiant" and spec.startswith(("fat", "leaf", "rail")):
+        return
+    network = parse_topology(f"{spec}@{policy}", **CABLE)
+    source, target = shift(network, network.ranks // 2)
+    ways = routes(network, source, target)
+    assert (ways.share > 0).all()
+    for message in range(len(source)):
+        expected = np.zeros(len(network.nodes))
+        expected[source[message]] += 1
+        expected[target[message]] -= 1
+        np.testing.assert_allclose(net_flow(network, ways, message), expected, atol=1e-12)
+        row = slice(ways.offset[message], ways.offset[message + 1])
+        assert len(np.unique(ways.link[row])) == row.stop - row.start
+
+
+@settings(max_examples=40, deadline=None)
+@given(wild_networks(), st.sampled_from(["static", "d_mod_k", "spray", "minimal", "adaptive"]))
+def test_without_groups_every_policy_keeps_to_paths_of_least_metric(network, policy):
+    routed = replace(network, routing=Routing(policy))
+    ranks = np.arange(network.ranks, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks))
+    try:
+        least = routes(network, source, target).along(link_metrics(network).astype(float))
+    except TopologyError:
+        return
+    found = routes(routed, source, target).along(link_metrics(network).astype(float))
+    np.testing.assert_allclose(found, least)
+
+
+@pytest.mark.parametrize("spec", ["fat_tree:4", "torus:4x4", "dragonfly:5x4x2x2", "ring:8"])
+@pytest.mark.parametrize("policy", ["ecmp", "d_mod_k", "spray", "minimal", "valiant", "adaptive"])
+def test_loads_are_the_sums_of_the_shares(spec, policy):
+    if policy == "valiant" and spec == "fat_tree:4":
+        return
+    network = parse_topology(f"{spec}@{policy}", **CABLE)
+    source, target = shift(network, network.ranks // 2 - 1)
+    amount = 1.0 + np.arange(len(source)) % 3
+    ways = routes(network, source, target, amount)
+    summed = np.bincount(ways.link, weights=(amount[ways.message] * ways.share))
+    loads = link_loads(network, source, target, amount)
+    np.testing.assert_allclose(loads[: len(summed)], summed, atol=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["d_mod_k", "spray", "adaptive"])
+@pytest.mark.parametrize("by", [1, 3, 8, 9, 64, 100, 127])
+def test_a_shift_meets_no_other_message_on_a_fat_tree(policy, by):
+    """Zahavi (2010), theorem 1: D-Mod-K is free of contention for shift permutations."""
+    network = parse_topology(f"fat_tree:8@{policy}", **CABLE)
+    assert busiest(network, *shift(network, by)) == pytest.approx(1.0)
+
+
+def test_d_mod_k_gives_every_target_of_a_fat_tree_links_of_its_own_down():
+    network = parse_topology("fat_tree:4@d_mod_k", **CABLE)
+    ranks = np.arange(16, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks))
+    apart = source != target
+    ways = routes(network, source[apart], target[apart])
+    level = {"core": 3, "aggregation": 2, "edge": 1}
+    height = np.array([level.get(str(node).split(":")[0], 0) for node in network.nodes])
+    down = height[network.source] > height[network.target]
+    for link in np.flatnonzero(down):
+        assert len(set(target[apart][ways.message[ways.link == link]])) == 1
+
+
+def test_a_forwarding_table_knows_no_source():
+    """At every switch all messages to one target leave by one link."""
+    network = parse_topology("fat_tree:4@static", **CABLE)
+    ranks = np.arange(16, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks))
+    apart = source != target
+    ways = routes(network, source[apart], target[apart])
+    taken = {}
+    for message, link in zip(ways.message, ways.link, strict=True):
+        switch = network.source[link]
+        if switch >= network.ranks:
+            key = switch, target[apart][message]
+            assert taken.setdefault(key, link) == link
+
+
+def expected_maximum(balls, bins):
+    """Mean of the fullest of ``bins`` into which ``balls`` are thrown by lot, by counting."""
+
+    def ways(limit, left, rest):
+        if rest == 0:
+            return float(left == 0)
+        return sum(
+            comb(left, here) * ways(limit, left - here, rest - 1)
+            for here in range(min(limit, left) + 1)
+        )
+
+    within = [ways(limit, balls, bins) / bins**balls for limit in range(balls + 1)]
+    return sum(limit * (within[limit] - within[limit - 1]) for limit in range(1, balls + 1))
+
+
+@pytest.mark.parametrize("spines", [2, 4])
+def test_what_a_hash_loses_is_the_expected_maximum_load_of_random_hashing(spines):
+    """As many messages as uplinks from one leaf to another: balls into bins, 1,000 draws."""
+    assert expected_maximum(2, 2) == 1.5
+    network = parse_topology(f"leaf_spine:2x{spines}x{spines}", **CABLE)
+    source = np.arange(spines, dtype=np.int32)
+    most = []
+    for seed in range(1000):
+        drawn = replace(network, routing=Routing("ecmp", seed=seed))
+        most.append(busiest(drawn, source, source + spines))
+    spread = np.std(most) / np.sqrt(len(most))
+    assert abs(np.mean(most) - expected_maximum(spines, spines)) < 4 * spread
+    assert factorial(spines) / spines**spines == pytest.approx(
+        np.mean(np.array(most) == 1), abs=0.05
+    )
+
+
+def test_another_seed_is_another_draw_and_none_is_that_of_before():
+    network = parse_topology("fat_tree:8", **CABLE)
+    ends = shift(network, 64)
+    links = [
+        routes(replace(network, routing=Routing("ecmp", seed=seed)), *ends).link
+        for seed in range(2)
+    ]
+    assert np.array_equal(links[0], routes(network, *ends).link)
+    assert not np.array_equal(links[0], links[1])
+
+
+@pytest.mark.parametrize("policy", ["spray", "adaptive"])
+def test_a_leaf_that_loses_one_of_its_spines_keeps_the_others(policy):
+    network = parse_topology(f"leaf_spine:2x4x4@{policy}", **CABLE)
+    ends = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
+    broken = cut(network, "leaf:0", "spine:1")
+    assert busiest(network, *ends) == pytest.approx(1.0)
+    assert busiest(broken, *ends) == pytest.approx(4 / 3)
+
+
+def test_adaptive_switches_send_less_over_a_slow_cable_also_where_it_is_farther_on():
+    """One of four downlinks at half speed: 3.5 instead of 4 remain; spread alike, 2 do."""
+    network = slow(parse_topology("leaf_spine:2x4x4", **CABLE), "spine:1", "leaf:1", factor=2)
+    ends = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
+    busy = {}
+    for policy in ("spray", "adaptive"):
+        routed = replace(network, routing=Routing(policy))
+        busy[policy] = (link_loads(routed, *ends, np.ones(4)) / network.bandwidth).max()
+    assert busy == pytest.approx({"spray": 2.0, "adaptive": 4 / 3.5})
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=12))
+def test_the_best_part_is_that_of_a_search_over_all(loads):
+    least, detoured = np.array(loads).T
+    part = best_part(least, detoured)
+    assert 0 <= part <= 1
+    tried = np.linspace(0, 1, 1001)[:, None]
+    lowest = (tried * least + (1 - tried) * detoured).max(axis=1).min()
+    found = (part * least + (1 - part) * detoured).max()
+    assert found <= lowest * (1 + 1e-8) + 1e-9
+
+
+def test_where_detours_gain_nothing_there_are_none():
+    network = parse_topology("dragonfly:5x4x2x2@adaptive", **CABLE)
+    minimal = replace(network, routing=replace(network.routing, policy="minimal"))
+    ranks = np.arange(network.ranks, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks))
+    for one, other in zip(
+        routes(network, source, target), routes(minimal, source, target), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_adaptive_shares_follow_the_bytes_and_not_their_unit():
+    network = parse_topology("dragonfly:9x4x2x2@adaptive", **CABLE)
+    source, target = shift(network, 8)
+    amount = 1.0 + np.arange(len(source)) % 2
+    one, other = (routes(network, source, target, amount * unit) for unit in (1.0, 2.0**20))
+    np.testing.assert_allclose(one.share, other.share)
+
+
+def test_in_a_cluster_the_policy_is_that_of_the_fabric_alone():
+    """Two ways inside the node, by 2 or 3: the hash chooses, whatever the fabric does."""
+    inside = [Link(a, b, 1.0, 0.0) for a, b in [(0, 2), (0, 3), (2, 1), (3, 1)]]
+    outside = [Link(1, "x", 1.0, 0.0, "scale_out"), Link("x", 0, 1.0, 0.0, "scale_out")]
+    network = replace(
+        topology("mixed", 4, inside + outside), routing=Routing("spray", resource="scale_out")
+    )
+    zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    assert routes(network, zero, one).share.tolist() == [1.0, 1.0]
+    everywhere = replace(network, routing=Routing("spray"))
+    assert routes(everywhere, zero, one).share.tolist() == [0.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"policy": "random"}, "'random' is no routing policy"),
+        ({"policy": "ecmp", "seed": -1}, "seed -1 of a routing is negative"),
+        ({"policy": "valiant"}, "needs groups"),
+    ],
+)
+def test_a_routing_that_makes_no_sense_is_refused(fields, message):
+    with pytest.raises(TopologyError, match=message):
+        Routing(**fields)

@@ -1,0 +1,156 @@
+"""How a cluster's fabric routes: what its file says, what is usual, what that makes of a call."""
+
+import numpy as np
+import pytest
+
+from collectives.algorithms.ring import all_gather
+from simulator.builder import WorkloadBuilder
+from simulator.costing.stacked_networks import OneNetwork, classes
+from simulator.engine.simulate import simulate
+from simulator.errors import TwofoldError
+from simulator.routing.policy import POLICIES
+from simulator.routing.routes import link_loads
+from simulator.schedule import Plan
+from simulator.workload import CallRow, What
+from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster
+
+FILE = """\
+name: small
+accelerator: {{name: chip}}
+ranks_per_node: 8
+nodes: {nodes}
+scale_up: {{topology: switch, size: 8, bandwidth: 400 GB/s, latency: 1 us}}
+scale_out:
+  topology: {fabric}
+  nics_per_node: 8
+  bandwidth: 400 Gbit/s
+  latency: 2 us
+{more}
+"""
+
+
+def cluster(fabric, *more, nodes=16) -> Cluster:
+    lines = "\n".join(f"  {line}" for line in more)
+    return parse_cluster(FILE.format(fabric=fabric, more=lines, nodes=nodes), source="small.yaml")
+
+
+TREES = {
+    "fat_tree": ("ports: 16",),
+    "leaf_spine": ("nodes_per_leaf: 1", "spines: 8"),
+    "rail": ("nodes_per_pod: 4", "spines: 4"),
+}
+
+
+@pytest.mark.parametrize("fabric", TREES)
+@pytest.mark.parametrize(
+    ("link", "policy"),
+    [
+        ("infiniband", "d_mod_k"),
+        ("slingshot", "adaptive"),
+        ("efa", "spray"),
+        ("roce", "ecmp"),
+        ("ethernet", "ecmp"),
+    ],
+)
+def test_a_fabric_routes_as_is_usual_for_what_it_is_made_of(fabric, link, policy):
+    usual = cluster(fabric, *TREES[fabric], f"link: {link}")
+    assert build(usual, 128).routing.policy == policy
+    told = cluster(fabric, *TREES[fabric], f"link: {link}", "routing: static", "routing_seed: 3")
+    assert (build(told, 128).routing.policy, build(told, 128).routing.seed) == ("static", 3)
+
+
+def test_where_nothing_is_said_a_tree_hashes_and_a_dragonfly_adapts():
+    assert build(cluster("fat_tree", "ports: 16"), 128).routing.policy == "ecmp"
+    shape = ("groups: 2", "routers_per_group: 4", "nodes_per_group: 8")
+    dragonfly = cluster("dragonfly", *shape, "global_links_per_router: 2")
+    network = build(dragonfly, 128)
+    assert network.routing.policy == "adaptive"
+    groups = dict(zip(network.nodes, network.routing.group.tolist(), strict=True))
+    assert (groups["router:0.3"], groups["router:1.0"], groups[0]) == (0, 1, -1)
+
+
+@pytest.mark.parametrize("fabric", TREES)
+@pytest.mark.parametrize("policy", ["d_mod_k", "spray", "adaptive"])
+@pytest.mark.parametrize("nodes", [1, 3, 4, 8])
+def test_whole_nodes_that_shift_by_nodes_fill_no_cable_twice(fabric, policy, nodes):
+    """Every NIC sends at its full bandwidth, rail by rail, and no cable has more to carry."""
+    network = build(cluster(fabric, *TREES[fabric], f"routing: {policy}"), 128)
+    ranks = np.arange(128, dtype=np.int32)
+    loads = link_loads(network, ranks, np.roll(ranks, -8 * nodes), np.ones(128))
+    fabric_links = network.resource == network.resources.index("scale_out")
+    busy = (loads * 50e9 / network.bandwidth)[fabric_links]
+    assert busy.max() == pytest.approx(1.0)
+
+
+ROUTERS = {
+    "torus": ("dimensions: 4x4",),
+    "dragonfly": (
+        "groups: 4",
+        "routers_per_group: 2",
+        "nodes_per_group: 4",
+        "global_links_per_router: 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("fabric", [*TREES, *ROUTERS])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_engines_and_stacked_networks_agree_under_every_policy(fabric, policy):
+    """One call at a time: with and without a clock, transfer by transfer, and in closed form."""
+    if policy == "valiant" and fabric in TREES:
+        return
+    lines = (TREES | ROUTERS)[fabric]
+    network = build(cluster(fabric, *lines, f"routing: {policy}"), 64)
+    ring = np.arange(0, 64, 8, dtype=np.int32)
+    schedule = all_gather(8)
+    times = {
+        engine: simulate(
+            one_call("all_gather", ring),
+            network,
+            lambda call, topology: Plan(schedule),
+            engine=engine,
+        ).makespan
+        for engine in ("analytic", "flow", "transfer")
+    }
+    assert times["flow"] == pytest.approx(times["analytic"], rel=1e-12)
+    assert times["transfer"] <= times["flow"] * (1 + 1e-9)
+    one, many = OneNetwork(network), classes(network, ["scale_out.bandwidth"])
+    wires = [links.wire(schedule, ring, pipelined=False) for links in (one, many)]
+    assert np.ravel(wires[1].per_byte)[0] == pytest.approx(wires[0].per_byte, rel=1e-12)
+    assert np.ravel(wires[1].latency)[0] == pytest.approx(wires[0].latency, rel=1e-12)
+
+
+def one_call(kind, ranks):
+    builder = WorkloadBuilder(job_ranks=int(ranks.max()) + 1)
+    call = builder.call(CallRow(kind, builder.group(tuple(ranks.tolist())), 0, 64e6))
+    for rank in ranks.tolist():
+        builder.op(What.COLLECTIVE, rank=rank, lane="s", name=kind, duration=0.0, call=call)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("fabric", "lines", "message"),
+    [
+        ("fat_tree", ("ports: 16", "routing: valiant"), "for dragonfly and torus"),
+        ("fat_tree", ("ports: 16", "routing: random"), "scale_out.*routing"),
+        ("fat_tree", ("ports: 16", "routing_seed: -1"), "routing_seed"),
+        ("fat_tree", ("ports: 16", "link: myrinet"), "scale_out.*link"),
+        ("switch", ("routing: ecmp",), "routing"),
+    ],
+)
+def test_a_routing_that_a_fabric_cannot_have_is_refused_by_its_field(fabric, lines, message):
+    with pytest.raises(TwofoldError, match=message):
+        cluster(fabric, *lines)
+
+
+def test_a_what_if_keeps_the_routing():
+    tree = cluster("fat_tree", "ports: 16", "routing: d_mod_k")
+    assert build(changed(tree, "scale_out.bandwidth", 2), 128).routing.policy == "d_mod_k"
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_dragonfly_of_the_catalogue_says_how_it_routes_and_from_where_that_is(name):
+    known = load_cluster(name)
+    if known.scale_out is not None and known.scale_out.topology == "dragonfly":
+        assert known.scale_out.routing is not None
+        assert known.sources["scale_out.routing"]

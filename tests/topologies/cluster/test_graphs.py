@@ -315,14 +315,13 @@ def test_of_equally_many_hops_a_message_takes_the_faster_resource(tmp_path):
     plain = load_cluster(three_tiers(tmp_path / "g.json"))
     own = load_cluster(three_tiers(tmp_path / "o.json", names=("nvlink", "nic", "core")))
     slowed = changed(own, "nvlink.bandwidth", 0.01)
-    for one, factor in ((plain, 1.0), (own, 1.0), (slowed, 1.0)):
+    for one in (plain, own, slowed):
         network = build(one, 16)
         work = one_call("all_reduce", 8, 1 << 20)
         machine = Machine(np.zeros(16, dtype=np.int32))
         run = simulate(work, network, lambda call, graph, m=machine: plan(call, graph, m))
         moved = {name for name, sent in run.resource_bytes().items() if sent}
         assert moved == {network.resources[0]}
-        assert factor == 1.0
 
 
 def test_a_bare_spec_keeps_its_routing():

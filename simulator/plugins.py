@@ -8,11 +8,13 @@ for that nobody here has: what is not used costs no time, and what is broken bre
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from simulator.errors import PluginError, TwofoldError
 from simulator.names import same_name
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TOPOLOGIES, ALGORITHMS = "twofold.topologies", "twofold.algorithms"
 TRACE_FORMATS, CLUSTERS = "twofold.formats", "twofold.clusters"
@@ -64,13 +66,13 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 def _listed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Read the metadata of all that is on the path, once for each path."""
     del path
-    from importlib.metadata import entry_points  # slow to load, and few have plugins
+    from importlib.metadata import entry_points
 
     found = {_plugin(group, point) for point in entry_points(group=group)}
     return tuple(sorted(found, key=lambda one: (one.name, one.distribution)))
 
 
-def _plugin(group: str, point: EntryPoint) -> Plugin:
+def _plugin(group: str, point: "EntryPoint") -> Plugin:
     of = point.dist
     told = (of.name, of.version) if of is not None else ("an unnamed distribution", "")
     return Plugin(group, point.name, *told, point.value)
@@ -114,6 +116,8 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
     PluginError
         If it cannot be imported or is not what it has to be: one line with the distribution.
     """
+    from importlib.metadata import EntryPoint  # slow to load, and few have plugins
+
     try:
         found = EntryPoint(plugin.name, plugin.target, plugin.group).load()
     except Exception as error:  # whatever a stranger's module does when it is imported

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
+    from experiments.questions.collective_calls import collective_calls as collective_calls
     from experiments.questions.compare import compare as compare
     from experiments.questions.convert import convert as convert
     from experiments.questions.curve import curve as curve
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
+    from experiments.questions.share import share as share
     from experiments.questions.sweep import sweep as sweep
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
@@ -86,6 +88,7 @@ _PLACES = {
     "explain": f"{_QUESTIONS}.explain:explain",
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
+    "share": f"{_QUESTIONS}.share:share",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -97,6 +100,7 @@ _PLACES = {
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "collective": f"{_QUESTIONS}.collective:collective",
+    "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "topology": f"{_QUESTIONS}.topology:topology",
     "baseline": "experiments.baseline:baseline",
     "grid": "experiments.evaluate.design_points:grid",
@@ -152,6 +156,7 @@ __all__ = [
     "calibrate_logs",
     "clusters",
     "collective",
+    "collective_calls",
     "compare",
     "convert",
     "curve",
@@ -170,6 +175,7 @@ __all__ = [
     "plan_on",
     "plugins",
     "replay",
+    "share",
     "simulate",
     "steps",
     "sweep",

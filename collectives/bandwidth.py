@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule
+from simulator.shares import Shares
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -52,7 +53,7 @@ def algbw(size: float, time: float) -> float:
     return size / time
 
 
-def busbw(kind: str, *, size: float, n: int, time: float) -> float:
+def busbw(kind: str, *, size: float, n: int, time: float, shares: Shares | None = None) -> float:
     """Bus bandwidth: algbw times the factor of the kind (nccl-tests doc/PERFORMANCE.md).
 
     Without in-network reduction it cannot exceed what a rank's port carries in one direction.
@@ -67,6 +68,8 @@ def busbw(kind: str, *, size: float, n: int, time: float) -> float:
         Ranks of the group.
     time
         Of the call (s).
+    shares
+        Of an all-to-all whose pairs have different bytes.
 
     Returns
     -------
@@ -83,15 +86,16 @@ def busbw(kind: str, *, size: float, n: int, time: float) -> float:
     >>> busbw("all_reduce", size=1e9, n=8, time=0.01)
     175000000000.0
     """
-    factor = busbw_factor(kind, n)
+    factor = busbw_factor(kind, n, shares)
     return factor and algbw(size, time) * factor
 
 
-def busbw_factor(kind: str, n: int) -> float:
+def busbw_factor(kind: str, n: int, shares: Shares | None = None) -> float:
     """Return the fewest bytes the busiest port carries in one direction, as a share of ``size``.
 
     nccl-tests doc/PERFORMANCE.md, and the code of its gather, scatter and sendrecv tests. A
-    barrier carries nothing; a rank alone sends nothing.
+    barrier carries nothing; a rank alone sends nothing. Of an all-to-all whose pairs have different
+    bytes it is the share of the busiest port, as (n-1)/n is where all have the same.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def busbw_factor(kind: str, n: int) -> float:
     """
     if kind not in _FACTORS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(_FACTORS)}")
-    return _FACTORS[kind](n)
+    return _FACTORS[kind](n) if shares is None else shares.port
 
 
 def least_bytes(kind: str, *, size: float, n: int) -> float:
@@ -127,6 +131,6 @@ def bytes_received(schedule: Schedule, size: float) -> NDArray[np.float64]:
 def _bytes(schedule: Schedule, size: float, end: str) -> NDArray[np.float64]:
     chunks = np.zeros(schedule.ranks)
     for step in schedule.steps:
-        weights = step.count * float(step.repeats)
+        weights = schedule.units(step) * float(step.repeats)
         chunks += np.bincount(getattr(step, end), weights=weights, minlength=schedule.ranks)
     return chunks * (size / schedule.parts)

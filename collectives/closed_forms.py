@@ -30,7 +30,7 @@ def time_on_full_mesh(schedule: Schedule, *, size: float, alpha: float, bandwidt
     seconds = 0.0
     for step in schedule.steps:
         link = step.source.astype(np.int64) * schedule.ranks + step.target
-        chunks = np.bincount(link, weights=step.count).max()
+        chunks = np.bincount(link, weights=schedule.units(step)).max()
         seconds += step.repeats * (alpha + chunks * size / schedule.parts / bandwidth)
     return seconds
 

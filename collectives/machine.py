@@ -4,7 +4,7 @@ A library chooses without what a trace showed: it is the call chosen that takes 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, inf, log
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
+from simulator.shares import Shares
 from simulator.topology import Topology
 from simulator.workload import Call
 
@@ -135,6 +136,58 @@ def chosen(
 
 
 Ranks = NDArray[np.int32]
+BY_AGE = (
+    "pascal",
+    "volta",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "tpu",
+)
+"""Generations of accelerators, the oldest of a vendor first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """What a library's model knows of a kind of node: as in :class:`Machine`."""
+
+    generation: str = ""
+    cpu: str = ""
+    in_network: bool = False
+    net_message: float | None = None
+    link: str = ""
+    in_order: bool = True
+
+
+def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
+    """Return the figures of a group whose ranks sit on several kinds of node: the slowest of each.
+
+    NCCL's tuner takes the constants of the least compute capability of a communicator
+    (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
+    all can, and bytes arrive in order where all do. The processor is that with the lower caps
+    (AMD), a NIC's time per message the longest, the link inside nodes PCIe if a kind has no better.
+
+    Examples
+    --------
+    >>> slowest([NodeFigures("hopper", in_network=True), NodeFigures("ampere")]).generation
+    'ampere'
+    """
+    known = [one.generation for one in figures if one.generation in BY_AGE]
+    cpus = {one.cpu for one in figures}
+    links = sorted({one.link for one in figures})
+    messages = [one.net_message for one in figures if one.net_message is not None]
+    return NodeFigures(
+        generation=min(known, key=BY_AGE.index, default=""),
+        cpu="amd" if "amd" in cpus else min(cpus),
+        in_network=all(one.in_network for one in figures),
+        net_message=max(messages, default=None),
+        link=next((link for link in links if link.startswith("pcie")), links[0]),
+        in_order=all(one.in_order for one in figures),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +233,20 @@ class Known:
     """
 
     network: OneNetwork
-    _schedules: dict[tuple[str, bytes, str], tuple[Schedule, ...]] = field(default_factory=dict)
+    _schedules: dict[tuple[str, bytes, str, Shares | None], tuple[Schedule, ...]] = field(
+        default_factory=dict
+    )
 
     def schedules(
-        self, kind: str, positions: Ranks, name: str, build: Callable[[], Iterable[Schedule]]
+        self,
+        kind: str,
+        positions: Ranks,
+        name: str,
+        build: Callable[[], Iterable[Schedule]],
+        shares: Shares | None = None,
     ) -> tuple[Schedule, ...]:
         """Return a group's schedules of that name, built when they are asked for first."""
-        key = kind, positions.tobytes(), name
+        key = kind, positions.tobytes(), name, shares
         if key not in self._schedules:
             self._schedules[key] = tuple(build())
         return self._schedules[key]
@@ -206,7 +266,9 @@ class Machine:
     order, as LL128 needs. ``calibration`` is what a trace or log showed, by kind of
     collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
     library's place. ``wired``: nodes are graphs of their own, through which a library lays its
-    rings (:mod:`collectives.algorithms.local_rings`). ``known`` is what planning has found out so
+    rings (:mod:`collectives.algorithms.local_rings`). Where nodes differ ``kinds`` has the figures
+    of each kind and ``kind_of`` the kind of every position: a call is then that of the machine that
+    :meth:`among` returns for its group. ``known`` is what planning has found out so
     far, by graph, so that the next size is planned sooner; it changes no result.
     """
 
@@ -223,7 +285,21 @@ class Machine:
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     wired: bool = False
+    kinds: tuple[NodeFigures, ...] = ()
+    kind_of: Ranks | None = None
     known: dict[int, Known] = field(default_factory=dict, init=False, repr=False)
+    groups: "dict[bytes, Machine]" = field(default_factory=dict, init=False, repr=False)
+
+    def among(self, ranks: Sequence[int]) -> "Machine":
+        """Return the machine that a group finds: of kinds of node that differ the slowest."""
+        if not self.kinds or self.kind_of is None:
+            return self
+        kinds = np.unique(self.kind_of[np.array(ranks, dtype=np.int32)])
+        key = kinds.tobytes()
+        if key not in self.groups:
+            least = slowest([self.kinds[kind] for kind in kinds])
+            self.groups[key] = replace(self, **asdict(least), kinds=(), kind_of=None)
+        return self.groups[key]
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:
         """Return what was measured of calls like one: multiples of its parts, None if nothing."""
@@ -237,6 +313,12 @@ class Machine:
             latency={name: known.latency.get(name, 1.0) * longer for name in graph.resources},
             bandwidth={name: known.bandwidth.get(name, 1.0) / longer for name in graph.resources},
         )
+
+    def recalibrated(self, calibration: Mapping[str, CalibratedKind]) -> "Machine":
+        """Return the machine with other calibration, keeping what planning has found out."""
+        made = replace(self, calibration=calibration)
+        object.__setattr__(made, "known", self.known)
+        return made
 
     def on(self, graph: Topology) -> Known:
         """Return what is known of a graph, which is kept with it."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from collectives.added import added_algorithm
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
+from collectives.algorithms.direct import spread
 from collectives.algorithms.local_rings import local_rings
 from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed
 from collectives.machine import Machine, Ranks
@@ -222,7 +223,7 @@ def _schedule(
         chunks = _chain_chunks(positions, where, call.size, network)
         schedule = _CHAINS[kind](len(positions), chunks)
     else:
-        schedule = ALGORITHMS[kind][name](len(positions))
+        schedule = spread(ALGORITHMS[kind][name](len(positions)), call.shares)
     return placed(schedule, _order(kind, positions, network, machine))
 
 

@@ -56,15 +56,16 @@ class Ports:
     ``domain``, ``node`` and ``nics`` say of each rank its scale-up domain, its node and the NICs of
     the node that it may use. ``host`` is what joins the domains of one node, a rank's port to it.
     ``adds`` says that the switch of a domain reduces (NVLS): an all-reduce then needs S alone.
+    Bandwidths are those of all ranks, or where nodes differ one for each.
     """
 
     domain: Sequence[int]
     node: Sequence[int]
     nics: Sequence[Sequence[int]]
-    scale_up: float
-    nic_bandwidth: float = 0.0
-    host: float = 0.0
-    adds: bool = False
+    scale_up: float | Sequence[float]
+    nic_bandwidth: float | Sequence[float] = 0.0
+    host: float | Sequence[float] = 0.0
+    adds: bool | Sequence[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ class Utilisation:
     utilisation: float | None
 
 
+def wire_factor(call: Call) -> float:
+    """Return the fewest bytes that the busiest port of a call carries one way, as a share of S."""
+    return busbw_factor(call.kind, len(call.group.ranks), call.shares)
+
+
 def call_volumes(run: RunTimes) -> list[GroupVolume]:
     """Bytes by kind and group, the most first."""
     workload = run.workload
@@ -97,7 +103,7 @@ def call_volumes(run: RunTimes) -> list[GroupVolume]:
             unknown[key] += 1
             continue
         rows[key][0] += members * call.size
-        rows[key][1] += members * call.size * busbw_factor(call.kind, len(call.group.ranks))
+        rows[key][1] += members * call.size * wire_factor(call)
     ranks = max(1, len(workload.ranks))
     rows_by_group = [
         GroupVolume(*key, counts[key], unknown[key], rows[key][0] / ranks, rows[key][1] / ranks)
@@ -132,7 +138,7 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
         call = workload.call_view(index)
         if np.isnan(call.size):
             continue
-        wire = members[index] * call.size * busbw_factor(call.kind, len(call.group.ranks)) / ranks
+        wire = members[index] * call.size * wire_factor(call) / ranks
         start, end = float(run.call_start[index]), float(run.call_end[index])
         own = sums.setdefault((call.kind, str(call.group)), np.zeros(windows))
         own += wire * _spread(edges, start, end)
@@ -200,7 +206,7 @@ def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
             continue
         own = sums[call.kind]
         own[0] += time
-        own[1] += call.size * busbw_factor(call.kind, len(call.group.ranks))
+        own[1] += call.size * wire_factor(call)
         own[2] += least_time(call, ports) if ports is not None else 0.0
     by_kind = [
         Utilisation(
@@ -227,16 +233,16 @@ def least_time(call: Call, ports: Ports) -> float:
     inside: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         inside[ports.domain[rank]].append(rank)
-    wire = call.size * busbw_factor(call.kind, len(ranks))
-    if ports.adds and call.kind == "all_reduce":
+    wire = call.size * wire_factor(call)
+    if call.kind == "all_reduce" and all(_of_rank(ports.adds, rank) for rank in ranks):
         wire = min(wire, call.size)
     if len(inside) == 1:
-        return wire / ports.scale_up
+        return wire / max(_of_rank(ports.scale_up, rank) for rank in ranks)
     bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]
     outlets = [_outlet(own, ranks, ports) for own in inside.values()]
     bounds.append(call.size * _busiest(call.kind, len(inside)) / max(outlets))
     for own, outlet in zip(inside.values(), outlets, strict=True):
-        bounds.append(call.size * _crossing(call.kind, len(own), len(ranks)) / outlet)
+        bounds.append(call.size * _crossing(call, own) / outlet)
     return max(bounds)
 
 
@@ -247,16 +253,26 @@ def _timed(call: Call, time: float) -> bool:
 def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports) -> float:
     """Bandwidth of one rank to the others of its group, over all its ports together."""
     neighbours = len(inside[ports.domain[rank]]) > 1
-    return _outlet([rank], ranks, ports) + (ports.scale_up if neighbours else 0.0)
+    inner = _of_rank(ports.scale_up, rank) if neighbours else 0.0
+    return _outlet([rank], ranks, ports) + inner
+
+
+def _of_rank(value: float | Sequence[float], rank: int) -> float:
+    """Return what is given of all ranks, or of each, for one."""
+    return value[rank] if isinstance(value, Sequence) else value
 
 
 def _outlet(own: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
     """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
-    nics = {(ports.node[rank], nic) for rank in own for nic in ports.nics[rank]}
+    nics = {
+        (ports.node[rank], nic): _of_rank(ports.nic_bandwidth, rank)
+        for rank in own
+        for nic in ports.nics[rank]
+    }
     here = ports.domain[own[0]]
     beside = {ports.node[rank] for rank in ranks if ports.domain[rank] != here}
-    hosted = sum(1 for rank in own if ports.node[rank] in beside)
-    return len(nics) * ports.nic_bandwidth + hosted * ports.host
+    hosted = [_of_rank(ports.host, rank) for rank in own if ports.node[rank] in beside]
+    return sum(nics.values()) + sum(hosted)
 
 
 def _busiest(kind: str, domains: int) -> float:
@@ -267,16 +283,18 @@ def _busiest(kind: str, domains: int) -> float:
     return busbw_factor(kind, domains) if kind in ("all_reduce", "broadcast", "reduce") else 0.0
 
 
-def _crossing(kind: str, members: int, ranks: int) -> float:
-    """Fewest bytes that cross the edge of any one domain one way, as a share of S.
-
-    ``members`` of the ``ranks`` of the group are inside.
-    """
-    outside = (ranks - members) / ranks
+def _crossing(call: Call, members: Sequence[int]) -> float:
+    """Fewest bytes that cross the edge of the members' domain one way, as a share of S."""
+    ranks = call.group.ranks
+    if call.shares is not None:
+        inside = np.isin(ranks, members)
+        crossing = call.shares.crossing
+        return float(max(crossing[inside][:, ~inside].sum(), crossing[~inside][:, inside].sum()))
+    outside = (len(ranks) - len(members)) / len(ranks)
     shares = {
         "all_reduce": 1.0,
         "all_gather": outside,
         "reduce_scatter": outside,
-        "all_to_all": members * outside,
+        "all_to_all": len(members) * outside,
     }
-    return shares.get(kind, 0.0)
+    return shares.get(call.kind, 0.0)

@@ -14,9 +14,12 @@ from experiments.confidence import (
     CommunicationError,
     Doubts,
     communication_error,
+    comparable,
     hardware_warning,
 )
 from experiments.costing.calibration import with_costs
+from experiments.costing.collective_costs import told_by_trace
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
@@ -35,13 +38,16 @@ from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
-from topologies import Cluster, load_cluster
+from topologies import Cluster, load_cluster, place
 from topologies.cluster.bare import untold
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from experiments.scenario.change import Changed
 
     Made = tuple[Changed, ...]
@@ -100,14 +106,42 @@ class Baseline:
         """What the step that is asked about cannot tell."""
         return Doubts(self.scenario, self.timeline)
 
+    @cached_property
+    def network_prior(self) -> "NetworkPriorAnswer":
+        """How the figures of the network that is asked about are known, and how far off it may be.
+
+        Of calls whose time the trace tells only what a change makes of them is open.
+        """
+        told = self.told_calls(self.scenario.workload)
+        tiers = prior_of(self.scenario)
+        return {"calls": len(told), "calls_told": int(told.sum()), "tiers": tiers}
+
+    def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
+        """Which calls of a step take the time that the trace tells, shape ``(calls,)``.
+
+        Where the model costs them, those are the calls that can be compared with it: how far they
+        are off is measured, and known.
+        """
+        by_trace = self.settings.collective_cost == "trace"
+        return told_by_trace(workload) if by_trace else comparable(workload)
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes every answer doubtful, as sentences."""
         cluster, loaded = self.recorded.cluster, self.loaded
-        other = hardware_warning(
-            loaded.accelerator, loaded.workload, cluster.accelerator, cluster.name
-        )
-        return (other,) if other else ()
+        told = {
+            part.kind: hardware_warning(
+                loaded.accelerator, loaded.workload, part.cluster.accelerator, cluster.name
+            )
+            for part in place(cluster, self.recorded.ranks, self.settings.nodes).parts_of(cluster)
+        }
+        other = {kind: text for kind, text in told.items() if text}
+        if other and len(other) < len(told):
+            return (
+                f"the trace names {loaded.accelerator} only: kernels and hosts of ranks on nodes"
+                f" of kind {' and '.join(other)} last as recorded, too",
+            )
+        return tuple(dict.fromkeys(other.values()))
 
     @property
     def error(self) -> float | None:
@@ -142,6 +176,7 @@ class Baseline:
             "baseline_error_pct": None if self.error is None else 100 * self.error,
             "communication_error_pct": self.communication_error["median_pct"],
             "communication_error": self.communication_error,
+            "network_prior": self.network_prior,
             "pinned_pct": self.doubts.pinned_pct,
             "pinned_by_cause_pct": dict(self.doubts.pinned),
             "warnings": list(self.warnings),
@@ -164,6 +199,18 @@ class WhatIfNote(TypedDict):
 
     change: str
     note: str
+
+
+class NetworkPriorAnswer(TypedDict):
+    """How far off the network's model may be, tier by tier, before anything was measured.
+
+    The errors are those of calls whose time the trace does not tell: ``calls`` less ``calls_told``.
+    Of the others only what a change makes of them is open.
+    """
+
+    calls: int
+    calls_told: int
+    tiers: list[NetworkPrior]
 
 
 class BaselineAnswer(TypedDict):
@@ -189,6 +236,7 @@ class BaselineAnswer(TypedDict):
     baseline_error_pct: float | None
     communication_error_pct: float | None
     communication_error: CommunicationError
+    network_prior: NetworkPriorAnswer
     pinned_pct: float
     pinned_by_cause_pct: dict[str, float]
     warnings: list[str]

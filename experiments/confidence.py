@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, cluster_values
+from experiments.scenario.change import CLUSTER_RESOURCES, Change
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import exposed_by_resource
@@ -26,6 +26,7 @@ from simulator.analysis.critical_path import (
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, LAUNCH_DELAY, UNEXPLAINED_HOST, Floats, What, Workload
 from topologies import resource_values
+from topologies.cluster.kinds import split_resource
 from topologies.cluster.schema import Accelerator
 
 MUCH = 10.0
@@ -235,10 +236,20 @@ _HIDDEN = 0.1
 
 
 def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
-    """Tell which resources a change has made other: values of the cluster, or the pace of ops."""
+    """Tell which resources a change has made other: values of the cluster, or the pace of ops.
+
+    Of a fault of a single part it is the bandwidth of the resources that its links belong to.
+    """
     values, now = resource_values(before.cluster), resource_values(after.cluster)
-    names = dict.fromkeys((*cluster_values(before.cluster), *now))
-    found = [name for name in names if values.get(name) != now.get(name)]
+    faulty = {
+        f"{tier}.bandwidth"
+        for tiers in after.site.broken.tiers[len(before.faults) :]
+        for tier in tiers
+    }
+    other_now = {one for one in {*values, *now} if values.get(one) != now.get(one)}
+    of_kinds = {split_resource(one)[0] for one in other_now}
+    names = dict.fromkeys((*CLUSTER_RESOURCES, *other_now))
+    found = [name for name in names if "@" not in name and (name in of_kinds or name in faulty)]
     one, other = before.workload, after.workload
     if len(one) != len(other) or one is other:
         return tuple(found)

@@ -15,12 +15,13 @@ from simulator.errors import OutputError
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
 """Options of commands that name what is written."""
-TRACES = ("trace", "trace_b", "source", "predict")
+TRACES = ("trace", "trace_b", "traces", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
     *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
     *("spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
-    *("from_nccl", "from_nvidia_smi", "from_infragraph"),
+    *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
+    *("calls", "imbalance", "expert_imbalance", "baseline"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")
@@ -64,10 +65,11 @@ def _traces(given: Mapping[str, object]) -> Iterator[Path]:
 
 
 def _named(given: Mapping[str, object]) -> Iterator[Path]:
-    """Yield the files that options name, alone or as in ``scale_out=graph.json``."""
+    """Yield the files that options name, alone or as in ``scale_out=graph.json``, ``a.csv:7``."""
     for name in READ:
         for whole in _paths(given.get(name)):
             words = {str(whole), *re.split(r"[\s=]", str(whole))}
+            words |= {word.rpartition(":")[0] for word in words if ":" in word}
             yield from (path for path in map(Path, words) if _is_there(path) and path.is_file())
 
 

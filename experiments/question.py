@@ -23,7 +23,7 @@ _TRACES = ("trace", "trace_b", "job", "source", "traces")
 """Parameters that name what is read as a trace."""
 _FILES = (
     *("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name"),
-    *("logs", "collectives"),
+    *("logs", "collectives", "imbalance", "baseline"),
 )
 """Parameters whose text may be the path of a file that is read."""
 _UNTOLD = ("watch", "settings", "options")
@@ -125,7 +125,10 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     settings = arguments.get("settings")
     if settings is not None and settings.kernels is not None:
         files.append(settings.kernels)
-    files += _paths({"model": getattr(arguments.get("plan"), "model", None)}, ["model"])
+    plan = arguments.get("plan")
+    files += _paths({"model": getattr(plan, "model", None)}, ["model"])
+    uneven = getattr(plan, "imbalance", None)
+    files += [] if uneven is None else [Path(str(uneven))]
     return Inputs(
         tuple(path for path in traces if path.exists()),
         tuple(path for path in files if path.exists()),

@@ -7,6 +7,7 @@
     ├── TraceError        a trace file: names file, event, field and what to do
     ├── WorkloadError     a graph of ops that contradicts itself
     ├── TopologyError     a network that cannot be built, or a path that does not exist
+    │   └── DisconnectedError  faults cut ranks off from the others: names them
     ├── ScheduleError     an algorithm that does not compute its collective
     ├── ClusterError      a cluster description, or a job that does not fit on it
     ├── WhatIfError       a question that the job or the cluster cannot be asked
@@ -47,6 +48,10 @@ class WorkloadError(TwofoldError):
 
 class TopologyError(TwofoldError):
     """A topology that cannot be built, or two nodes without a path."""
+
+
+class DisconnectedError(TopologyError):
+    """Faults of a network cut ranks off from the others."""
 
 
 class ScheduleError(TwofoldError):

@@ -79,11 +79,15 @@ class Schedule:
         The buffer of ``size`` bytes (S of nccl-tests) is cut into so many chunks.
     steps
         What happens, one after the other.
+    lengths
+        Of each chunk, where they differ, in units of ``size / parts``, shape ``(chunks,)``; None:
+        each is one unit.
 
     Raises
     ------
     ScheduleError
-        If a transfer names a rank or chunk that does not exist, or goes from a rank to itself.
+        If a transfer names a rank or chunk that does not exist, or goes from a rank to itself, or
+        chunks that differ are moved by a run of like steps, or are empty.
 
     Examples
     --------
@@ -98,16 +102,47 @@ class Schedule:
     chunks: int
     parts: int
     steps: tuple[Step, ...]
+    lengths: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.chunks < 1 or self.parts < 1:
             raise ScheduleError(f"{self}: ranks, chunks and parts must be positive")
         for number, step in enumerate(self.steps):
             self._check_step(f"{self}, step {number}", step)
+        if self.lengths is not None:
+            self._check_lengths(self.lengths)
+
+    def units(self, step: Step) -> NDArray[np.float64]:
+        """Return what each transfer of a step moves, in units of ``size / parts``; a new array.
+
+        Examples
+        --------
+        >>> zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+        >>> step = Step(zero, one, zero, one, reduce=False)
+        >>> Schedule("broadcast", "mine", 2, 1, 1, (step,), np.array([0.25])).units(step).tolist()
+        [0.25]
+        """
+        if self.lengths is None:
+            return step.count.astype(np.float64)
+        if step.count.max() == 1:
+            alone: NDArray[np.float64] = self.lengths[step.chunk]
+            return alone
+        before = np.concatenate([np.zeros(1), np.cumsum(self.lengths)])
+        moved: NDArray[np.float64] = before[step.chunk + step.count] - before[step.chunk]
+        return moved
 
     def __str__(self) -> str:
         """Name it: ``ring all_reduce (n=8)``."""
         return f"{self.algorithm} {self.kind} (n={self.ranks})"
+
+    def _check_lengths(self, lengths: NDArray[np.float64]) -> None:
+        if lengths.shape != (self.chunks,) or not (np.isfinite(lengths) & (lengths >= 0)).all():
+            raise ScheduleError(f"{self}: {self.chunks} chunks need as many lengths, none below 0")
+        for number, step in enumerate(self.steps):
+            if step.repeats > 1:
+                raise ScheduleError(f"{self}, step {number}: chunks of unlike length are repeated")
+            if not (self.units(step) > 0).all():
+                raise ScheduleError(f"{self}, step {number}: a transfer moves nothing")
 
     def _check_step(self, where: str, step: Step) -> None:
         columns = (step.source, step.target, step.chunk, step.count)

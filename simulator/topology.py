@@ -150,6 +150,9 @@ class Topology:
         where none has a metric of its own.
     routing
         How switches choose among equally near next hops; by a hash if not given.
+    kind
+        Which kind of node each rank sits on, where kinds differ in more than their links; parts
+        of the network with ranks of other kinds are not alike.
 
     Examples
     --------
@@ -172,6 +175,7 @@ class Topology:
     doors: Doors | None = None
     metric: NDArray[np.int64] | None = None
     routing: Routing = field(default_factory=Routing)
+    kind: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns of thousands of links are no description."""

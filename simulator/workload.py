@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
 from simulator.names import same_name
+from simulator.shares import Shares, numbered
 from simulator.topological_order import find_cycle
 
 Floats = NDArray[np.float64]
@@ -57,15 +58,20 @@ NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
 """Names of ops that stand for something else than an event of the step's own."""
 
 
+_PROGRAM = ("_perf_mpi", "_perf")
+"""Ends of the names of nccl-tests' and rccl-tests' programs."""
+
+
 def kind_named(text: str) -> str | None:
-    """Return the kind that a text spells, None if it is none: ``allreduce``, ``send_recv``.
+    """Return the kind that a text spells, None if it is none: ``allreduce``, ``alltoall_perf``.
 
     Examples
     --------
-    >>> kind_named("All-Reduce"), kind_named("sendrecv"), kind_named("reduction")
+    >>> kind_named("All-Reduce"), kind_named("sendrecv_perf"), kind_named("reduction")
     ('all_reduce', 'send_receive', None)
     """
-    found = same_name(text, (*KINDS, *_SHORT))
+    end = next((end for end in _PROGRAM if text.lower().endswith(end)), "")
+    found = same_name(text[: len(text) - len(end)], (*KINDS, *_SHORT))
     return _SHORT.get(found, found) if found else None
 
 
@@ -98,6 +104,9 @@ class Group:
         Of the job, each once.
     label
         What the trace calls it.
+    stand_in
+        Of a job of which only some ranks are simulated (:mod:`simulator.folding`): the member that
+        does what each member does in the group; () where each is told by itself.
 
     Raises
     ------
@@ -112,6 +121,7 @@ class Group:
 
     ranks: tuple[int, ...]
     label: str = ""
+    stand_in: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.ranks or len(set(self.ranks)) != len(self.ranks):
@@ -160,6 +170,8 @@ class Call:
         Number of the call among those of its group, as the trace counts.
     eager
         Whether it is a message that does not wait for its receiver.
+    shares
+        How an all-to-all is spread over its pairs, where they do not all get the same.
 
     Examples
     --------
@@ -175,6 +187,7 @@ class Call:
     index: int = -1
     sequence: int = 0
     eager: bool = False
+    shares: Shares | None = None
 
     def __str__(self) -> str:
         """Say it as messages do: ``all_reduce #3 of tp[8] (67108864 B)``."""
@@ -191,7 +204,8 @@ class Calls:
     as it is). ``late`` is how long after the last member in the workload the members that are
     not in it arrive. ``eager`` marks messages that do not wait for their receiver: they move from
     their sender's arrival on, and the receiver is done when it and the message are there. The
-    others are rendezvous, as all collectives are.
+    others are rendezvous, as all collectives are. ``shares`` has a table for each all-to-all whose
+    pairs have different bytes, None for other calls; empty where no call has one.
     """
 
     kind: NDArray[np.uint8]
@@ -203,6 +217,7 @@ class Calls:
     factor: Floats
     late: Floats
     eager: NDArray[np.bool_]
+    shares: tuple[Shares | None, ...] = ()
 
     def __repr__(self) -> str:
         """Say it in one line: columns are no description."""
@@ -216,8 +231,28 @@ class Calls:
         columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
         return Calls(
             dtype=tuple(self.dtype[row] for row in rows.tolist()),
+            shares=tuple(self.shares[row] for row in rows.tolist()) if self.shares else (),
             **{name: getattr(self, name)[rows] for name in columns},
         )
+
+    def followed_by(self, other: "Calls") -> "Calls":
+        """Return these calls, and others behind them."""
+        columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
+        tables = [one.shares or (None,) * len(one) for one in (self, other)]
+        return Calls(
+            dtype=(*self.dtype, *other.dtype),
+            shares=sum(tables, ()) if self.shares or other.shares else (),
+            **{name: np.append(getattr(self, name), getattr(other, name)) for name in columns},
+        )
+
+    def shares_of(self, call: int) -> Shares | None:
+        """How a call is spread over its pairs; None where they have the same."""
+        return self.shares[call] if self.shares else None
+
+    @property
+    def spread(self) -> Offsets:
+        """Number of each call's table of shares, -1 for none, shape ``(calls,)``."""
+        return numbered(self.shares) if self.shares else np.full(len(self), -1, dtype=np.int64)
 
     @staticmethod
     def empty() -> "Calls":
@@ -237,6 +272,11 @@ class Calls:
             factor=np.ones(len(rows)),
             late=np.zeros(len(rows)),
             eager=np.array([row.eager for row in rows], dtype=np.bool_),
+            shares=(
+                tuple(row.shares for row in rows)
+                if any(row.shares is not None for row in rows)
+                else ()
+            ),
         )
 
 
@@ -256,6 +296,8 @@ class CallRow:
     """Measured time from the last arrival to the end (s), NaN if unknown."""
     eager: bool = False
     """Of a message: it does not wait for its receiver."""
+    shares: Shares | None = None
+    """Of an all-to-all whose pairs have different bytes."""
 
     def __post_init__(self) -> None:
         if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
@@ -413,6 +455,7 @@ class Workload:
         _check_modules(self)
         _check_ranks(self)
         _check_table_of_calls(self.calls, len(self.groups))
+        _check_shares(self.calls, self.groups)
         _check_calls(self)
         _check_order(self)
         _check_copies(self)
@@ -499,6 +542,7 @@ class Workload:
             dtype=calls.dtype[index],
             transfer=float(calls.transfer[index]),
             eager=bool(calls.eager[index]),
+            shares=calls.shares_of(index),
         )
 
     def ops(self) -> Iterator[Op]:
@@ -599,6 +643,23 @@ def _check_table_of_calls(calls: Calls, groups: int) -> None:
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (call {wrong[0]}) is out of range")
     if len(calls.eager) != len(calls):
         raise WorkloadError(f"column 'eager' of the calls does not have {len(calls)} rows")
+
+
+def _check_shares(calls: Calls, groups: tuple[Group, ...]) -> None:
+    """Refuse tables of shares that are not those of an all-to-all of their group."""
+    if not calls.shares:
+        return
+    if len(calls.shares) != len(calls):
+        raise WorkloadError(f"column 'shares' of the calls does not have {len(calls)} rows")
+    for index, shares in enumerate(calls.shares):
+        if shares is None:
+            continue
+        kind, group = _ALL_KINDS[calls.kind[index]], groups[calls.group[index]]
+        if kind != "all_to_all" or len(shares) != len(group.ranks):
+            raise WorkloadError(
+                f"call {index}, {kind} of {group}, has shares of an all_to_all of "
+                f"{len(shares)} ranks"
+            )
 
 
 def _check_calls(workload: Workload) -> None:

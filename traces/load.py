@@ -292,11 +292,10 @@ def _group_tables(path: Path) -> Sequence[Path]:
     return group_tables(path)
 
 
-def _model_card(path: Path) -> Sequence[Path]:
-    from traces.generate.plan import card_of
+def _named_by_plan(path: Path) -> Sequence[Path]:
+    from traces.generate.plan import files_named
 
-    card = card_of(path)
-    return [card] if card is not None and card.is_file() else []
+    return files_named(path)
 
 
 def _open_plan(path: Path, _: Options) -> OpenTrace:
@@ -338,7 +337,7 @@ FORMATS = {
     "nsys": Format(is_sqlite, _open_nsys, profiler=True),
     "pytorch_et": Format(is_execution_trace, _open_execution_trace),
     "chakra": Format(_is_chakra, _open_chakra, beside=_group_tables),
-    "plan": Format(is_plan, _open_plan, beside=_model_card),
+    "plan": Format(is_plan, _open_plan, beside=_named_by_plan),
     "goal": Format(is_goal, _open_goal),
 }
 """Formats that can be read, by name.

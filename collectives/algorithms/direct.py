@@ -2,20 +2,19 @@
 
 The fewest steps, and on a network with a port per rank the fewest bytes too (all-to-all, the
 halves of two-shot); n-1 transfers leave each rank at the same time. An all-to-all may have a size
-of its own for every pair (``all_to_all_v`` of MPI and PyTorch).
+of its own for every pair (:func:`spread`).
 """
 
-from math import ceil
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.shares import Shares
 
 Ranks = NDArray[np.int32]
-ByteTable = NDArray[np.int64]
-"""Bytes that each rank has for each, shape ``(n, n)``."""
 
 
 def two_shot_all_reduce(n: int) -> Schedule:
@@ -122,67 +121,53 @@ def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tu
     return (Step(source, target, chunk, np.ones_like(source), reduce=reduce),)
 
 
-def all_to_all_v(sizes: ByteTable) -> Schedule:
-    """Send every rank its bytes at once; ``sizes[s, t]`` is what ``s`` has for ``t`` (B).
+def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
+    """Give every pair of an all-to-all the bytes of a table (``MPI_Alltoallv``).
 
-    Lay it out with S = :func:`all_to_all_v_size`. Chunks are numbered row by row; their sources and
-    targets are :func:`all_to_all_v_owners`. What a rank has for itself stays and costs nothing.
+    Any algorithm carries them: chunk ``source * parts + part`` is for rank ``part * n // parts``,
+    whoever passes it on. A pair without bytes sends no message, as NCCL and PyTorch send none.
+
+    Parameters
+    ----------
+    schedule
+        An all-to-all in which all pairs have the same.
+    shares
+        In the order of the group; None leaves the schedule as it is.
+
+    Raises
+    ------
+    ScheduleError
+        If it is no all-to-all, or the table is one of another number of ranks.
+
+    Examples
+    --------
+    >>> uneven = spread(all_to_all(3), Shares([[0, 4, 0], [1, 0, 1], [0, 2, 0]]))
+    >>> step = uneven.steps[0]
+    >>> [(int(a), int(b)) for a, b in zip(step.source, step.target)], uneven.units(step).tolist()
+    ([(0, 1), (1, 0), (1, 2), (2, 1)], [2.0, 0.5, 0.5, 1.0])
     """
-    units = _units(sizes)
-    first = (np.cumsum(units) - units.ravel()).reshape(units.shape).astype(np.int32)
-    source, target = np.nonzero(units * ~np.eye(len(units), dtype=bool))
-    steps: tuple[Step, ...] = ()
-    if len(source):
-        count = units[source, target].astype(np.int32)
-        ends = source.astype(np.int32), target.astype(np.int32)
-        steps = (Step(*ends, first[source, target], count, reduce=False),)
-    chunks, parts = max(1, int(units.sum())), max(1, _busiest(units))
-    return Schedule("all_to_all", "direct_v", len(units), chunks=chunks, parts=parts, steps=steps)
+    if shares is None:
+        return schedule
+    n, parts = schedule.ranks, schedule.parts
+    if schedule.kind != "all_to_all" or len(shares) != n or parts % n:
+        raise ScheduleError(f"{schedule} cannot carry shares of {len(shares)} ranks")
+    lengths = np.repeat(shares.share.ravel() * n, parts // n)
+    uneven = replace(schedule, steps=(), lengths=lengths)
+    steps = [_sent(uneven, one) for step in schedule.steps for one in _unrolled(step)]
+    return replace(uneven, steps=tuple(step for step in steps if len(step.source)))
 
 
-def all_to_all_v_size(sizes: ByteTable) -> float:
-    """S of nccl-tests: the larger of what the busiest rank has and what it gets (B)."""
-    return float(_busiest(_units(sizes)) * _unit(sizes))
+def _unrolled(step: Step) -> list[Step]:
+    """Return the steps of a run, which are not alike where their chunks are not."""
+    return [
+        replace(step, chunk=step.chunks_at(time), repeats=1, shift=0, cycle=1)
+        for time in range(step.repeats)
+    ]
 
 
-def all_to_all_v_owners(sizes: ByteTable) -> tuple[Ranks, Ranks]:
-    """Source and target of each chunk, as :func:`collectives.check` takes them."""
-    units = _units(sizes)
-    source, target = (
-        np.repeat(ends, units.ravel()) for ends in np.indices(units.shape).reshape(2, -1)
-    )
-    return source.astype(np.int32), target.astype(np.int32)
-
-
-def _busiest(units: ByteTable) -> int:
-    """Units of the rank that sends or receives the most."""
-    return int(max(units.sum(axis=0).max(), units.sum(axis=1).max()))
-
-
-def _units(sizes: ByteTable) -> ByteTable:
-    """Messages in whole units, rounded up: chunks of equal length."""
-    units: ByteTable = -(-_checked(sizes) // _unit(sizes))
-    return units
-
-
-def _unit(sizes: ByteTable) -> int:
-    """Bytes of a unit: the greatest common divisor, or more where there would be too many to count.
-
-    Messages are then rounded up by less than 1e-9 of all bytes each.
-    """
-    table = _checked(sizes)
-    total = int(table.sum())
-    return max(1, int(np.gcd.reduce(table.ravel())), ceil(total / _MOST_UNITS))
-
-
-_MOST_UNITS = 2**30
-"""Most units: chunks are counted with 32 bits."""
-
-
-def _checked(sizes: ByteTable) -> ByteTable:
-    table = np.asarray(sizes)
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
-        raise ScheduleError(f"all_to_all_v needs bytes for every pair, not a table {table.shape}")
-    if table.dtype.kind not in "iu" or table.min() < 0:
-        raise ScheduleError("all_to_all_v: bytes are whole numbers, none below 0")
-    return table.astype(np.int64)
+def _sent(schedule: Schedule, step: Step) -> Step:
+    """Leave out the transfers of a step that move nothing."""
+    some = schedule.units(step) > 0
+    columns = (step.source, step.target, step.chunk, step.count)
+    source, target, chunk, count = (column[some] for column in columns)
+    return replace(step, source=source, target=target, chunk=chunk, count=count)

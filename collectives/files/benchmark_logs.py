@@ -16,6 +16,7 @@ from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from collectives.files.osu import is_osu, read_osu
 from collectives.files.perftest import is_perftest, read_perftest
 from simulator.errors import TraceError
+from simulator.printed_text import as_printed, decoded
 
 _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, or CSV with kind, ranks, size_bytes "
@@ -73,17 +74,17 @@ def _check_one(what: str, told: Sequence[tuple[str, str]]) -> None:
 
 def _read(path: Path, layout: Layout) -> BenchmarkLog:
     try:
-        text = path.read_text("utf-8-sig")
+        text = decoded(path.read_bytes())
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TraceError(f"{path}: cannot be read as a log: {reason}") from error
-    name = str(path)
-    if is_nccl_tests(text):
-        log = read_nccl_tests(text, name, layout)
-    elif is_osu(text):
-        log = read_osu(text, name, layout)
-    elif is_perftest(text):
-        log = read_perftest(text, name)
+    name, printed = str(path), as_printed(text)
+    if is_nccl_tests(printed):
+        log = read_nccl_tests(printed, name, layout)
+    elif is_osu(printed):
+        log = read_osu(printed, name, layout)
+    elif is_perftest(printed):
+        log = read_perftest(printed, name)
     elif is_table(text):
         log = read_table(text, name, layout)
     else:

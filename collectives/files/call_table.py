@@ -11,13 +11,16 @@ Two tools have names of their own, and are known by them: rccl-tests' files (``a
 """
 
 import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isnan
 
+from collectives.bandwidth import busbw
 from collectives.files.measured_calls import (
+    GIGA,
+    MICRO,
     SECONDS,
     BenchmarkLog,
     Layout,
@@ -33,12 +36,18 @@ from simulator.workload import KINDS, kind_named
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
 _RANKS = ("ranks", "gpus", "num_gpus", "n_ranks", "nranks", "world_size")
 _NODES = ("nodes", "num_nodes", "n_nodes", "nnodes")
-_MACHINE = ("system", "device", "cluster", "machine")
+_MACHINE = ("system", "device", "cluster", "machine", "gpu", "gpu_name", "accelerator")
 _SIZE = re.compile(r"^(?:message_)?(?:size|bytes|message_size)?[ _(]*(b|bytes|kib|mib|gib)\)?$")
 _TIME = re.compile(r"^(?:time|latency|duration|t)[ _(\[]+(s|sec|ms|us|usec|µs|ns)[)\]]?$")
 _BYTES = {"b": 1.0, "bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+_SPEED = re.compile(r"^(algbw|busbw)(?:[ _(\[]+(gb/s|gbps|gbytes/s)[)\]]?)?$")
+_SPEED_OFF, _LAST_DIGIT = 0.03, 0.0051
+"""A printed bandwidth is of so few digits: share of it, and GB/s."""
+_TIMES_APART = 0.01
 _RCCL = {"algbw", "busbw", "inplace"}
 _AICONFIGURATOR = {"nccl_dtype", "message_size", "latency"}
+_CUSTOM = {"allreduce_dtype", "message_size", "latency"}
+"""aiconfigurator's times of kernels of serving frameworks, which are no library's calls."""
 
 Cells = Mapping[str, str]
 Read = Callable[[Cells, str], float]
@@ -55,6 +64,8 @@ class _Columns:
     time: Read
     tool: str = "table"
     library: str = ""
+    others: tuple[Read, ...] = ()
+    """Further times, which must agree with the first."""
 
 
 def is_table(text: str) -> bool:
@@ -115,38 +126,68 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
 def _first_names(text: str) -> set[str] | None:
     """Names of the columns, in lower case; None if it is no table."""
     first = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
-    if first.lstrip().startswith("{"):
+    if first.lstrip()[:1] in ("{", "["):
         try:
-            return {key.lower() for key in json.loads(first)}
+            rows = _json_rows(text)
         except ValueError:
-            return None
-    return {name.strip().lower() for name in first.split(",")} if "," in first else None
+            return {name.lower() for name in re.findall(r'"(\w+)"\s*:', first)} or None
+        return set().union(*({key.lower() for key in row} for _, row in rows[:1])) or None
+    separator = _separator(first)
+    return set(_cells(first, separator)) if separator else None
+
+
+def _separator(head: str) -> str | None:
+    """Return what separates the columns of a head; None where nothing does."""
+    return next((one for one in (",", ";", "\t") if one in head), None)
+
+
+def _cells(head: str, separator: str) -> list[str]:
+    names = next(csv.reader([head], delimiter=separator))
+    return [name.strip().lower() for name in names]
+
+
+def _json_rows(text: str) -> list[tuple[int, Mapping[str, object]]]:
+    """Read an object per line, or one list of objects, each with the line or place it stands in."""
+    if text.lstrip().startswith("["):
+        rows = list(enumerate(json.loads(text), 1))
+    else:
+        rows = []
+        for at, line in enumerate(text.splitlines(), 1):
+            if line.strip()[:1] not in ("", "#"):
+                try:
+                    rows.append((at, json.loads(line)))
+                except ValueError as error:
+                    raise ValueError(f"line {at}: {error}") from error
+    if not all(isinstance(row, dict) for _, row in rows):
+        raise ValueError("rows are objects")
+    return rows
 
 
 def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
     """Yield each row with where it stands; comments (``#``) and empty lines are none."""
     lines = text.splitlines()
     kept = [(at, line) for at, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
-    if kept and kept[0][1].lstrip().startswith("{"):
-        for at, line in kept:
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise TraceError(f"{path}, line {at}: JSON that ends early: {error}") from error
-            yield f"{path}, line {at}", {key.lower(): _text(row[key]) for key in row}
+    if kept and kept[0][1].lstrip()[:1] in ("{", "["):
+        what = "row" if text.lstrip().startswith("[") else "line"
+        try:
+            rows = _json_rows(text)
+        except ValueError as error:
+            said = f"JSON that ends early, or has no object per call: {error}"
+            raise TraceError(f"{path}: {said}") from error
+        for at, row in rows:
+            yield f"{path}, {what} {at}", {key.lower(): _text(row[key]) for key in row}
         return
-    reader = csv.reader(io.StringIO("\n".join(line for _, line in kept)))
-    names = [name.strip().lower() for name in next(reader)]
-    for (at, _), cells in zip(kept[1:], reader, strict=False):
-        if len(cells) < len(names):
+    separator = _separator(kept[0][1]) or ","
+    names = _cells(kept[0][1], separator)
+    for at, line in kept[1:]:
+        cells = next(csv.reader([line], delimiter=separator))
+        while len(cells) > len(names) and not cells[-1].strip():
+            cells.pop()
+        if len(cells) != len(names):
             said = f"{len(cells)} of {len(names)} columns"
-            raise TraceError(
-                f"{path}, line {at}: the row ends early ({said}): is the table truncated?"
-            )
-        yield (
-            f"{path}, line {at}",
-            dict(zip(names, (cell.strip() for cell in cells), strict=False)),
-        )
+            how = "ends early" if len(cells) < len(names) else "is too long"
+            raise TraceError(f"{path}, line {at}: the row {how} ({said}): is the table truncated?")
+        yield f"{path}, line {at}", dict(zip(names, (cell.strip() for cell in cells), strict=True))
 
 
 def _text(value: object) -> str:
@@ -178,6 +219,11 @@ def _columns(row: Cells, path: str) -> _Columns:
             "aiconfigurator",
             "nccl",
         )
+    if names >= _CUSTOM:
+        raise TraceError(
+            f"{path}: allreduce_dtype: times of a serving framework's own kernels, which are no "
+            "calls of a library: give nccl_perf"
+        )
     sizes = [(name, unit[1]) for name in sorted(names) if (unit := _SIZE.match(name))]
     times = [(name, unit[1]) for name in sorted(names) if (unit := _TIME.match(name))]
     for what, found, example in (("size", sizes, "size_bytes"), ("time", times, "time_us")):
@@ -185,14 +231,9 @@ def _columns(row: Cells, path: str) -> _Columns:
             raise TraceError(
                 f"{path}: no column is a {what} with its unit in the name, such as {example}"
             )
-    size, time = sizes[0], times[0]
-    return _Columns(
-        kind,
-        ranks,
-        nodes,
-        _reader(size[0], _BYTES[size[1]]),
-        _timer(time[0], SECONDS[time[1]]),
-    )
+    timers = tuple(_timer(name, SECONDS[unit]) for name, unit in times)
+    size, width = sizes[0]
+    return _Columns(kind, ranks, nodes, _reader(size, _BYTES[width]), timers[0], others=timers[1:])
 
 
 def _reader(name: str, unit: float) -> Read:
@@ -221,7 +262,7 @@ def _call(columns: _Columns, row: Cells, layout: Layout, place: str) -> Measured
     if columns.kind is None and layout.kind is None:
         raise TraceError(f"{place}: no column is the kind of collective: name it kind, or --kind")
     text = row[columns.kind] if columns.kind is not None else layout.kind or ""
-    kind = kind_named(text)
+    kind = kind_named(text) or kind_named(re.sub("^[nr]ccl", "", text, flags=re.I))
     if kind is None:
         raise TraceError(f"{place}: kind: {shown(text)} is none of {', '.join(KINDS)}")
     ranks = _whole(row, columns.ranks, place)
@@ -229,8 +270,32 @@ def _call(columns: _Columns, row: Cells, layout: Layout, place: str) -> Measured
         ranks = (_whole(row, "ranks", place) or 1) * (_whole(row, "gpusperrank", place) or 1)
     nodes = _whole(row, columns.nodes, place)
     ranks, nodes = placed(ranks, nodes, layout, place)
-    time = columns.time(row, place)
-    return MeasuredCall(kind, ranks, nodes, columns.size(row, place), time, place)
+    call = MeasuredCall(
+        kind, ranks, nodes, columns.size(row, place), columns.time(row, place), place
+    )
+    for other in (read(row, place) for read in columns.others):
+        if abs(other / call.time - 1) > _TIMES_APART:
+            said = f"{call.time:.4g} s in one column and {other:.4g} s in another"
+            raise TraceError(f"{place}: {said}: is the unit of one wrong?")
+    _check_speeds(call, row)
+    return call
+
+
+def _check_speeds(call: MeasuredCall, row: Cells) -> None:
+    """Hold bandwidths of a row, where it has any, against its size and time: a wrong unit."""
+    for name, text in row.items():
+        found, speed = _SPEED.match(name), number(text)
+        if found is None or not call.size or isnan(speed):
+            continue
+        share = busbw(call.kind, size=1.0, n=call.ranks, time=1.0) if found[1] == "busbw" else 1.0
+        should = share * call.size / call.time / GIGA
+        units = (1.0, 8.0) if found[2] == "gbps" else (1.0,)  # Gbit/s are written so, too
+        if not any(abs(speed - one * should) <= _SPEED_OFF * speed + _LAST_DIGIT for one in units):
+            raise TraceError(
+                f"{call.place}: {call.size:.0f} B in {call.time / MICRO:.4g} us, {call.kind} of "
+                f"{call.ranks} ranks: {name} would be {should:.4g}, not {text}: is a unit wrong, "
+                "or the number of ranks?"
+            )
 
 
 def _whole(row: Cells, name: str | None, place: str) -> int | None:

@@ -46,15 +46,15 @@ _KINDS = {
 }
 _OTHERS = ("alltoallv", "hypercube")
 """Programs of nccl-tests whose calls have no kind here."""
-_LABEL = re.compile(r"^\s*(?:\[\d+,\d+\]<\w+>:|\d+:(?=\s))\s?")
-"""What ``mpirun --tag-output`` and ``srun --label`` put before a line."""
 _RANK = re.compile(
-    r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
+    r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.*)"
 )
-_CONFIG = re.compile(r"#\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes\s+\d+\s+maxBytes\s+(\d+)(.*)")
+_CONFIG = re.compile(
+    r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes\s+\d+\s+maxBytes\s+(\d+)(.*)"
+)
 _STEP = re.compile(r"step:\s*(\d+)\((\w+)\)")
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
 _WIDTH = {
     **{"int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1},
     **{"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4},
@@ -119,9 +119,7 @@ def is_nccl_tests(text: str) -> bool:
     """Whether it is a table or the JSON of nccl-tests or rccl-tests."""
     if text.lstrip()[:1] == "{":
         return '"results"' in text and '"out_of_place"' in text
-    return any(_header(_LABEL.sub("", line)) for line in text.splitlines()) or bool(
-        _CONFIG.search(text)
-    )
+    return any(_header(line) for line in text.splitlines()) or bool(_CONFIG.search(text))
 
 
 def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
@@ -153,8 +151,8 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
     """Cut the text into runs, and read their rows."""
     runs: list[_Run] = []
     program = ""
-    for count, labelled in enumerate(text.splitlines(), 1):
-        line, place = _LABEL.sub("", labelled).strip(), f"{path}, line {count}"
+    for count, raw in enumerate(text.splitlines(), 1):
+        line, place = raw.strip(), f"{path}, line {count}"
         program = _named(line) or program
         config, rank, header = _CONFIG.match(line), _RANK.match(line), _header(line)
         begins = config is not None or rank is not None or bool(header)
@@ -203,17 +201,20 @@ def _add_rank(run: _Run, rank: "re.Match[str]", place: str) -> None:
 
 
 def _header(line: str) -> list[str]:
-    """Return the names of a table's columns, none if the line is not its head."""
+    """Return the names of a table's columns, none if the line is not its head.
+
+    What is pasted into a page loses its ``#``.
+    """
     names = line.strip().lstrip("#").split()
     is_head = names[:2] == ["size", "count"] and ("time" in names or _CPU_TIME in names)
-    return names if is_head and line.strip().startswith("#") else []
+    return names if is_head else []
 
 
 def _read_line(run: _Run, line: str, place: str) -> None:
     words = line.split()
     if average := _AVERAGE.match(line.strip()):
         run.average = number(average[1])
-    elif words[:1] in (["#"], ["#(B)"]) and "(elements)" in words:
+    elif words[:1] in (["#"], ["#(B)"], ["(B)"]) and "(elements)" in words:
         units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
     elif run.names and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
@@ -391,7 +392,7 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
         )
     one = row.timing
     if not one.time > 0:
-        raise TraceError(f"{row.place}: time: {one.time!r} is not a time")
+        raise TraceError(f"{row.place}: time: {one.time / MICRO:g} us is not a time")
     expected = row.size / one.time
     for name, told, should in (
         ("algbw", one.algbw, expected),

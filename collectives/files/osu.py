@@ -24,6 +24,7 @@ from simulator.errors import TraceError, shown
 
 _TITLE = re.compile(r"^#\s*OSU\s+(.*?)\s+(Latency|Bandwidth|Bandwidth / Message Rate)\s+Test", re.I)
 _LIBRARIES = {"nccl": "nccl", "rccl": "rccl", "xccl": ""}
+"""Which library a title names, the first that it does: ``XCCL-NCCL``, ``NCCL-CUDA``."""
 _KINDS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -74,16 +75,26 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
             table = _table(title, place, notes)
             libraries += [table.library] if table else []
         elif table is not None and line[:1].isdigit():
-            calls.append(_call(table, line.split(), layout, place))
+            if line.split()[-1].lower() == "fail":
+                notes.append(f"{path}: rows with wrong results are left out")
+            else:
+                calls.append(_call(table, line.split(), layout, place))
     if len(set(libraries)) > 1:
         raise TraceError(f"{path}: calls of {' and '.join(sorted(set(libraries)))} in one log")
-    return BenchmarkLog(path, "OSU", tuple(calls), library="".join(set(libraries)), notes=(*notes,))
+    return BenchmarkLog(
+        path,
+        "OSU",
+        tuple(calls),
+        library="".join(set(libraries)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
 
 
 def _table(title: "re.Match[str]", place: str, notes: list[str]) -> _Table | None:
     """Read a heading; None of a benchmark that tells nothing here."""
     words = title[1].lower().split()
-    library = next((_LIBRARIES[word] for word in words if word in _LIBRARIES), "mpi")
+    named = re.findall("[a-z]+", title[1].lower())
+    library = next((known for name, known in _LIBRARIES.items() if name in named), "mpi")
     name = words[-1].removeprefix("non-blocking").strip("-") if words else ""
     is_bandwidth = title[2].lower() != "latency"
     if name in _KINDS and not is_bandwidth and "non-blocking" not in title[1].lower():

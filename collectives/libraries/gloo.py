@@ -139,7 +139,9 @@ def _schedule(call: Call, positions: Ranks, graph: Topology, machine: Machine) -
     known = machine.on(graph)
     build = _SCHEDULES[call.kind]
     n = len(positions)
-    return known.schedules(call.kind, positions, "gloo", lambda: (build(n),))[0]
+    return known.schedules(
+        call.kind, positions, "gloo", lambda: (direct.spread(build(n), call.shares),), call.shares
+    )[0]
 
 
 def _latencies(call: Call, schedule: Schedule, wire: Wire) -> Number:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import direct, ring, tree
+from collectives.algorithms.direct import spread
 from collectives.algorithms.placement import by_domain, from_root, placed
 from collectives.libraries import nccl_constants as nccl_tables
 from collectives.libraries.nccl_costs import (
@@ -127,14 +128,14 @@ def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[n
 def _case(call: Call, links: Links, machine: Machine) -> Case:
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, links.graph, machine.domains)
-    return Case(call.kind, positions, call.size, links, machine)
+    return Case(call.kind, positions, call.size, links, machine, call.shares)
 
 
 def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     """All that NCCL has to choose from; it takes the fastest."""
     kind = case.kind
     if kind in _SENDS and algorithm in (None, "direct"):
-        return sent(case, case.schedule("send", lambda: _SENDS[kind](case.n)))
+        return sent(case, case.schedule("send", lambda: spread(_SENDS[kind](case.n), case.shares)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
         return _other(case, algorithm)
     if algorithm is not None:
@@ -246,5 +247,6 @@ def _other(case: Case, algorithm: str | None) -> list[Offer]:
 
 
 def _selected(case: Case, algorithm: str | None) -> Schedule:
-    call = Call(case.kind, Group(tuple(case.positions.tolist())), case.size)
+    group = Group(tuple(case.positions.tolist()))
+    call = Call(case.kind, group, case.size, shares=case.shares)
     return select.plan(call, case.topology, case.machine, algorithm).schedule

@@ -35,6 +35,7 @@ from collectives.libraries.nccl_constants import LocalLink, Tuning
 from collectives.machine import Machine, Ranks
 from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule
+from simulator.shares import Shares
 from simulator.topology import SCALE_UP, Topology
 
 _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
@@ -71,13 +72,17 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes."""
+    """A call of a group on a machine: ``positions`` on ``links``, ``size`` in bytes.
+
+    ``shares``: of an all-to-all whose pairs have different bytes.
+    """
 
     kind: str
     positions: Ranks
     size: Number
     links: Links
     machine: Machine
+    shares: Shares | None = None
 
     @property
     def topology(self) -> Topology:
@@ -139,7 +144,7 @@ class Case:
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of that name, built when it is asked for first."""
         known = self.machine.on(self.topology)
-        return known.schedules(self.kind, self.positions, name, lambda: (build(),))[0]
+        return known.schedules(self.kind, self.positions, name, lambda: (build(),), self.shares)[0]
 
     @property
     def n(self) -> int:
@@ -289,13 +294,18 @@ def switched(case: Case, schedule: Schedule) -> Offer:
 
 
 def sent(case: Case, schedule: Schedule) -> list[Offer]:
-    """Group sends and receives (all-to-all, a message): every peer has channels of its own."""
+    """Group sends and receives (all-to-all, a message): every peer has channels of its own.
+
+    The longest message is the one whose channels are busy longest.
+    """
     peers = case.n - 1
     base = case.base + tables.P2P_PEER * (peers - case.outside)
     base += tables.P2P_PEER_NET * case.outside
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts
+    if case.shares is not None:
+        block = case.size * float(case.shares.crossing.max())
     half = case.link.fractions["LL"]
     alone = block / case.tuning.p2p_channel
     slot = case.slot("Simple")

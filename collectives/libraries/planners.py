@@ -61,6 +61,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     >>> plan(Call("all_gather", Group(tuple(range(8))), 2.0**30), network, machine).protocol
     'Simple'
     """
+    machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     found = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
     return calibrated(found, machine.calibrated(call, network))
@@ -78,6 +79,7 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     """
     if np.isnan(call.size):
         return np.full(len(networks), call.transfer)
+    machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     algorithm = algorithm or choose(machine.forced, call)
     found, sure = library.times(call, networks, machine, algorithm)
@@ -190,7 +192,8 @@ def _schedules(
 
     known = machine.on(graph)
     return tuple(
-        known.schedules(call.kind, positions, name, partial(build, name))[0] for name in names
+        known.schedules(call.kind, positions, name, partial(build, name), call.shares)[0]
+        for name in names
     )
 
 

@@ -254,5 +254,7 @@ def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator
         if not call.transfer > _MEASURED_AT_ONCE or (adds and "reduce" in call.kind):
             continue
         if per_node is None or len({rank // per_node for rank in ranks}) == 1:
-            speed = busbw(call.kind, size=call.size, n=len(ranks), time=call.transfer)
+            speed = busbw(
+                call.kind, size=call.size, n=len(ranks), time=call.transfer, shares=call.shares
+            )
             yield (0.0 if np.isnan(speed) else speed), str(call)

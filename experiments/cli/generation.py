@@ -100,6 +100,13 @@ def generate(
         float | None,
         typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
     ] = None,
+    expert_imbalance: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens over experts: busiest rank over mean (1.5), zipf:1.2, or a CSV file with "
+            "layer, expert, tokens."
+        ),
+    ] = None,
     folded: Annotated[
         bool, typer.Option("--fold", help="Simulate no more replicas than stand for all.")
     ] = False,
@@ -162,6 +169,7 @@ def generate(
             COMPUTE_EFFICIENCY if compute_efficiency is None else compute_efficiency
         ),
         memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
+        imbalance=expert_imbalance,
     )
 
     def keep(plan: "GenerationPlan") -> None:

@@ -33,6 +33,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
             *("utility", "sweep", "curve", "compare", "what-if"),
             *("replay", "explain", "diff", "metrics"),
         ),
+        "sharing": ("share",),
         "generation": ("generate",),
     },
     "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},

@@ -36,7 +36,7 @@ from experiments.cli.options import (
     quantity,
     settings_of,
 )
-from experiments.cli.show import check_figure, say, show
+from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
@@ -104,6 +104,13 @@ def clusters(
     write: Annotated[
         Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
     ] = None,
+    *,
+    links: Annotated[
+        bool, typer.Option("--links", help="List the links, as what-ifs name them.")
+    ] = False,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Of the job that sees these links; default: all.")
+    ] = None,
     output: Annotated[
         ClusterOutput,
         typer.Option("--output", "-o", help="How the answer is printed; yaml: as a cluster file."),
@@ -121,9 +128,13 @@ def clusters(
         from_nvidia_smi=from_nvidia_smi,
         from_infragraph=from_infragraph,
         like=like,
+        links=links,
+        ranks=ranks,
     )
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("which cluster? Name one, or give a drawing.")
+    if links and output == ClusterOutput.YAML:
+        raise typer.BadParameter("links are no part of a cluster file: table, csv or json")
     if write is not None and report.asked is not None:
         from experiments.questions.calibrate import write_cluster
 
@@ -138,14 +149,19 @@ def clusters(
 
 
 def collective(
-    kind: Annotated[
-        str,
+    calls: Annotated[
+        list[str],
         typer.Argument(
+            metavar="KIND | CALL...",
             autocompletion=completed(options.kinds),
-            help="all_reduce, all_gather, reduce_scatter, …",
+            help="all_reduce, alltoall_perf, … over sizes; or calls beside each other, such as "
+            "'all_reduce 64MiB ranks 0-15' 'all_to_all 1MiB ranks 0-31 every 2ms x10 at 1ms'.",
         ),
     ],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many take part.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, show_default=False, help="How many take part."),
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(
@@ -176,33 +192,88 @@ def collective(
             help="Force one: ring, tree, …, or a file: .json, MSCCL .xml.",
         ),
     ] = None,
+    imbalance: Annotated[
+        str | None,
+        typer.Option(
+            help="Of all_to_all: busiest rank over mean (1.5), zipf:1.2, or a CSV file: a matrix "
+            "of bytes, a histogram of experts.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Measured calls to hold it against: a log of nccl-tests, …, or CSV; repeat it."
+        ),
+    ] = None,
     engine: Engine = "flow",
-    figure: Figure = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", "--plot", help="Draw it: .png, .svg or .pdf.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write calls beside each other for ui.perfetto.dev.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a collective on a cluster or a bare topology, as nccl-tests does."""
+    """Time a collective as nccl-tests does, or several beside each other."""
+    check_figure(figure)
+    check_perfetto(perfetto)
+    if topology is not None and nodes is not None:
+        raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
+    network = _network(cluster, topology, bandwidth, latency)
+    several = _calls(calls)
+    if several is not None:
+        given = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
+        for name in [*(one for one in given if given[one]), *(["--baseline"] if baseline else [])]:
+            raise typer.BadParameter(f"{name} means nothing for calls: each has its own words.")
+        from experiments.questions.collective_calls import collective_calls
+
+        together = collective_calls(several, network, ranks=ranks, nodes=nodes, engine=engine)
+        if perfetto is not None:
+            from experiments.output.perfetto import write_calls
+
+            write_calls(together, perfetto)
+            say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+        show(together, output, figure)
+        return
+    if ranks is None:
+        raise typer.BadParameter("how many take part? Give --ranks.")
+    if perfetto is not None:
+        raise typer.BadParameter("--perfetto is for calls beside each other, not for one kind.")
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
     from simulator.workload import kind_named
 
-    check_figure(figure)
-    if sizes is not None and kind_named(kind) == "barrier":
+    if sizes is not None and kind_named(calls[0]) == "barrier":
         raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
-    if topology is not None and nodes is not None:
-        raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
-    network = network_of(cluster, topology=topology, bandwidth=bandwidth, latency=latency)
-    if network is None:
-        raise typer.BadParameter("give either --cluster or --topology.")
     report = ask(
-        kind,
+        calls[0],
         network,
-        parse_sizes(sizes or _SIZES),
+        None if sizes is None else parse_sizes(sizes),
         ranks=ranks,
         nodes=nodes,
         algorithm=algorithm,
         engine=engine,
+        imbalance=imbalance,
+        baseline=baseline or (),
     )
     show(report, output, figure)
+
+
+def _network(
+    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
+) -> str:
+    """Return the one of cluster and topology that was given, as one text."""
+    network = network_of(cluster, topology=topology, bandwidth=bandwidth, latency=latency)
+    if network is None:
+        raise typer.BadParameter("give either --cluster or --topology.")
+    return network
+
+
+def _calls(words: "Sequence[str]") -> list[str] | None:
+    """Return the calls that were typed, one of which may lack its quotes; None for a kind alone."""
+    if any(" " in word.strip() for word in words):
+        return list(words)
+    return None if len(words) == 1 else [" ".join(words)]
 
 
 def topology(

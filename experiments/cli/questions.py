@@ -262,6 +262,13 @@ def what_if(
     cluster: ClusterOfTrace = None,
     figure: Figure = None,
     *,
+    draws: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often parts are drawn of '1% of links down': 20 times."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of these draws: 0; the same seed draws the same.")
+    ] = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
@@ -273,6 +280,7 @@ def what_if(
     replicas: Replicas = None,
     slow_down: SlowDown = "",
     fold: Fold = None,
+    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change the step in ways that can be written, one row each.
@@ -288,12 +296,16 @@ def what_if(
     \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
     RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
     \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
+    all_to_all\\[@LABEL] imbalance 1.5     busiest rank over mean; zipf:A; a FILE
     KIND\\[@LABEL] drop, calls drop         they do not happen
     algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
     overlap none|full                     of compute and communication
     one call per rank                     calls wait for each other, receives not
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    link A-B down, switch S x0.5          names: twofold clusters C --links
+    nic I of node N x0.5, node N down     or: node N latency x10
+    P% of \\[TIER] links xF                by lot; or nics, switches, nodes
     replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
 
     What is dropped or fused takes with it the host's work since the launch
@@ -306,7 +318,7 @@ def what_if(
     check_figure(figure)
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, change, settings=settings, watch=watch)
+        report = ask(trace, cluster, change, draws=draws, seed=seed, settings=settings, watch=watch)
     show(report, output, figure)
 
 

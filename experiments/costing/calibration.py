@@ -129,7 +129,7 @@ def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -
         known = calibration.get(kind, Calibrated())
         values = dict(zip(found.rows.names, found.multiple.tolist(), strict=True))
         fields = {name: values[name] for name in found.fitted}
-        calibration[kind] = _merged(known, fields)
+        calibration[kind] = merged(known, fields)
         about = f"{source}: {len(found.rows.took)} calls"
         sources |= {f"calibration.{kind}.{_field(name)}": about for name in fields}
     return Cluster.model_validate(
@@ -166,7 +166,7 @@ def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) ->
     return cluster.model_copy(update={"calibration": {**calibration, **cluster.calibration}})
 
 
-def _merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
+def merged(known: Calibrated, fields: Mapping[str, float]) -> Calibrated:
     """Multiply what is known by what was fitted on top of it."""
     overhead, latency, bandwidth = known.overhead, dict(known.latency), dict(known.bandwidth)
     for name, multiple in fields.items():

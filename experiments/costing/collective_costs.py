@@ -52,6 +52,11 @@ def by_trace(scenario: Scenario) -> Scenario:
     return _settled(scenario, _with_factor, target)
 
 
+def told_by_trace(workload: Workload) -> NDArray[np.bool_]:
+    """Which calls :func:`by_trace` gives the time that was measured, shape ``(calls,)``."""
+    return np.asarray((_target(workload) > 0) & ~_unsized(workload))
+
+
 def alone(scenario: Scenario) -> Floats:
     """How long each call took by itself (s): waiting and what it shared links with taken away.
 
@@ -145,6 +150,7 @@ def _least_alike(workload: Workload) -> Floats:
 
 
 def _alike(workload: Workload) -> Floats:
-    """Rows that are equal for calls of the same kind, group and size."""
+    """Rows that are equal for calls of the same kind, group, size and shares."""
     calls = workload.calls
-    return np.stack([calls.kind, calls.group, np.nan_to_num(calls.size, nan=-1.0)], axis=1)
+    size = np.nan_to_num(calls.size, nan=-1.0)
+    return np.stack([calls.kind, calls.group, size, calls.spread], axis=1)

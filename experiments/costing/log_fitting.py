@@ -2,8 +2,9 @@
 
 The logarithm of a call's time is that of its modelled parts, each times a multiple, plus a smooth
 deviation, plus scatter. A multiple is one that all kinds share times one of the kind's own; their
-logarithms are normal about 0, with :data:`SHARED` and :data:`OWN` for standard deviations, so that
-they are positive, one kind helps all others, and what the calls do not tell stays as it is. The
+logarithms are normal about 0, with what such clusters' figures are off by for a standard deviation
+(:func:`experiments.costing.prior.spread_of`), a kind's own with :data:`OWN` of it, so that they are
+positive, one kind helps all others, and what the calls do not tell stays as it is. The
 deviation is where the library does better or worse than its model: a Gaussian process over size and
 ranks (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, chapters 2 and 5),
 part of it shared by all kinds, part by those whose data take the same way, part a kind's own. How
@@ -29,11 +30,11 @@ from simulator.errors import CalibrationError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SHARED, OWN = 0.25, 0.15
-"""Standard deviation of the logarithm of a multiple: what a cluster's figures are off by, and one
-kind beside the others. Wider ones let a handful of sizes of one kind say more of other kinds than
-is true (HGX H100 and H200, where the catalogue is good, got worse); where there are many calls,
-these hardly matter: of a quarter of the rows the rest is met as well with 0.7."""
+SHARED, OWN = 0.25, 0.6
+"""Standard deviation of the logarithm of a multiple where nothing is said of it, and that of one
+kind beside the others as a share. Too wide a one lets a handful of sizes of one kind say more of
+other kinds than is true: where the catalogue is good (HGX H100 and H200), others got worse. Where
+there are many calls it hardly matters."""
 FEWEST = 3
 """Different calls below which nothing is fitted: two cannot contradict each other."""
 MOST = 10.0
@@ -59,8 +60,9 @@ _SEED = 0
 class LoggedCalls:
     """Different calls, a row each: shape ``(calls,)``; ``parts`` (s) is ``(calls, len(names))``.
 
-    ``took`` (s) is the median of ``count`` equal calls. A call on a ``bare`` link, or of bytes
-    alone, tells parts and no deviation.
+    ``beforehand`` is how far each part's multiple may be off, as a standard deviation of its
+    logarithm, shape ``(len(names),)``. ``took`` (s) is the median of ``count`` equal calls. A call
+    on a ``bare`` link, or of bytes alone, tells parts and no deviation.
     """
 
     names: tuple[str, ...]
@@ -72,6 +74,7 @@ class LoggedCalls:
     took: Floats
     count: Ints
     parts: Floats
+    beforehand: Floats
 
     def __len__(self) -> int:
         return len(self.took)
@@ -82,8 +85,12 @@ class LoggedCalls:
         return tuple(sorted(set(self.kind.tolist()) - {LINK}))
 
 
-def logged(calls: Sequence[ModelledCall]) -> LoggedCalls:
+def logged(
+    calls: Sequence[ModelledCall], beforehand: Callable[[str], float] = lambda _: SHARED
+) -> LoggedCalls:
     """Gather calls, equal ones as one of their median time.
+
+    ``beforehand`` says of a part, by its name, how far its multiple may be off.
 
     Raises
     ------
@@ -115,6 +122,7 @@ def logged(calls: Sequence[ModelledCall]) -> LoggedCalls:
         took=took,
         count=np.array([len(group) for group in same.values()]),
         parts=parts,
+        beforehand=np.array([beforehand(name) for name in names]),
     )
 
 
@@ -284,6 +292,12 @@ class _Problem:
         slope[:, 0] = share
         return np.log(whole), slope.reshape(len(share), -1)
 
+    @property
+    def first(self) -> Reach:
+        """What deviations are taken to be at first: all kinds', as far as figures are off."""
+        off = float(self.calls.beforehand.mean()) / SHARED
+        return replace(_FIRST, every=_FIRST.every * min(off, 1.0))
+
     def within(self, reach: Reach, heavy: Floats) -> Floats:
         """Covariance of calls with the multiples known: deviations and scatter."""
         scatter = reach.scatter**2 / (heavy * self.calls.count)
@@ -291,11 +305,11 @@ class _Problem:
 
 
 def _fitted(calls: LoggedCalls, kinds: tuple[str, ...], free: NDArray[np.bool_]) -> LogFit:
-    usual = np.full(free.shape, OWN)
-    usual[0] = SHARED
+    usual = np.tile(OWN * calls.beforehand, (len(free), 1))
+    usual[0] = calls.beforehand
     spread = np.where(free, usual, 0.0).ravel()
     problem = _Problem(calls, kinds, spread, _places_of(calls), np.log(calls.took))
-    reach, heavy = _FIRST, np.ones(len(calls))
+    reach, heavy = problem.first, np.ones(len(calls))
     theta = _solved(problem, np.zeros(len(spread)), problem.within(reach, heavy))
     for _ in range(_ROUNDS):
         reach = _sought(problem, theta, reach, heavy)
@@ -381,7 +395,7 @@ def _sought(problem: _Problem, theta: Floats, reach: Reach, heavy: Floats) -> Re
         factor = np.linalg.cholesky(whole)
         scaled = np.linalg.solve(factor, left[rows])
         likely = 0.5 * scaled @ scaled + np.log(np.diag(factor)).sum()
-        return float(likely) + _far_from_first(one)
+        return float(likely) + _far_from(problem.first, one)
 
     best = unlikely(reach)
     for factor in _FACTORS:
@@ -412,9 +426,9 @@ def _scaled(reach: Reach, name: str, times: float, bounds: tuple[float, float]) 
     return replace(reach, **changed)
 
 
-def _far_from_first(reach: Reach) -> float:
+def _far_from(first: Reach, reach: Reach) -> float:
     """Minus the logarithm of how likely a reach was beforehand."""
-    logs = [np.log(getattr(reach, name) / getattr(_FIRST, name)) for name in _LIMITS]
+    logs = [np.log(getattr(reach, name) / getattr(first, name)) for name in _LIMITS]
     return float(np.sum(np.square(logs)) / (2 * _SPREAD**2))
 
 

@@ -1,5 +1,6 @@
 """What a cluster's model says of calls that a benchmark timed, part by part."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
 from experiments.costing.calibration import SOFTWARE, call_parts, part_names
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.costing.call_costs import Costs
 from simulator.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
 from simulator.workload import Call, Group
@@ -109,6 +111,8 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
     costs = scenario.costs()
     names = part_names(costs.topology.resources)
     asked = Call(call.kind, Group(members), call.size)
+    if call.kind == "send_receive" and call.ranks > 2:
+        asked = _slowest_of_ring(call, costs)
     values = call_parts(costs, asked)
     plan = costs.carried(asked).plan
     parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
@@ -119,6 +123,16 @@ def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
         plan.schedule.algorithm if plan is not None else "",
         plan.protocol if plan is not None else "",
     )
+
+
+def _slowest_of_ring(call: MeasuredCall, costs: Costs) -> Call:
+    """Return the slowest message of a ring: ``sendrecv`` of nccl-tests on more than two ranks.
+
+    Every rank sends to the next, the last to the first; no two of them share a port one way.
+    """
+    ends = ((rank, (rank + 1) % call.ranks) for rank in range(call.ranks))
+    messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
+    return max(messages, key=costs.idle_time)
 
 
 def _told(one: ModelledCall) -> tuple[ModelledCall | None, str]:
@@ -172,3 +186,73 @@ def check_unit(calls: Sequence[ModelledCall]) -> None:
             f"(none within {_UNIT:.0f} times): is the unit of the times wrong, or the cluster "
             "another?"
         )
+
+
+def check_one_machine(calls: Sequence[ModelledCall]) -> None:
+    """Refuse large calls of one kind and group that jump from size to size, or from file to file.
+
+    The model takes the size out: on one machine measured over modelled time of 16 MiB and more
+    changes slowly, whether the model is right or not. Of the published tables none zigzags by more
+    than 1.07 in the median; two machines that are 1.5 times apart do by 1.2.
+
+    Raises
+    ------
+    CalibrationError
+        If rows zigzag by more than 1.15, or two files are more than 1.5 times apart, in the median.
+    """
+    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
+    for one in calls:
+        if one.call.size >= _LARGE:
+            curves[one.call.kind, one.call.ranks, one.call.nodes].append(one)
+    for curve in curves.values():
+        _check_files(curve)
+        for own in _by_file(curve).values():
+            _check_zigzag(sorted(own, key=lambda one: one.call.size))
+
+
+def _by_file(calls: Sequence[ModelledCall]) -> dict[str, list[ModelledCall]]:
+    found: dict[str, list[ModelledCall]] = defaultdict(list)
+    for one in calls:
+        found[one.call.place.rpartition(", ")[0]].append(one)
+    return found
+
+
+def _check_files(curve: Sequence[ModelledCall]) -> None:
+    """Refuse files whose calls of one sort are far apart, each in the median."""
+    files = [own for own in _by_file(curve).values() if len(own) >= _FEWEST]
+    middle = sorted((float(np.median(_off(own))), own[0].call) for own in files)
+    if middle and middle[-1][0] - middle[0][0] > np.log(_FILES_APART):
+        (low, first), (high, second) = middle[0], middle[-1]
+        raise CalibrationError(
+            f"{second.place}: {second.kind} of {second.ranks} ranks takes {np.exp(high - low):.2f} "
+            f"times as long, for its size, as in {first.place}: two machines are mixed; give the "
+            "logs of one"
+        )
+
+
+def _check_zigzag(own: Sequence[ModelledCall]) -> None:
+    """Refuse calls that are longer and shorter in turn than those next to them in size."""
+    sizes = np.unique([one.call.size for one in own])
+    off = np.array(
+        [np.median(_off([one for one in own if one.call.size == size])) for size in sizes.tolist()]
+    )
+    if len(off) < _ZIGZAG_ROWS:
+        return
+    apart = float(np.exp(np.median(np.abs(off[1:-1] - (off[:-2] + off[2:]) / 2))))
+    if apart > _ZIGZAG:
+        first = own[0].call
+        raise CalibrationError(
+            f"{first.place}: from here on {first.kind} of {first.ranks} ranks is {apart:.2f} times "
+            "longer and shorter in turn, from size to size in the median: rows of two machines "
+            "are mixed; give those of one"
+        )
+
+
+def _off(calls: Sequence[ModelledCall]) -> Floats:
+    """Logarithms of measured over modelled times."""
+    return np.log([one.call.time / one.time for one in calls])
+
+
+_LARGE = 16 * 2.0**20
+_FEWEST, _ZIGZAG_ROWS = 3, 5
+_FILES_APART, _ZIGZAG = 1.5, 1.15

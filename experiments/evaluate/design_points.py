@@ -12,7 +12,7 @@ network. Two tensor-parallel groups in two like nodes pay the same, whatever the
 multiplied by.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -33,8 +33,11 @@ from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.routing.routes import routes
 from simulator.workload import Call, Floats, What, Workload, by_appearance
+from topologies import Cluster
 
 Indices = NDArray[np.intp]
+Recalibrate = Callable[[Cluster], Cluster]
+"""From a cluster to one that differs in its calibration alone."""
 
 _WORTH_IT = 16
 """Different calls before it is asked which of their groups lie alike."""
@@ -80,7 +83,8 @@ def different_calls(steps: Sequence[Workload], machine: Machine, networks: Netwo
     same = []
     for index, call in enumerate(calls):
         place = places[call.group.ranks]
-        key = place and (place, call.kind, call.size, choose(machine.forced, call))
+        sort = call.kind, call.size, call.shares
+        key = place and (place, sort, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     kept = tuple(calls[index] for index in chosen)
@@ -99,7 +103,7 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
         for place, index in enumerate(first):
             call = workload.call_view(index)
             costs = -call.transfer if np.isnan(call.size) else call.size
-            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype
+            key = call.kind, call.group, np.isnan(call.size), costs, call.dtype, call.shares
             own[place] = number.setdefault(key, len(calls))
             if own[place] == len(calls):
                 calls.append(call)
@@ -110,9 +114,9 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
 def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:
     """Say how a group lies on a network, whichever its ranks and links are; None if it is large.
 
-    Groups lie alike if their members are in domains in the same order, if the same members have
-    links of the same classes between them, and if the messages of the same members pass links of
-    the same classes and meet on the same of them.
+    Groups lie alike if their members are in domains in the same order and on the same kinds of
+    node, if the same members have links of the same classes between them, and if the messages of
+    the same members pass links of the same classes and meet on the same of them.
     """
     if len(ranks) > _MOST_MEMBERS:
         return None
@@ -136,6 +140,7 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
         by_appearance(link)[0],
         networks.of[link],
         share.view(np.int64),
+        np.array(graph.kind, dtype=np.int64)[ranks] if graph.kind else (),
     ]
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 
@@ -289,8 +294,13 @@ class Study:
         numbers = {name: values for name, values in given.items() if _is_number(name)}
         return self._passed(self._costed_at(shapes, numbers, count), count)
 
-    def costed(self, changes: Sequence[Change]) -> Iterator[Costed]:
+    def costed(
+        self, changes: Sequence[Change], otherwise: "Recalibrate | None" = None
+    ) -> Iterator[Costed]:
         """Cost the calls of all steps with each change, those that share a graph together.
+
+        ``otherwise`` calibrates the cluster of each otherwise than it is; which algorithm runs does
+        not depend on it.
 
         Raises
         ------
@@ -305,7 +315,7 @@ class Study:
             shape = self._shape(Change(own[0].text, structure))
             for change in own:
                 change.check(shape.scenarios[0])
-            yield shape.costed(_Numbers.of_changes(own), np.array(points, dtype=np.intp))
+            yield shape.costed(_Numbers.of_changes(own), np.array(points, dtype=np.intp), otherwise)
 
     def ask(self, changes: Mapping[str, Change]) -> "Asked":
         """Cost the calls of all steps as they are and with each change, once for all questions.
@@ -393,7 +403,9 @@ class _Shape:
     scenarios: list[Scenario]
     _calls: dict[tuple[str, ...], tuple[Networks, CallCosts]] = field(default_factory=dict)
 
-    def costed(self, numbers: _Numbers, points: Indices) -> Costed:
+    def costed(
+        self, numbers: _Numbers, points: Indices, otherwise: "Recalibrate | None" = None
+    ) -> Costed:
         """Cost the calls on the networks of some points."""
         names = tuple(sorted(numbers.values))
         steps = tuple(scenario.workload for scenario in self.scenarios)
@@ -402,6 +414,9 @@ class _Shape:
             machine = self.scenarios[0].machine()
             self._calls[names] = network, different_calls(steps, machine, network)
         network, calls = self._calls[names]
+        if otherwise is not None:
+            calibration = otherwise(self.scenarios[0].cluster).calibration
+            calls = replace(calls, machine=calls.machine.recalibrated(calibration))
         costs = calls.on(_multiplied(network, numbers))
         return Costed(points, steps, costs, calls.rows, numbers.scale())
 

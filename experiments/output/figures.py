@@ -21,6 +21,7 @@ from experiments.baseline import Baseline
 from experiments.files import check_output, writing
 from experiments.questions.calibrate import LogCalibrationReport
 from experiments.questions.collective import CollectiveReport
+from experiments.questions.collective_calls import CollectiveCallsReport
 from experiments.questions.compare import CompareReport
 from experiments.questions.curve import CurveReport
 from experiments.questions.diff import DiffReport
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".png", ".svg", ".pdf")
 """Endings of the formats that papers take."""
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -56,15 +57,15 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "twofold",
 }
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#7F7F7F"
+_BLUE, _ORANGE, GREY = "#0072B2", "#D55E00", "#7F7F7F"
 """From the palette of Okabe and Ito (2008), told apart by colour-blind readers."""
-_COLOURS = (_BLUE, _ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", _GREY)
+COLOURS = (_BLUE, _ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", GREY)
 """The same palette, for kinds of collectives."""
-_COLUMN = 3.5
+COLUMN = 3.5
 """Width of one column of a two-column paper, in inches."""
 _PRINT, _SCREEN = 300, 120
 """Dots per inch of a figure one column wide, and of a larger one, which is for a screen."""
-_SMALL = 6.5
+SMALL = 6.5
 """Size of what stands at points and bars, in points."""
 _MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 _LABELS = 7.0
@@ -94,13 +95,13 @@ def draw(report: Report, path: Path) -> None:
 
 def sweep(report: SweepReport) -> Figure:
     """Draw step time over the factor, from 0, so that a flat line looks flat; utility at points."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
         steps = [point.step_s for point in report.points]
         measured = report.base.loaded.measured_step
         highest = max(steps) if isnan(measured) else max(*steps, measured)
-        scale, unit = _unit(highest)
+        scale, unit = time_unit(highest)
         factors = [point.factor for point in report.points]
         heights = [scale * step for step in steps]
         axes.plot(
@@ -112,7 +113,7 @@ def sweep(report: SweepReport) -> Figure:
             zorder=3,
         )
         if not isnan(measured):
-            axes.axhline(scale * measured, color=_GREY, ls="--", lw=1, label="measured step")
+            axes.axhline(scale * measured, color=GREY, ls="--", lw=1, label="measured step")
         axes.set_ylim(0, 1.22 * scale * highest)
         axes.set_ylabel(f"step time [{unit}]")
         axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
@@ -120,7 +121,7 @@ def sweep(report: SweepReport) -> Figure:
         _tick_factors(axes, report, labelled)
         for point in labelled:
             _label_gain(axes, point, scale)
-        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        axes.legend(frameon=False, fontsize=SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         return figure
@@ -135,7 +136,7 @@ def _tick_factors(axes: "Axes", report: SweepReport, points: "list[SweepPoint]")
     labels = [f"{point.factor:g}{_TIMES}" for point in points]
     if report.resource not in ("compute", "host"):
         labels = [f"{label}\n{point.value}" for label, point in zip(labels, points, strict=True)]
-    axes.set_xticks([point.factor for point in points], labels, fontsize=_SMALL)
+    axes.set_xticks([point.factor for point in points], labels, fontsize=SMALL)
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -157,7 +158,7 @@ def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
             textcoords="offset points",
             xytext=(0, 5),
             ha="center",
-            fontsize=_SMALL,
+            fontsize=SMALL,
             color=_BLUE,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8},
             zorder=4,
@@ -209,12 +210,12 @@ class _Bar:
 
 def _bars(bars: Sequence[_Bar], title: str) -> Figure:
     """Draw steps below each other, and the part of them that is exposed communication."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         lines = sum(max(2, bar.name.count("\n") + 1) for bar in bars)
-        figure = Figure(figsize=(_COLUMN, 0.95 + 0.17 * lines), layout="constrained")
+        figure = Figure(figsize=(COLUMN, 0.95 + 0.17 * lines), layout="constrained")
         axes = figure.add_subplot()
         longest = max(bar.step for bar in bars)
-        scale, unit = _unit(longest)
+        scale, unit = time_unit(longest)
         steps = [scale * bar.step for bar in bars]
         exposed = [scale * bar.exposed for bar in bars]
         rows = range(len(bars))
@@ -224,7 +225,7 @@ def _bars(bars: Sequence[_Bar], title: str) -> Figure:
         )
         for row, bar in zip(rows, bars, strict=True):
             text = f" {scale * bar.step:.4g} {unit}\n {bar.gain}"
-            axes.text(steps[row], row, text, va="center", fontsize=_SMALL, linespacing=1.0)
+            axes.text(steps[row], row, text, va="center", fontsize=SMALL, linespacing=1.0)
         axes.set_yticks(rows, [bar.name for bar in bars], fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.3 * scale * longest)
@@ -232,7 +233,7 @@ def _bars(bars: Sequence[_Bar], title: str) -> Figure:
         axes.set_xlabel(f"step time [{unit}]")
         axes.grid(visible=False, axis="y")
         figure.suptitle(title, fontsize=8)
-        figure.legend(frameon=False, fontsize=_SMALL, loc="outside lower center", ncols=2)
+        figure.legend(frameon=False, fontsize=SMALL, loc="outside lower center", ncols=2)
         return figure
 
 
@@ -279,16 +280,16 @@ def _signed_bars(parts: Sequence[tuple[str, float]], title: str, what: str) -> F
     if rest:
         shown.append((f"{len(rest)} others", sum(seconds for _, seconds in rest)))
     names = [fill(_short(name), _WRAP).replace("$", r"\$") for name, _ in shown]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         lines = sum(max(1, name.count("\n") + 1) for name in names) or 1
-        figure = Figure(figsize=(_COLUMN, 0.9 + 0.17 * lines), layout="constrained")
+        figure = Figure(figsize=(COLUMN, 0.9 + 0.17 * lines), layout="constrained")
         axes = figure.add_subplot()
-        scale, unit = _unit(max((abs(seconds) for _, seconds in shown), default=1.0))
+        scale, unit = time_unit(max((abs(seconds) for _, seconds in shown), default=1.0))
         values = [scale * seconds for _, seconds in shown]
         colours = [_BLUE if value > 0 else _ORANGE for value in values]
         axes.barh(range(len(shown)), values, color=colours, height=0.62)
-        axes.axvline(0, color=_GREY, lw=0.6)
-        axes.set_yticks(range(len(shown)), names, fontsize=_SMALL)
+        axes.axvline(0, color=GREY, lw=0.6)
+        axes.set_yticks(range(len(shown)), names, fontsize=SMALL)
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(f"{what} [{unit}]")
@@ -307,8 +308,8 @@ def _short(name: str) -> str:
 
 def collective(report: CollectiveReport) -> Figure:
     """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
         sizes = [point.size_bytes for point in report.points]
         times = [1e6 * point.time_s for point in report.points]
@@ -320,13 +321,46 @@ def collective(report: CollectiveReport) -> Figure:
         right = axes.twinx()
         speeds = [point.busbw_GBps for point in report.points]
         (busbw,) = right.plot(sizes, speeds, marker="s", ms=3, color=_ORANGE, label="busbw")
+        drawn = [time, busbw]
+        if report.baseline:
+            told = report.baseline
+            known = [one.size_bytes for one in told]
+            took = [1e6 * one.time_s for one in told]
+            axes.plot(known, took, ls="", marker="x", ms=4, color=_BLUE)
+            reached = [one.busbw_GBps for one in told]
+            drawn += right.plot(
+                known, reached, ls="", marker="x", ms=4, color=_ORANGE, label="measured"
+            )
         right.set_ylabel("busbw [GB/s]", color=_ORANGE)
         right.set_ylim(bottom=0)
         right.grid(visible=False)
-        axes.legend(handles=[time, busbw], frameon=False, fontsize=_SMALL, loc="upper left")
+        axes.legend(handles=drawn, frameon=False, fontsize=SMALL, loc="upper left")
         first = report.points[0]
         title = f"{first.kind} of {first.ranks} ranks on {report.where}"
         figure.suptitle(title.replace("_", "-"), fontsize=8)
+        return figure
+
+
+def collective_calls(report: CollectiveCallsReport) -> Figure:
+    """Draw a lane for each call: its repetitions beside the others, and above as long as alone."""
+    with mpl.rc_context(STYLE):
+        lanes = len(report.calls)
+        figure = Figure(figsize=(2 * COLUMN, 0.8 + 0.55 * lanes), layout="constrained")
+        axes = figure.add_subplot()
+        scale, unit = time_unit(report.makespan_s)
+        for lane, call in enumerate(report.calls):
+            colour = COLOURS[lane % len(COLOURS)]
+            spans = [span for span in report.spans if span.call == call.number]
+            together = [(scale * one.start_s, scale * (one.end_s - one.start_s)) for one in spans]
+            alone = [(scale * one.start_s, scale * call.alone_s) for one in spans]
+            axes.broken_barh(together, (lane, 0.4), color=colour)
+            axes.broken_barh(alone, (lane - 0.3, 0.25), facecolor="none", edgecolor=colour)
+        names = [f"{fill(one.call, _WRAP)}\nx{one.slowdown:.3g}" for one in report.calls]
+        axes.set_yticks(range(lanes), names, fontsize=SMALL)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"time [{unit}]; hollow: as long as alone")
+        figure.suptitle(f"{lanes} calls on {report.where}", fontsize=8)
         return figure
 
 
@@ -354,8 +388,8 @@ def validation(report: ValidationReport) -> Figure:
     panels = list(_panels_of_points(report) if report.points else _panels_of_steps(report))
     across = min(_PANELS, max(1, len(panels)))
     down = max(1, -(-len(panels) // across))
-    with mpl.rc_context(_STYLE):
-        size = (2 * _COLUMN * across / _PANELS, 1.9 * down + 0.3)
+    with mpl.rc_context(STYLE):
+        size = (2 * COLUMN * across / _PANELS, 1.9 * down + 0.3)
         figure = Figure(figsize=size, layout="constrained")
         grid = list(figure.subplots(down, across, squeeze=False).flat)
         for axes, panel in zip(grid, panels, strict=False):
@@ -393,12 +427,12 @@ class _Timed:
 def _of_calls(calls: Sequence[_Timed], title: str) -> Figure:
     """Draw times over sizes, a panel per number of ranks and nodes, a colour per kind."""
     kinds = sorted({one.kind for one in calls})
-    colours = dict(zip(kinds, cycle(_COLOURS), strict=False))
+    colours = dict(zip(kinds, cycle(COLOURS), strict=False))
     jobs = sorted({(one.nodes or 0, one.ranks) for one in calls})
     across = min(_PANELS, len(jobs))
     down = -(-len(jobs) // across)
-    with mpl.rc_context(_STYLE):
-        size = (max(_COLUMN, 2 * _COLUMN * across / _PANELS), 2.1 * down + 0.5)
+    with mpl.rc_context(STYLE):
+        size = (max(COLUMN, 2 * COLUMN * across / _PANELS), 2.1 * down + 0.5)
         figure = Figure(figsize=size, layout="constrained")
         grid = list(figure.subplots(down, across, squeeze=False).flat)
         for axes, (nodes, ranks) in zip(grid, jobs, strict=False):
@@ -468,7 +502,7 @@ def _panels_of_steps(report: ValidationReport) -> Iterator[_Panel]:
 def _draw_panel(axes: "Axes", panel: _Panel) -> None:
     """Draw steps from 0, so that a flat line looks flat."""
     highest = max(*panel.predicted, *panel.measured)
-    scale, unit = _unit(highest)
+    scale, unit = time_unit(highest)
     predicted = [scale * step for step in panel.predicted]
     axes.plot(panel.places, predicted, marker="o", color=_BLUE, label="predicted", zorder=2)
     axes.errorbar(
@@ -481,7 +515,7 @@ def _draw_panel(axes: "Axes", panel: _Panel) -> None:
         label="measured",
         zorder=3,
     )
-    axes.set_xticks(panel.places, panel.labels, fontsize=_SMALL)
+    axes.set_xticks(panel.places, panel.labels, fontsize=SMALL)
     axes.set_ylim(0, 1.1 * scale * highest)
     axes.set_title(panel.title, fontsize=8)
     axes.set_ylabel(f"step time [{unit}]")
@@ -490,12 +524,12 @@ def _draw_panel(axes: "Axes", panel: _Panel) -> None:
 
 def curve(report: CurveReport) -> Figure:
     """Draw step time over the factor, with the band it lies in and the break-even."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_COLUMN, 2.5), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
         factors = np.array([point.factor for point in report.points])
         steps = np.array([point.step_s for point in report.points])
-        scale, unit = _unit(float(steps.max()))
+        scale, unit = time_unit(float(steps.max()))
         fine = np.geomspace(factors[0], factors[-1], 400)
         line = scale * np.interp(1 / fine, 1 / factors[::-1], steps[::-1])
         band = scale * report.gap_s
@@ -513,13 +547,13 @@ def curve(report: CurveReport) -> Figure:
         axes.set_ylim(0, 1.1 * scale * steps.max())
         axes.set_ylabel(f"step time [{unit}]")
         axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
-        axes.legend(frameon=False, fontsize=_SMALL, loc="best")
+        axes.legend(frameon=False, fontsize=SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         return figure
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def time_unit(seconds: float) -> tuple[float, str]:
     """Choose a unit for times up to this one: how many of it a second has, and its name."""
     for scale, name in ((1.0, "s"), (1e3, "ms")):
         if scale * seconds >= 1:
@@ -549,8 +583,8 @@ def _save(figure: Figure, path: Path) -> None:
     """Write without a date, so that equal figures are equal files."""
     kind = path.suffix.lower().lstrip(".")
     dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    dots = _PRINT if figure.get_figwidth() <= _COLUMN else _SCREEN
-    with mpl.rc_context(_STYLE), writing(path) as stream:
+    dots = _PRINT if figure.get_figwidth() <= COLUMN else _SCREEN
+    with mpl.rc_context(STYLE), writing(path) as stream:
         try:
             figure.savefig(stream, format=kind, dpi=dots, metadata=dated)
         except ValueError as error:

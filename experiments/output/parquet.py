@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from experiments.files import writing
 from simulator.timeline import Timeline
-from simulator.workload import What
+from simulator.workload import What, Workload
 
 _ROWS = 1 << 18
 """Rows of a group: what a reader decodes at once."""
@@ -20,7 +20,9 @@ def write_parquet(timeline: Timeline, path: Path) -> None:
 
     Columns: op, rank, lane, name, what, start, end, measured_start, measured_end, released_by (the
     op whose end let it start, null: none), call, call_kind, call_group, call_size (bytes),
-    call_start, call_end. The file says engine, makespan and topology in its metadata.
+    call_start, call_end, and call_sent: of an all-to-all whose pairs have different bytes, those
+    that the op's rank has for each of the group (else null). The file says engine, makespan and
+    topology in its metadata.
 
     Raises
     ------
@@ -73,7 +75,24 @@ def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
         "call_size": _known(_taken(workload.calls.size, call, np.nan)),
         "call_start": _known(_taken(timeline.call_start, call, np.nan)),
         "call_end": _known(_taken(timeline.call_end, call, np.nan)),
+        "call_sent": _sent(workload),
     }
+
+
+def _sent(workload: Workload) -> pa.Array:
+    """Bytes for each rank of the group, of calls whose pairs have different ones."""
+    lists = pa.list_(pa.float64())
+    if not workload.calls.shares:
+        return pa.nulls(len(workload), lists)
+    rows: list[list[float] | None] = []
+    for call, rank in zip(workload.call.tolist(), workload.rank.tolist(), strict=True):
+        shares = workload.calls.shares_of(call) if call >= 0 else None
+        if shares is None:
+            rows.append(None)
+            continue
+        view = workload.call_view(call)
+        rows.append(shares.bytes(view.size)[view.group.ranks.index(rank)].tolist())
+    return pa.array(rows, lists)
 
 
 def _taken(

@@ -20,6 +20,7 @@ import numpy as np
 
 from experiments.baseline import Baseline
 from experiments.files import writing
+from experiments.questions.collective_calls import CollectiveCallsReport
 from simulator.analysis.critical_path import Segment
 from simulator.workload import What, Workload
 
@@ -75,6 +76,41 @@ def _document(report: WithPath) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
+def write_calls(report: CollectiveCallsReport, path: Path) -> None:
+    """Write calls beside each other: a thread for each, together and as long as alone.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    encode = msgspec.json.Encoder().encode
+    about = {"network": report.where, "engine": report.engine}
+    lines = [encode(event) for event in _events_of_calls(report)]
+    body = b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    body += b",\n".join(lines) + b"\n]}\n"
+    with writing(path) as stream:
+        packed = path.suffix == ".gz"
+        stream.write(gzip.compress(body, 6, mtime=0) if packed else body)
+
+
+_TOGETHER, _ALONE = 1, 2
+"""Process ids of calls beside each other, and as long as they would be alone."""
+
+
+def _events_of_calls(report: CollectiveCallsReport) -> Iterator[Event]:
+    for process, word in ((_TOGETHER, "together"), (_ALONE, "as long as alone")):
+        yield meta("process_name", process, 0, word)
+        yield meta("process_sort_index", process, 0, process)
+        for call in report.calls:
+            yield meta("thread_name", process, call.number, f"{call.number} {call.call}")
+    for span in report.spans:
+        call = report.calls[span.call - 1]
+        alone = span.start_s + call.alone_s
+        for process, end in ((_TOGETHER, span.end_s), (_ALONE, alone)):
+            yield timed_slice(call.kind, "call", (span.start_s, end), (process, span.call))
+
+
 def events(report: WithPath) -> Iterator[Event]:
     """All events: names of processes and threads, ops as measured and as simulated, the path."""
     workload = report.base.timeline.workload
@@ -86,23 +122,24 @@ def events(report: WithPath) -> Iterator[Event]:
 
 
 def _names(workload: Workload) -> Iterator[Event]:
-    yield _meta("process_name", _PATH, 0, "critical path (simulated)")
-    yield _meta("process_sort_index", _PATH, 0, 0)
-    yield _meta("thread_name", _PATH, 1, "rank and op")
+    yield meta("process_name", _PATH, 0, "critical path (simulated)")
+    yield meta("process_sort_index", _PATH, 0, 0)
+    yield meta("thread_name", _PATH, 1, "rank and op")
     for rank in workload.ranks:
         mine = workload.rank == rank
         lanes = np.unique(workload.lane[mine])
         for process, word in ((_process(rank), "measured"), (_process(rank) + 1, "simulated")):
-            yield _meta("process_name", process, 0, f"rank {rank} {word}")
-            yield _meta("process_sort_index", process, 0, process)
+            yield meta("process_name", process, 0, f"rank {rank} {word}")
+            yield meta("process_sort_index", process, 0, process)
             for lane in lanes.tolist():
-                yield _meta("thread_name", process, lane + 1, workload.lanes[lane])
+                yield meta("thread_name", process, lane + 1, workload.lanes[lane])
                 host = bool((workload.what[mine & (workload.lane == lane)] == What.HOST).any())
                 order = lane + 1 + (0 if host else len(workload.lanes))
-                yield _meta("thread_sort_index", process, lane + 1, order)
+                yield meta("thread_sort_index", process, lane + 1, order)
 
 
-def _meta(what: str, process: int, thread: int, value: object) -> Event:
+def meta(what: str, process: int, thread: int, value: object) -> Event:
+    """Make what names a process or a thread, or says where it stands among others."""
     key = "sort_index" if what.endswith("sort_index") else "name"
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
 
@@ -111,7 +148,7 @@ def _process(rank: int) -> int:
     return 10 + 2 * rank
 
 
-def _slice(name: str, kind: str, span: tuple[float, float], where: tuple[int, int]) -> Event:
+def timed_slice(name: str, kind: str, span: tuple[float, float], where: tuple[int, int]) -> Event:
     """Make a slice of a span (s) on a process and thread."""
     start, end = (round(1e9 * time) for time in span)
     return {
@@ -131,11 +168,11 @@ def _measured(report: WithPath, op: int) -> Iterator[Event]:
     if np.isnan(span[0]):
         return
     where = _process(int(workload.rank[op])), int(workload.lane[op]) + 1
-    yield _slice(*_called(workload, op), span, where) | {"args": {"op": op}}
+    yield timed_slice(*called(workload, op), span, where) | {"args": {"op": op}}
     if workload.what[op] >= What.COLLECTIVE:
         took = float(workload.calls.transfer[workload.call[op]])
         if 0 < took < span[1] - span[0]:
-            yield _slice("transfer", "transfer", (span[1] - took, span[1]), where)
+            yield timed_slice("transfer", "transfer", (span[1] - took, span[1]), where)
 
 
 def _simulated(report: WithPath, op: int) -> Iterator[Event]:
@@ -146,15 +183,16 @@ def _simulated(report: WithPath, op: int) -> Iterator[Event]:
     call = int(workload.call[op])
     if call >= 0:
         args["call"] = str(workload.call_view(call))
-    yield _slice(*_called(workload, op), span, where) | {"args": args}
+    yield timed_slice(*called(workload, op), span, where) | {"args": args}
     if call >= 0:
         # A receiver may come to an eager message while it moves, or after that.
         moving = max(span[0], float(timeline.call_start[call])), float(timeline.call_end[call])
         if moving[0] <= moving[1]:
-            yield _slice("transfer", "transfer", moving, where)
+            yield timed_slice("transfer", "transfer", moving, where)
 
 
-def _called(workload: Workload, op: int) -> tuple[str, str]:
+def called(workload: Workload, op: int) -> tuple[str, str]:
+    """Return the name of an op and what it is."""
     return workload.names[workload.name[op]], What(workload.what[op]).name.lower()
 
 
@@ -163,8 +201,8 @@ def _path(report: WithPath) -> Iterator[Event]:
     for rank, run in groupby(report.path, lambda segment: int(workload.rank[segment.op])):
         segments = list(run)
         whole = segments[0].start, segments[-1].end
-        yield _slice(f"rank {rank}", "rank", whole, (_PATH, 1))
+        yield timed_slice(f"rank {rank}", "rank", whole, (_PATH, 1))
         for segment in segments:
             name = f"{segment.what}: {workload.names[workload.name[segment.op]]}"
             span = segment.start, segment.end
-            yield _slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}
+            yield timed_slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}

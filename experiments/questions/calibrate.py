@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -20,7 +21,8 @@ from experiments.costing.calibration import (
 from experiments.costing.fitting import Fit, interval
 from experiments.costing.log_calibration import logged_cluster
 from experiments.costing.log_fitting import LogFit, fit_logged, logged
-from experiments.costing.modelled_calls import as_timed, modelled
+from experiments.costing.modelled_calls import as_timed, check_one_machine, modelled
+from experiments.costing.prior import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
 from experiments.provenance import Head
@@ -161,6 +163,7 @@ def calibrate(
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
     known = base.scenario.cluster
     made = calibrated_cluster(known, fits, source)
+    made = made.model_copy(update={"known": measured_by(known.known, residual_calls(fits))})
     check_replay(base.recorded, base.loaded.measured_step, made)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
@@ -335,8 +338,10 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
     notes += _assumed(read)
     timed = [call for log in read for call in log.calls]
     answered, left_out = modelled(timed, bare, watch)
-    fit = fit_logged(logged(answered))
+    check_one_machine(answered)
+    fit = fit_logged(logged(answered, partial(spread_of, base.known)))
     made = logged_cluster(bare, fit, f"fitted to {', '.join(log.path for log in read)}")
+    made = made.model_copy(update={"known": measured_by(base.known, left_out_calls(fit))})
     calls = tuple(log_calls(fit, answered, made))
     return LogCalibrationReport(
         base=base,

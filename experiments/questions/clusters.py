@@ -1,7 +1,9 @@
 """What there is to name: clusters, with where each number comes from; what plugins add."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,8 +23,10 @@ from simulator.plugins import (
     plugins,
 )
 from simulator.quantities import format_quantity
-from topologies import Cluster, catalog, load_cluster, quantities
+from topologies import Cluster, build, catalog, load_cluster, quantities
 from topologies.cluster.fabrics import GraphFabric
+from topologies.cluster.schema import kinds_of
+from topologies.part_names import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """One cluster of the catalogue."""
+    """One cluster of the catalogue; of nodes that differ ``ranks_per_node`` is the most."""
 
     cluster: str
     accelerator: str
@@ -56,10 +60,32 @@ class ClusterRow:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class NamedLink:
+    """A cable of the network that a job sees, by the name that what-ifs call it.
+
+    ``bandwidth`` (B/s) and ``latency`` (s) of one direction; the bandwidth is None where nothing
+    limits it. ``sort`` is the name with ``N`` for every number: cables of one sort are alike.
+    """
+
+    link: str
+    sort: str
+    resource: str
+    bandwidth: float | None
+    latency: float
+
+
 class CatalogueAnswer(Head):
     """The clusters of the catalogue."""
 
     clusters: list[ClusterRow]
+
+
+class LinksAnswer(Head):
+    """Every cable of the network that a job of so many ranks sees on a cluster."""
+
+    ranks: int
+    links: list[NamedLink]
 
 
 class OneClusterAnswer(Head):
@@ -75,7 +101,7 @@ class OneClusterAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClustersReport(Report):
-    """Clusters, and if it is one that was asked for, its numbers."""
+    """Clusters, and if it is one that was asked for, its numbers, or its links for ``ranks``."""
 
     schema: ClassVar[str] = "twofold/clusters/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_clusters"
@@ -83,11 +109,15 @@ class ClustersReport(Report):
     clusters: tuple[ClusterRow, ...]
     quantities: tuple[Quantity, ...]
     asked: Cluster | None = None
+    ranks: int = 0
+    links: tuple[NamedLink, ...] = ()
 
-    def answer(self) -> CatalogueAnswer | OneClusterAnswer:
-        """Return the JSON answer: clusters, or one with its numbers."""
+    def answer(self) -> CatalogueAnswer | OneClusterAnswer | LinksAnswer:
+        """Return the JSON answer: clusters, or one with its numbers or links."""
         if self.asked is None:
             return {**self.head(), "clusters": list(self.clusters)}
+        if self.ranks:
+            return {**self.head(self.asked), "ranks": self.ranks, "links": list(self.links)}
         row = self.clusters[0]
         return {
             **self.head(self.asked),
@@ -103,23 +133,29 @@ class ClustersReport(Report):
         """Say the answer in a few words."""
         if self.asked is None:
             return f"{len(self.clusters)} clusters"
+        if self.ranks:
+            return f"{self.asked.name}: {len(self.links):,} links for {self.ranks:,} ranks"
         return f"{self.clusters[0].cluster}: {self.clusters[0].network}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
+        if self.ranks:
+            return NamedLink, self.links
         if self.quantities:
             return Quantity, self.quantities
         return ClusterRow, self.clusters
 
 
 @question("clusters")
-def clusters(
+def clusters(  # noqa: PLR0913 - the options of the command
     name: Cluster | Path | str | None = None,
     *,
     from_nccl: Path | str | None = None,
     from_nvidia_smi: Path | str | None = None,
     from_infragraph: Path | str | None = None,
     like: Cluster | Path | str | None = None,
+    links: bool = False,
+    ranks: int | None = None,
 ) -> ClustersReport:
     """Return the catalogue, or one cluster with its sources: named, or as a file draws its node.
 
@@ -136,19 +172,26 @@ def clusters(
     like
         The cluster that what is not drawn is taken from; the nearest of the catalogue beside a
         dump. A matrix or an infrastructure does not name its GPUs, so it is needed beside them.
+    links
+        Whether to answer with the links of one cluster's network, by the names that what-ifs call
+        them (``link leaf:0-spine:1 down``), in place of its numbers.
+    ranks
+        Of the job whose network that is; the whole cluster if it is not given.
 
     Returns
     -------
     ClustersReport
-        Every number of one cluster, or a row for each of the catalogue.
+        Every number or link of one cluster, or a row for each of the catalogue.
 
     Raises
     ------
     ClusterError
-        If there is no such cluster, or the file draws no node.
+        If there is no such cluster, the file draws no node, or the ranks do not fit.
     WhatIfError
-        If more than one cluster is asked for.
+        If more than one cluster is asked for, or links of none.
     """
+    if ranks is not None and not links:
+        raise WhatIfError("ranks mean nothing without links: how many see the network")
     files = {"from_nccl": from_nccl, "from_nvidia_smi": from_nvidia_smi} | {
         "from_infragraph": from_infragraph
     }
@@ -157,15 +200,46 @@ def clusters(
         raise WhatIfError("give one of a name and the drawings of NCCL, nvidia-smi and InfraGraph")
     if like is not None and not drawings:
         raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
+    if name is None and not drawings and links:
+        raise WhatIfError("whose links? Name a cluster, or give a drawing")
     if name is None and not drawings:
         return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
     other = None if like is None else _named(like)
     cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), other)
+    if links:
+        job = cluster.capacity if ranks is None else ranks
+        return ClustersReport((_row(cluster),), (), cluster, job, named_links(cluster, job))
     rows = tuple(
         Quantity(field, _plain(value), _unit(field), cluster.sources.get(field, "not given"))
         for field, value in quantities(cluster).items()
     )
     return ClustersReport((_row(cluster),), rows, cluster)
+
+
+def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
+    """List the cables of the network that a job sees, by the names that what-ifs call them.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> named_links(load_cluster("hgx-h100"), 16)[0].link
+    'rank0-scale_up:0'
+    """
+    return tuple(
+        NamedLink(
+            link=cable.name,
+            sort=re.sub(r"\d+", "N", cable.name),
+            resource=cable.resource,
+            bandwidth=cable.bandwidth if isfinite(cable.bandwidth) else None,
+            latency=cable.latency,
+        )
+        for cable in Parts(build(cluster, ranks)).cables()
+    )
 
 
 def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
@@ -193,7 +267,10 @@ def _named(name: Cluster | Path | str) -> Cluster:
 
 
 def describe(cluster: Cluster) -> str:
-    """Say what a cluster's network is, in one line."""
+    """Say what a cluster's network is, in one line; where nodes differ, kind by kind."""
+    if cluster.node_kinds:
+        kinds = kinds_of(cluster).items()
+        return " | ".join(f"{one.nodes} {name}: {describe(one)}" for name, one in kinds)
     up, out = cluster.scale_up, cluster.scale_out
     drawn = up.graph.name if up.graph is not None else up.topology
     inside = f"{drawn} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
@@ -206,10 +283,11 @@ def describe(cluster: Cluster) -> str:
 
 
 def _row(cluster: Cluster) -> ClusterRow:
+    kinds = kinds_of(cluster).values()
     return ClusterRow(
         cluster=cluster.name,
-        accelerator=cluster.accelerator.name,
-        ranks_per_node=cluster.ranks_per_node,
+        accelerator=" and ".join(dict.fromkeys(one.accelerator.name for one in kinds)),
+        ranks_per_node=max(one.ranks_per_node for one in kinds),
         nodes=cluster.nodes,
         network=describe(cluster),
         description=cluster.description,

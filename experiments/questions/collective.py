@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,9 @@ import numpy as np
 
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
+from collectives.files.measured_calls import Layout
 from collectives.libraries.rules import algorithm_named, parse_rule
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -19,10 +21,13 @@ from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
-from simulator.errors import ScheduleError, WhatIfError
+from simulator.errors import ScheduleError, TraceError, WhatIfError
+from simulator.imbalance import parse_imbalance
 from simulator.names import one_of
 from simulator.quantities import format_quantity, parse_quantity
 from simulator.schedule import Plan
+from simulator.shares import Shares, inputs, largest
+from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
@@ -32,7 +37,13 @@ _GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
-    """One size; columns as nccl-tests names them (doc/PERFORMANCE.md), bandwidths in 1e9 B/s."""
+    """One size; columns as nccl-tests names them (doc/PERFORMANCE.md), bandwidths in 1e9 B/s.
+
+    ``size_bytes`` is S: the larger of a rank's input and output, where that is the most. Of an
+    all-to-all with ``imbalance``, ``input_bytes`` is what a rank has to send in the mean, of which
+    S is a multiple, and ``even_s`` the time of the same bytes evenly spread. ``measured_s`` is the
+    median of the baseline's calls of this size, ``error`` the modelled time over it, less 1.
+    """
 
     kind: str
     ranks: int
@@ -42,23 +53,59 @@ class CollectivePoint:
     time_s: float
     algbw_GBps: Unbounded
     busbw_GBps: Unbounded
+    input_bytes: float | None = None
+    even_s: float | None = None
+    measured_s: float | None = None
+    measured_busbw_GBps: Unbounded | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadBytes:
+    """How unevenly an all-to-all is spread: its busiest port over the mean, and whose that is.
+
+    ``way`` is ``sends`` or ``receives``; ``rank`` one of those as busy.
+    """
+
+    given: str
+    busiest_over_mean: float
+    rank: int
+    way: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineCall:
+    """A measured call to be held against the model, and where it stands."""
+
+    size_bytes: float
+    time_s: float
+    busbw_GBps: Unbounded
+    place: str
 
 
 class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
+    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
     ``routing`` says where messages of the largest size collide.
     """
 
     where: str
     engine: str
+    network_prior: list[NetworkPrior]
     points: list[CollectivePoint]
     routing: RoutingAnswer
+    imbalance: SpreadBytes | None
+    baseline: list[BaselineCall]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveReport(Report):
-    """A collective on a network (``where``) at several sizes, in ascending order."""
+    """A collective on a network (``where``) at several sizes, in ascending order.
+
+    ``imbalance`` says how an all-to-all is spread, where that is not evenly; ``baseline`` are
+    measured calls of the same kind and ranks, of any size.
+    """
 
     schema: ClassVar[str] = "twofold/collective/1"
     printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective"
@@ -69,6 +116,9 @@ class CollectiveReport(Report):
     points: tuple[CollectivePoint, ...]
     cluster: Cluster | None
     routing: RoutingNotes
+    imbalance: SpreadBytes | None = None
+    baseline: tuple[BaselineCall, ...] = ()
+    network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
         """Return the JSON answer."""
@@ -76,8 +126,11 @@ class CollectiveReport(Report):
             **self.head(self.cluster),
             "where": self.where,
             "engine": self.engine,
+            "network_prior": list(self.network_prior),
             "points": list(self.points),
             "routing": self.routing.answer(),
+            "imbalance": self.imbalance,
+            "baseline": list(self.baseline),
         }
 
     def summary(self) -> str:
@@ -91,64 +144,275 @@ class CollectiveReport(Report):
         return CollectivePoint, self.points
 
 
+SIZES = "1KiB..1GiB"
+"""Sizes that are timed where none are given."""
+_HYPERCUBE = "hypercube"
+
+
 @question("collective")
 def collective(  # noqa: PLR0913 - the options of the command
     kind: str,
     network: Cluster | Topology | Path | str,
-    sizes: Sequence[float],
+    sizes: Sequence[float] | None = None,
     *,
     ranks: int,
     nodes: int | None = None,
     algorithm: str | None = None,
     engine: str = "flow",
+    imbalance: str | None = None,
+    baseline: Sequence[Path | str] = (),
 ) -> CollectiveReport:
     """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
 
-    ``algorithm`` is a name, or a file with a schedule (:mod:`collectives.files.schedule_file`: JSON
-    or MSCCL XML). On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes``
-    of them. A barrier has no size.
+    On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them.
+
+    Parameters
+    ----------
+    kind
+        A kind, or the name of a program of nccl-tests (``alltoall_perf``). ``sendrecv`` is a ring:
+        every rank sends to the next and receives from the one before, all at once; ``hypercube``
+        is an all-gather by recursive doubling.
+    network
+        A cluster, its name in the catalogue, the path of its file, or a bare topology.
+    sizes
+        S of nccl-tests (B); with ``imbalance`` what a rank has to send in the mean. By default
+        those of the baseline, or of the file of the imbalance, else powers of two from 1 KiB to
+        1 GiB. A barrier has no size.
+    ranks, nodes
+        How many take part, and on how many nodes they lie.
+    algorithm
+        A name, or a file with a schedule (:mod:`collectives.files.schedule_file`: JSON or MSCCL
+        XML).
+    engine
+        ``flow``, ``analytic`` or ``transfer``.
+    imbalance
+        Of an all-to-all: how unevenly ranks are asked, as
+        :func:`simulator.imbalance.parse_imbalance` reads it.
+    baseline
+        Logs of benchmarks, or tables of measured calls
+        (:mod:`collectives.files.benchmark_logs`): calls of the same kind and ranks are held
+        against the model.
 
     Raises
     ------
     TwofoldError
-        If the kind, algorithm or cluster is unknown, or the ranks do not fit.
+        If the kind, algorithm or cluster is unknown, the ranks do not fit, an imbalance is given
+        of another kind or does not fit them, or the baseline has no such call.
     """
-    named = kind_named(kind)
+    kind, algorithm = _program(kind, algorithm, imbalance)
+    own = _own_schedule(kind, ranks, algorithm)
+    where, topology, planner = network_of(network, ranks, nodes, (kind, None if own else algorithm))
+    spread = _spread(kind, ranks, imbalance)
+    measured = _measured(baseline, kind, ranks, nodes)
+    timed = _Timed(kind, ranks, spread, topology, own or planner, engine, ring=own is None)
+    chosen = _sizes(kind, sizes, spread, measured)
+    points = tuple(_compared(timed.point(size), measured) for size in chosen)
+    said = None
+    if imbalance is not None:
+        shares = spread.shares or Shares(np.ones((ranks, ranks)))
+        said = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
+    return CollectiveReport(
+        where,
+        engine,
+        points,
+        cluster_of(network),
+        timed.routing(chosen[-1]),
+        said,
+        tuple(measured),
+        _prior(network, kind, ranks, nodes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How an all-to-all is spread (None: evenly), and what a rank sends in the mean by a file."""
+
+    shares: Shares | None = None
+    given: float | None = None
+
+    def evenly(self, size: float) -> float:
+        """S of the call that moves as many bytes in all, each pair the same."""
+        if self.shares is None:
+            return size
+        return size * float(self.shares.crossing.sum()) / max(1, len(self.shares) - 1)
+
+
+def _program(kind: str, algorithm: str | None, imbalance: str | None) -> tuple[str, str | None]:
+    """Return the kind that is meant, and by which algorithm nccl-tests carries it out."""
+    name = kind.lower().removesuffix("_mpi").removesuffix("_perf")
+    if name == _HYPERCUBE:
+        return "all_gather", algorithm or "recursive_doubling"
+    if name == "alltoallv" and imbalance is None:
+        raise WhatIfError(f"{kind}: say how bytes are spread over pairs (imbalance)")
+    named = kind_named("all_to_all" if name == "alltoallv" else kind)
     if named is None:
         raise WhatIfError(f"kind {one_of(kind, KINDS)}")
-    kind = named
-    own = _own_schedule(kind, ranks, algorithm)
-    where, topology, planner = _network(network, ranks, nodes, (kind, None if own else algorithm))
-    planner = own or planner
-    points = []
-    for size in sorted(sizes) if kind != "barrier" else [0.0]:
-        timeline = simulate(one_call(kind, ranks, size), topology, planner, engine=engine)
-        chosen, time = timeline.plans[0], timeline.makespan
-        points.append(
-            CollectivePoint(
-                kind=kind,
-                ranks=ranks,
-                size_bytes=size,
-                algorithm=chosen.schedule.algorithm,
-                protocol=chosen.protocol,
-                time_s=time,
-                algbw_GBps=algbw(size, time) / _GIGA,
-                busbw_GBps=busbw(kind, size=size, n=ranks, time=time) / _GIGA,
-            )
+    if imbalance is not None and named != "all_to_all":
+        raise WhatIfError(f"imbalance {imbalance}: of an all_to_all, and this is {named}")
+    return named, algorithm
+
+
+def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
+    if imbalance is None:
+        return _Spread()
+    size, shares = parse_imbalance(imbalance).of_ranks(ranks)
+    if size is None:
+        return _Spread(shares)
+    return _Spread(shares, inputs(size, shares))
+
+
+def _sizes(
+    kind: str, sizes: Sequence[float] | None, spread: _Spread, measured: Sequence[BaselineCall]
+) -> list[float]:
+    if kind == "barrier":
+        return [0.0]
+    if sizes is not None:
+        return sorted(sizes)
+    if spread.given is not None:
+        return [spread.given]
+    if measured:
+        return sorted({call.size_bytes for call in measured})
+    return parse_sizes(SIZES)
+
+
+def _measured(
+    paths: Sequence[Path | str], kind: str, ranks: int, nodes: int | None
+) -> list[BaselineCall]:
+    """Read measured calls of a kind and number of ranks."""
+    if not paths:
+        return []
+    from collectives.files.benchmark_logs import read_logs  # few ask for it
+
+    try:
+        logs = read_logs(paths, Layout(kind=kind))
+    except TraceError as missing:  # a log that does not say how many ranks there are: these
+        try:
+            logs = read_logs(paths, Layout(ranks=ranks, nodes=nodes, kind=kind))
+        except TraceError:
+            raise missing from None
+    calls = [call for log in logs for call in log.calls if not call.streamed]
+    alike = [one for one in calls if one.kind == kind and one.ranks == ranks]
+    there = [one for one in alike if nodes is None or one.nodes in (None, nodes)]
+    if not there:
+        has = sorted({f"{one.kind} of {one.ranks} ranks{_on(one.nodes)}" for one in calls})
+        raise TraceError(
+            f"{', '.join(map(str, paths))}: no call is {kind} of {ranks} ranks{_on(nodes)}; "
+            f"there are: {', '.join(has[:6])}{', ...' * (len(has) > 6)}"
         )
-    largest = points[-1].size_bytes
-    said = f"{kind} of {format_quantity(largest, 'B')}"
-    notes = notes_of_call(said, timeline.plans[0], ranks, largest, topology)
-    return CollectiveReport(where, engine, tuple(points), _cluster(network), notes)
+    layouts = sorted({one.nodes for one in there if one.nodes is not None})
+    if len(layouts) > 1:
+        raise TraceError(
+            f"{', '.join(map(str, paths))}: {kind} of {ranks} ranks on "
+            f"{' and on '.join(map(str, layouts))} nodes: say which (nodes)"
+        )
+    return [
+        BaselineCall(
+            one.size,
+            one.time,
+            busbw(kind, size=one.size, n=ranks, time=one.time) / _GIGA,
+            one.place,
+        )
+        for one in sorted(there, key=lambda one: one.size)
+    ]
 
 
-def one_call(kind: str, ranks: int, size: float) -> Workload:
+def _prior(
+    network: Cluster | Topology | Path | str, kind: str, ranks: int, nodes: int | None
+) -> tuple[NetworkPrior, ...]:
+    """Say how far off calls of these ranks may be; nothing is known of a bare topology."""
+    cluster = cluster_of(network)
+    if cluster is None:
+        return ()
+    return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
+
+
+def _on(nodes: int | None) -> str:
+    return "" if nodes is None else f" on {nodes} nodes"
+
+
+def _compared(point: CollectivePoint, measured: Sequence[BaselineCall]) -> CollectivePoint:
+    """Hold a point against the measured calls of its size."""
+    times = [one.time_s for one in measured if one.size_bytes == point.size_bytes]
+    if not times:
+        return point
+    time = float(np.median(times))
+    speed = busbw(point.kind, size=point.size_bytes, n=point.ranks, time=time) / _GIGA
+    return replace(point, measured_s=time, measured_busbw_GBps=speed, error=point.time_s / time - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A kind of call on a network, to be timed at sizes; ``ring``: a message is one of a ring."""
+
+    kind: str
+    ranks: int
+    spread: _Spread
+    topology: Topology
+    planner: Planner
+    engine: str
+    ring: bool
+
+    def point(self, mean: float) -> CollectivePoint:
+        """Time one size: what a rank has to send in the mean (B)."""
+        shares = self.spread.shares
+        size = largest(mean, shares)
+        timeline = self._run(size, shares)
+        chosen, time = timeline.plans[0], timeline.makespan
+        speed = busbw(self.kind, size=size, n=self.ranks, time=time, shares=shares)
+        even = None
+        if shares is not None:
+            even = self._run(self.spread.evenly(size), None).makespan
+        return CollectivePoint(
+            kind=self.kind,
+            ranks=self.ranks,
+            size_bytes=size,
+            algorithm=chosen.schedule.algorithm,
+            protocol=chosen.protocol,
+            time_s=time,
+            algbw_GBps=algbw(size, time) / _GIGA,
+            busbw_GBps=speed / _GIGA,
+            input_bytes=None if shares is None else mean,
+            even_s=even,
+        )
+
+    def routing(self, mean: float) -> RoutingNotes:
+        """Say how the messages of one size are routed."""
+        size = largest(mean, self.spread.shares)
+        plan = self._run(size, self.spread.shares).plans[0]
+        said = f"{self.kind} of {format_quantity(size, 'B')}"
+        return notes_of_call(said, plan, plan.schedule.ranks, size, self.topology)
+
+    def _run(self, size: float, shares: Shares | None) -> Timeline:
+        if self.kind == "send_receive" and self.ring and self.ranks > 1:
+            workload = ring_of_messages(self.ranks, size)
+        else:
+            workload = one_call(self.kind, self.ranks, size, shares)
+        return simulate(workload, self.topology, self.planner, engine=self.engine)
+
+
+def one_call(kind: str, ranks: int, size: float, shares: Shares | None = None) -> Workload:
     """Return a workload of one collective that all ranks join at once."""
     builder = WorkloadBuilder(job_ranks=ranks)
-    call = builder.call(CallRow(kind, builder.group(tuple(range(ranks))), 0, size))
+    group = builder.group(tuple(range(ranks)))
+    call = builder.call(CallRow(kind, group, 0, size, shares=shares))
     what = What.COLLECTIVE
     for rank in range(ranks):
         builder.op(what, rank=rank, lane="stream", name=kind, duration=0.0, call=call)
+    return builder.build()
+
+
+def ring_of_messages(ranks: int, size: float) -> Workload:
+    """Return a workload in which each rank sends to the next, the last to the first, at once.
+
+    That is what ``sendrecv`` of nccl-tests times: a send and a receive of every rank in one group.
+    """
+    builder = WorkloadBuilder(job_ranks=ranks)
+    for rank in range(ranks):
+        ends = (rank, (rank + 1) % ranks)
+        call = builder.call(CallRow("send_receive", builder.group(ends), 0, size))
+        for what, end in zip((What.SEND, What.RECEIVE), ends, strict=True):
+            name = what.name.lower()
+            builder.op(what, rank=end, lane=name, name=name, duration=0.0, call=call)
     return builder.build()
 
 
@@ -188,12 +452,13 @@ def _own_schedule(kind: str, ranks: int, algorithm: str | None) -> Planner | Non
     return lambda call, topology: Plan(schedule)
 
 
-def _network(
+def network_of(
     network: Cluster | Topology | Path | str,
     ranks: int,
     nodes: int | None,
     choice: tuple[str, str | None],
 ) -> tuple[str, Topology, Planner]:
+    """Name a network, and return it with how calls are carried out there."""
     kind, algorithm = choice
     algorithm = algorithm_named(algorithm, kind) if algorithm else None
     if isinstance(network, Topology):
@@ -206,7 +471,7 @@ def _network(
     return where, scenario.topology(), scenario.planner()
 
 
-def _cluster(network: Cluster | Topology | Path | str) -> Cluster | None:
+def cluster_of(network: Cluster | Topology | Path | str) -> Cluster | None:
     """Return the cluster that was asked about; None for a bare topology."""
     if isinstance(network, Cluster | Topology):
         return network if isinstance(network, Cluster) else None

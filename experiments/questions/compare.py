@@ -8,7 +8,9 @@ from typing import ClassVar, Unpack
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
 from experiments.confidence import touched
 from experiments.costing.calibration import with_calibration
+from experiments.costing.prior import prior_of, say_prior
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
+from experiments.evaluate.prior_interval import compared_half_width
 from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.questions.clusters import describe
@@ -26,7 +28,9 @@ class ComparePoint:
     """One cluster: ``value`` says what it is, ``utility_pct`` is against the first.
 
     ``engine`` is the one that answered, ``warning`` says what makes the utility doubtful
-    (:mod:`experiments.confidence`).
+    (:mod:`experiments.confidence`). ``prior_pct`` is half the width of what it leaves open of the
+    utility how the figures of both clusters are known (95 %;
+    :mod:`experiments.evaluate.prior_interval`), None for the first; ``network_prior`` says how.
     """
 
     cluster: str
@@ -36,6 +40,8 @@ class ComparePoint:
     exposed_communication_s: float
     engine: str
     warning: str = ""
+    prior_pct: float | None = None
+    network_prior: str = ""
 
 
 class CompareAnswer(Head, BaselineAnswer):
@@ -114,6 +120,7 @@ def compare(
 
 
 def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:
+    first = scenario is base.scenario
     return ComparePoint(
         cluster=cluster,
         value=describe(scenario.cluster),
@@ -122,4 +129,6 @@ def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> 
         exposed_communication_s=found.exposed_communication,
         engine=found.engine,
         warning=base.doubts.of(*touched(base.scenario, scenario)),
+        prior_pct=None if first else compared_half_width(base, scenario, found.makespan),
+        network_prior=" · ".join(say_prior(prior_of(scenario))),
     )

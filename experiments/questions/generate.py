@@ -17,16 +17,17 @@ from simulator.analysis.critical_path import critical_path, path_by_group, path_
 from simulator.analysis.metrics import exposed_communication
 from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import why_not_copies
+from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import format_quantity
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
 from traces.generate.expand import copies, expand, fewest_replicas
-from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes
+from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
-from traces.generate.plan import GenerationPlan, plan_text
+from traces.generate.plan import GenerationPlan, RankRates, plan_text
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
 
@@ -170,6 +171,7 @@ def generate(
     """
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = settings or Settings()
+    plan = with_own_rates(plan, where, settings.nodes)
     if fold_replicas:
         step = representatives(plan, where, settings)
         planned(step.plan)
@@ -188,9 +190,7 @@ def generate(
         base=base,
         plan=step.plan,
         volumes=step.volumes,
-        mfu=step.volumes.mfu(
-            base.timeline.makespan, ranks=plan.parallelism.ranks, peak=plan.accelerator.peak
-        ),
+        mfu=step.volumes.mfu(base.timeline.makespan, ranks=plan.parallelism.ranks, peak=plan.peak),
         exposed_communication_s=exposed_communication(base.timeline),
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
@@ -207,6 +207,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     launch: float | None = None,
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
+    imbalance: Imbalance | str | None = None,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -221,6 +222,8 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     compute_efficiency, memory_efficiency
         Fractions of peak and memory bandwidth that kernels reach;
         :mod:`traces.generate.kernel_times` gives the sources of the defaults.
+    imbalance
+        How unevenly tokens choose experts, as :func:`simulator.imbalance.parse_imbalance` reads it.
 
     Raises
     ------
@@ -236,7 +239,12 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         memory_efficiency=memory_efficiency,
     )
     return GenerationPlan(
-        model=shape, parallelism=parallelism, run=run, accelerator=accelerator, launch=launch
+        model=shape,
+        parallelism=parallelism,
+        run=run,
+        accelerator=accelerator,
+        launch=launch,
+        imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
     )
 
 
@@ -280,6 +288,54 @@ def accelerator_of(
     )
 
 
+def with_own_rates(
+    plan: GenerationPlan, cluster: Cluster, nodes: int | None = None
+) -> GenerationPlan:
+    """Give every rank of a plan the rates of its own accelerator, where kinds of node differ.
+
+    A plan stays as it is that says itself which ranks have others, or whose accelerator is not the
+    cluster's: it was made for another.
+
+    Parameters
+    ----------
+    plan
+        As :func:`plan_on` makes it, at the rates of the accelerator that the cluster's own fields
+        give.
+    cluster, nodes
+        Where ranks sit, as :func:`topologies.place` has it.
+
+    Returns
+    -------
+    GenerationPlan
+        With ``others``, the efficiencies being the same.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit, or a kind of node does not give its accelerator's rates.
+    """
+    own, precision = plan.accelerator, plan.run.precision
+
+    def rates(one: Cluster) -> KernelRates:
+        return accelerator_of(
+            one,
+            precision,
+            compute_efficiency=own.compute_efficiency,
+            memory_efficiency=own.memory_efficiency,
+        )
+
+    if not cluster.node_kinds or plan.others or rates(cluster) != own:
+        return plan
+    others = []
+    for part in place(cluster, plan.parallelism.ranks, nodes).parts:
+        named = f"{cluster.name} node_kinds.{part.kind}"
+        found = rates(part.cluster.model_copy(update={"name": named}))
+        members = part.placement.members
+        if found != own:
+            others.append(RankRates(members.start, members.stop - 1, found))
+    return replace(plan, others=tuple(others))
+
+
 def representatives(
     plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None
 ) -> GeneratedStep:
@@ -302,8 +358,14 @@ def representatives(
     whole, p = replace(plan, replicas=None), plan.parallelism
     programs = stage_programs(whole)
     computed = volumes(programs, whole)
-    replicas = fewest_replicas(p, place(cluster, p.ranks, settings.nodes).ranks_per_node)
-    if replicas is None:
+    replicas = fewest_replicas(
+        p,
+        place(cluster, p.ranks, settings.nodes).ranks_per_node,
+        unlike=1 if plan.imbalance is None else p.ep,
+    )
+    if plan.others or cluster.node_kinds:
+        reason = "its nodes differ"
+    elif replicas is None:
         reason = "its replicas do not fill whole nodes"
     elif replicas == p.dp:
         reason = "it is no larger"
@@ -315,7 +377,7 @@ def representatives(
             ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
             return GeneratedStep(part, workload, computed, ranks)
     text = f"nothing is folded: {reason}"
-    return GeneratedStep(whole, expand(programs, whole), computed, text)
+    return GeneratedStep(whole, written(programs, whole), computed, text)
 
 
 def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from typing_extensions import TypedDict
 
@@ -35,6 +35,7 @@ from simulator.timeline import RunTimes, measured
 from simulator.workload import KINDS, What
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot, own_nics
+from topologies.cluster.placement import Part
 from topologies.cluster.scale_out import node_nics
 from topologies.cluster.schema import Accelerator
 from traces.card.card import WorkloadCard
@@ -49,22 +50,43 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     where the scale-up fabric is PCIe itself, any of those that its domain's ranks have.
     """
     placement = place(cluster, ranks, nodes)
-    fabric = cluster.scale_out
-    nics = len(node_nics(cluster, 1))
-    nic_of = own_nics(cluster)
-    shared = placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
-    places = [placement.seat(rank) for rank in range(ranks)]
-    domains = [placement.domain(cluster, rank) for rank in range(ranks)]
+    parts = placement.parts_of(cluster)
+    if not placement.parts:
+        return Ports(**_places(parts[0]), **_speeds(parts[0]))
+    places = [_places(one) for one in parts]
+    speeds = [(_speeds(one), one.placement.ranks) for one in parts]
+    each: Any = {
+        name: [own[name] for own, count in speeds for _ in range(count)] for name in speeds[0][0]
+    }
+    joined: Any = {name: [one for own in places for one in own[name]] for name in places[0]}
+    return Ports(**joined, **each)
+
+
+def _places(part: Part) -> dict[str, Any]:
+    """Say where the ranks of a kind of node sit, and which NICs each may use."""
+    cluster, placement = part.cluster, part.placement
+    nics, nic_of = len(node_nics(cluster, 1)), own_nics(cluster)
+    places = [placement.seat(rank) for rank in placement.members]
+    domains = [placement.domain(cluster, rank) for rank in placement.members]
     own = [nic_of[slot] if nics else None for _, slot in places]
-    return Ports(
-        adds=cluster.scale_up.in_network_reduction,
-        domain=domains,
-        node=[node for node, _ in places],
-        nics=_nics(cluster, domains, own),
-        scale_up=cluster.scale_up.bandwidth,
-        nic_bandwidth=fabric.bandwidth * -(-fabric.nics_per_node // nics) if fabric else 0.0,
-        host=cluster.pcie.bandwidth if shared and cluster.pcie is not None else 0.0,
-    )
+    return {
+        "domain": domains,
+        "node": [node for node, _ in places],
+        "nics": _nics(cluster, domains, own),
+    }
+
+
+def _speeds(part: Part) -> dict[str, Any]:
+    """Say how fast the ports of a rank on a kind of node are."""
+    cluster, fabric = part.cluster, part.cluster.scale_out
+    nics = len(node_nics(cluster, 1))
+    shared = part.placement.ranks_per_node > cluster.scale_up.size and cluster.pcie is not None
+    return {
+        "adds": cluster.scale_up.in_network_reduction,
+        "scale_up": cluster.scale_up.bandwidth,
+        "nic_bandwidth": fabric.bandwidth * -(-fabric.nics_per_node // nics) if fabric else 0.0,
+        "host": cluster.pcie.bandwidth if shared and cluster.pcie is not None else 0.0,
+    }
 
 
 def _nics(

@@ -7,6 +7,7 @@ from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import steps
+from experiments.evaluate.prior_interval import widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
@@ -32,6 +33,8 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
+    ``prior_pct`` is half the width of what it leaves open of the utility how the cluster's figures
+    are known (95 %; :mod:`experiments.evaluate.prior_interval`), None where that is not known.
     ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
     it is the half.
     """
@@ -43,6 +46,7 @@ class SweepPoint:
     utility_pct: float
     engine: str
     factor_means: str
+    prior_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +147,13 @@ def sweep(
     asked = sorted(set(factors))
     changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
     answers = steps(base, changes, watch)
+    open_by = widths_of(base, dict(changes))
     points, means = [], f"2: {factor_means(resource)}"
-    for factor, (step, engine) in zip(asked, answers, strict=True):
+    for factor, (name, _), (step, engine) in zip(asked, changes, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(SweepPoint(resource, factor, value, step, gain, engine, means))
+        points.append(
+            SweepPoint(resource, factor, value, step, gain, engine, means, open_by.get(name))
+        )
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.prior_interval import joined, prior_half_widths
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility_interval import half_widths, spread
@@ -38,14 +39,13 @@ from experiments.scenario.resources import (
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
 from simulator.analytic.bounds import (
-    Way,
     busiest_links,
     least_of_links,
     least_step,
     least_times,
     longest_ways,
 )
-from simulator.analytic.contraction import PARTS, Contracted
+from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
 from simulator.errors import WhatIfError
 from simulator.quantities import format_quantity
@@ -104,10 +104,13 @@ def bounds(
             name = asked.names[point - 1]
             scale = {part: by[place : place + 1] for part, by in points.scale.items()}
             own = replace(points, cost=points.cost[:, place : place + 1], scale=scale)
+            if base.engine != "analytic":
+                changed = changes[name].apply(base).scenario
+                own = _least_points(changed, own)
+            least[name] = float(least_step(ways, graph, own)[0])
             if shares or base.engine == "transfer":
-                least[name] = _least(changes[name].apply(base).scenario, ways, graph, own)
-            else:
-                least[name] = float(least_step(ways, graph, own)[0])
+                works = busiest_links(changed.at_rest().workload, changed.costs())
+                least[name] = max(least[name], least_of_links(graph, own, works))
     return {name: utility_pct(timeline.makespan, least[name]) for name in asked.names}
 
 
@@ -115,19 +118,14 @@ _HELD_UP = 1 + 1e-6
 """A call that took this many times its time alone, or more, shared links."""
 
 
-def _least(changed: Scenario, ways: Sequence[Way], graph: Contracted, points: Points) -> float:
-    """Lower bound on the step of a scenario in which calls may share links (s).
+def _least_points(changed: Scenario, points: Points) -> Points:
+    """Return a scenario with each call at the least that it can take, whatever else goes on.
 
     ``points`` is that scenario with calls on an idle network.
     """
-    costs, workload = changed.costs(), changed.at_rest().workload
-    if changed.engine == "transfer":
-        least = least_times(workload, costs, changed.engine)
-        ones, rows = np.ones(len(least)), np.arange(len(least))
-        points = replace(points, cost=least[:, None], row=rows, factor=ones)
-    works = busiest_links(workload, costs)
-    on_ways = float(least_step(ways, graph, points)[0])
-    return max(on_ways, least_of_links(graph, points, works))
+    least = least_times(changed.at_rest().workload, changed.costs(), changed.engine)
+    ones, rows = np.ones(len(least)), np.arange(len(least))
+    return replace(points, cost=least[:, None], row=rows, factor=ones)
 
 
 def _as_it_was(idle: Points, timeline: Timeline) -> Points:
@@ -152,8 +150,11 @@ class Utility:
 
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
-    ``interval_pct`` is half the width of its 95 % interval
-    (:mod:`experiments.questions.utility_interval`), None where the trace shows no spread.
+    ``interval_pct`` is half the width of its 95 % interval, of two that are independent:
+    ``scatter_pct``, what steps and calls of the trace scatter by
+    (:mod:`experiments.questions.utility_interval`; None where it shows no spread), and
+    ``prior_pct``, what follows from how the cluster's figures are known
+    (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -167,6 +168,8 @@ class Utility:
     utility_pct: float | None
     note: str = ""
     interval_pct: float | None = None
+    scatter_pct: float | None = None
+    prior_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -294,10 +297,14 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
     of_step = asked[0] if shared else Study(alone).ask(changes)
     most = bounds(base.scenario, base.timeline, of_step, changes)
     widths = half_widths(found, asked) if found else {}
+    told = base.told_calls(of_step.study.base.workload)
+    before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
     return [
         replace(
             row,
-            interval_pct=widths.get(row.resource),
+            interval_pct=joined(widths.get(row.resource), before.get(row.resource)),
+            scatter_pct=widths.get(row.resource),
+            prior_pct=before.get(row.resource),
             bound_pct=most.get(row.resource),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )

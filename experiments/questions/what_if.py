@@ -1,20 +1,24 @@
 """What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
+import numpy as np
+
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.confidence import touched
+from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.prior_interval import widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
 from experiments.settings import SettingsOptions
-from simulator.analysis.metrics import exposed_communication
-from simulator.errors import WhatIfError
+from simulator.errors import DisconnectedError, WhatIfError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,14 @@ class WhatIfPoint:
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
+    ``prior_pct`` is half the width of what it leaves open of the gain how the cluster's figures are
+    known (95 %; :mod:`experiments.evaluate.prior_interval`), None where the change makes other
+    calls, or is drawn by lot.
+
+    Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
+    median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
+    their 10th and 90th percentile (interpolated between neighbours) and the longest. A draw that
+    cuts ranks off is counted in ``draws_cut_off`` and is in none of the times.
     """
 
     change: str
@@ -32,6 +44,13 @@ class WhatIfPoint:
     note: str
     warning: str = ""
     assumptions: str = ""
+    draws: int | None = None
+    seed: int | None = None
+    draws_cut_off: int | None = None
+    step_p10_s: float | None = None
+    step_p90_s: float | None = None
+    step_worst_s: float | None = None
+    prior_pct: float | None = None
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -71,11 +90,13 @@ class WhatIfReport(Report):
 
 
 @question("what_if")
-def what_ifs(
+def what_ifs(  # noqa: PLR0913 - the options of the command
     trace: Path | str,
     cluster: Where,
     changes: Sequence[str] | str,
     *,
+    draws: int | None = None,
+    seed: int | None = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
@@ -84,28 +105,118 @@ def what_ifs(
 
     :func:`experiments.scenario.language.parse_change` reads them.
 
+    Parameters
+    ----------
+    trace, cluster
+        As :func:`experiments.baseline.baseline` takes them.
+    changes
+        What to change, one answer each.
+    draws
+        How often parts are drawn of a change by lot (``1% of links down``); :data:`DRAWS` if it is
+        not given. Draw ``k`` of a seed is the same wherever it is asked for.
+    seed
+        Of all draws whose change is written without one; 0 if it is not given.
+    settings, watch
+        As :func:`experiments.baseline.baseline` takes them.
+
+    Returns
+    -------
+    WhatIfReport
+        A point for each change, in order.
+
     Raises
     ------
     TwofoldError
         As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, or
-        that names nothing in the step, before any is simulated.
+        that names nothing in the step, and for draws where nothing is drawn, before any is
+        simulated; DisconnectedError where ranks are cut off, of a change by lot in every draw.
     """
     if not changes:
         raise WhatIfError("say what to change, such as 'compute x0.5'")
     changes = (changes,) if isinstance(changes, str) else changes
     asked = [parse_change(text) for text in changes]
+    _check_draws(asked, draws, seed)
     base = baseline(trace, cluster, settings, watch)
-    points = []
-    for change, done in [(change, change.apply(base.scenario)) for change in asked]:
-        timeline = done.scenario.run(watch(change.text))
-        point = WhatIfPoint(
-            change=change.text,
-            step_s=timeline.makespan,
-            gain_pct=utility_pct(base.timeline.makespan, timeline.makespan),
-            exposed_communication_s=exposed_communication(timeline),
-            note=done.note,
-            warning=base.doubts.of(*touched(base.scenario, done.scenario)),
-            assumptions="\n".join(done.assumptions),
+    open_by = widths_of(base, {change.text: change for change in asked if not change.is_drawn})
+    made = [_made(base, change, draws or DRAWS, seed or 0) for change in asked]
+    points = [_point(base, one, watch) for one in made]
+    return WhatIfReport(
+        base, tuple(replace(one, prior_pct=open_by.get(one.change)) for one in points)
+    )
+
+
+DRAWS = 20
+"""Draws of a change by lot, unless more or fewer are asked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """What a change made of the step: one scenario, or one of each draw that cuts nobody off."""
+
+    change: Change
+    done: tuple[Changed, ...]
+    seed: int = 0
+    cut_off: int = 0
+
+
+def _check_draws(asked: Sequence[Change], draws: int | None, seed: int | None) -> None:
+    """Refuse numbers of draws that mean nothing.
+
+    Raises
+    ------
+    WhatIfError
+        Naming the option.
+    """
+    if draws is not None and draws < 1:
+        raise WhatIfError(f"{draws} draws tell nothing; 1 or more do")
+    if seed is not None and seed < 0:
+        raise WhatIfError(f"seed {seed} is negative; 0 or more are seeds")
+    given = [name for name, value in (("draws", draws), ("seed", seed)) if value is not None]
+    if given and not any(change.is_drawn for change in asked):
+        raise WhatIfError(
+            f"{' and '.join(given)} mean nothing where nothing is drawn by lot, as in"
+            " '1% of links down'"
         )
-        points.append(point)
-    return WhatIfReport(base, tuple(points))
+
+
+def _made(base: Baseline, change: Change, draws: int, seed: int) -> _Made:
+    """Apply a change, or every draw of it."""
+    if not change.is_drawn:
+        return _Made(change, (change.apply(base.scenario),))
+    done, cut_off = [], None
+    for draw in range(draws):
+        try:
+            done.append(change.drawn(seed, draw).apply(base.scenario))
+        except DisconnectedError as error:
+            cut_off = cut_off or error
+    if cut_off is not None and not done:
+        raise cut_off
+    return _Made(change, tuple(done), change.seed(seed), draws - len(done))
+
+
+def _point(base: Baseline, made: _Made, watch: Watch) -> WhatIfPoint:
+    scenarios = [(made.change.text, one.scenario) for one in made.done]
+    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    steps = np.array([one.makespan for one in found])
+    step, first = float(np.median(steps)), made.done[0]
+    point = WhatIfPoint(
+        change=made.change.text,
+        step_s=step,
+        gain_pct=utility_pct(base.timeline.makespan, step),
+        exposed_communication_s=float(np.median([one.exposed_communication for one in found])),
+        note=first.note,
+        warning=base.doubts.of(*touched(base.scenario, first.scenario)),
+        assumptions="\n".join(first.assumptions),
+    )
+    if not made.change.is_drawn:
+        return point
+    return replace(
+        point,
+        note=f"first draw: {first.note}" if len(found) > 1 else first.note,
+        draws=len(found) + made.cut_off,
+        seed=made.seed,
+        draws_cut_off=made.cut_off,
+        step_p10_s=float(np.quantile(steps, 0.1)),
+        step_p90_s=float(np.quantile(steps, 0.9)),
+        step_worst_s=float(steps.max()),
+    )

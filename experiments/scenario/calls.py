@@ -12,6 +12,8 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import CallsNamed, matches
 from simulator.edits.ops import Mask, calls_dropped
 from simulator.errors import WhatIfError
+from simulator.imbalance import parse_imbalance
+from simulator.shares import inputs, largest
 from simulator.workload import Workload
 
 
@@ -41,6 +43,35 @@ def scale_time(named: CallsNamed, factor: float) -> Edited:
         costs = workload.calls.factor
         after = workload.with_calls(factor=np.where(found, costs * factor, costs))
         return Changed(replace(scenario, workload=after), _say(workload, found))
+
+    return Edited(apply)
+
+
+def spread_unevenly(named: CallsNamed, text: str) -> Edited:
+    """Spread the bytes of all-to-alls unevenly over pairs: no byte more or less in all.
+
+    All ranks of a group choose alike, as :meth:`simulator.imbalance.Imbalance.of_ranks` has it;
+    a call that is the way back takes as long. One of unknown size keeps its measured time.
+    """
+    imbalance = parse_imbalance(text)
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        found = _select(workload, CallsNamed("all_to_all", named.label))
+        known = found & ~np.isnan(workload.calls.size)
+        if not known.any():
+            raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
+        size = workload.calls.size.copy()
+        shares = list(workload.calls.shares) or [None] * len(size)
+        for index in np.flatnonzero(known).tolist():
+            call = workload.call_view(index)
+            mean = inputs(call.size, call.shares)
+            _, shares[index] = imbalance.of_ranks(len(call.group.ranks))
+            size[index] = largest(mean, shares[index])
+        after = workload.with_calls(size=size, shares=tuple(shares))
+        kept = int(found.sum() - known.sum())
+        said = f"; {kept:,} of unknown size as they were" if kept else ""
+        return Changed(replace(scenario, workload=after), _say(workload, found) + said)
 
     return Edited(apply)
 

@@ -13,12 +13,14 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import Mask
-from simulator.errors import TwofoldError, WhatIfError
+from simulator.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
 from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
 from topologies.cluster.changed import resource_range
+from topologies.cluster.kinds import by_kind, differing, split_resource
+from topologies.faults import Drawn, Fault, chosen, lots
 
 CLUSTER_RESOURCES = {
     "scale_up.bandwidth": "B/s",
@@ -55,7 +57,8 @@ def unit_of_value(name: str) -> str:
     >>> unit_of_value("scale_up.size"), unit_of_value("leaf.latency")
     ('ranks', 's')
     """
-    return CLUSTER_RESOURCES.get(name) or _OF_LINKS[name.rpartition(".")[2]]
+    plain = split_resource(name)[0]
+    return CLUSTER_RESOURCES.get(plain) or _OF_LINKS[plain.rpartition(".")[2]]
 
 
 def cluster_values(cluster: Cluster) -> tuple[str, ...]:
@@ -148,10 +151,20 @@ class Multiplied:
         """Return the scenario on the cluster with that value; errors as of ``check``."""
         before = scenario.cluster
         after = changed_cluster(before, self.resource, self.times / self.over)
-        note = " → ".join(_say_value(cluster, self.resource) for cluster in (before, after))
+        note = " → ".join(say_value(cluster, self.resource) for cluster in (before, after))
         if self.resource.endswith("latency"):
             note += f", {_said_times(self.times / self.over)} as long"
-        return Changed(replace(scenario, cluster=after), note)
+        changed = replace(scenario, cluster=after)
+        if scenario.faults and self.resource not in LINKS:
+            self._check_faults(changed)
+        return Changed(changed, note)
+
+    def _check_faults(self, changed: Scenario) -> None:
+        """Refuse a network of other links on which parts that are broken are not found again."""
+        try:
+            changed.site.broken  # noqa: B018 - found out when it is asked for first
+        except TopologyError as error:
+            raise WhatIfError(f"{self.resource} makes another network: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,47 @@ class Edited:
     apply: Apply
 
 
-Part = Scaled | Multiplied | Edited
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A link, NIC, node or switch of the network is slow or down, or a share of them by lot."""
+
+    fault: Fault
+
+    def apply(self, scenario: Scenario) -> Changed:
+        """Return the scenario on the broken network.
+
+        Raises
+        ------
+        TopologyError
+            If there is no such part, or ranks are cut off.
+        """
+        site, before = scenario.site, scenario.faults
+        fault = chosen(site.intact, self.fault, lots(before), site.home)
+        after = replace(scenario, faults=(*before, fault))
+        found = after.site.broken
+        return Changed(after, found.notes[-1], (_REROUTED,) if found.rerouted else ())
+
+    def drawn(self, seed: int, draw: int) -> "Faulty":
+        """Return a draw by lot of a seed, if the change has none of its own; else the change."""
+        lot = self.fault.part
+        if not isinstance(lot, Drawn):
+            return self
+        own = replace(lot, seed=seed if lot.seed is None else lot.seed, draw=draw)
+        return Faulty(replace(self.fault, part=own))
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it depends on a draw."""
+        return isinstance(self.fault.part, Drawn)
+
+
+_REROUTED = (
+    "messages take new ways past what is down, by the routing of the fabric, and through another "
+    "rank's NIC where a rank has lost its own; calls keep their algorithms' rings and trees, which "
+    "a library might lay anew"
+)
+
+Part = Scaled | Multiplied | Edited | Faulty
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +260,28 @@ class Change:
             assumptions += done.assumptions
         return Changed(scenario, "; ".join(notes), tuple(assumptions))
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether parts of it are drawn by lot, so that it is one of many."""
+        return any(isinstance(part, Faulty) and part.is_drawn for part in self.parts)
+
+    def drawn(self, seed: int, draw: int) -> "Change":
+        """Return one of the many: draw number ``draw`` of a seed, where none is written."""
+        own = (part.drawn(seed, draw) if isinstance(part, Faulty) else part for part in self.parts)
+        return replace(self, parts=tuple(own))
+
+    def seed(self, usual: int) -> int:
+        """Return the seed of its draws: the first that is written, else the usual one."""
+        lots = (part.fault.part for part in self.parts if isinstance(part, Faulty))
+        written = (lot.seed for lot in lots if isinstance(lot, Drawn) and lot.seed is not None)
+        return next(written, usual)
+
     def _written(self, error: TwofoldError) -> TwofoldError:
         """Say which change it was, if that was written."""
-        return WhatIfError(f"what-if {self.text!r}: {error}") if self.text else error
+        if not self.text:
+            return error
+        sort = DisconnectedError if isinstance(error, DisconnectedError) else WhatIfError
+        return sort(f"what-if {self.text!r}: {error}")
 
     def check(self, scenario: Scenario) -> None:
         """Refuse a scenario that lacks what the change's numbers belong to; errors as ``apply``."""
@@ -251,18 +323,23 @@ def _said_times(factor: float) -> str:
     return {"2": "twice", "0.5": "half"}.get(text, f"{text} times")
 
 
-def _say_value(cluster: Cluster, resource: str) -> str:
-    return say_values(cluster, resource)
+def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
+    """Say ``by`` times a value of the cluster.
+
+    Where kinds of node differ in it kind by kind; of unlike links the least and the most.
+    """
+    values, unit = resource_values(cluster), unit_of_value(resource)
+    kinds = by_kind(cluster, resource, values)
+    if kinds and differing(kinds):
+        told = [f"{_say_quantity(value * by, unit)} ({one})" for one, value in kinds.items()]
+        return ", ".join(told)
+    low, high = resource_range(cluster).get(resource, (values[resource],) * 2)
+    most = _say_quantity(values[resource] * by, unit)
+    return most if low >= high else f"{_say_quantity(low * by, unit)} to {most}"
 
 
-def say_values(cluster: Cluster, resource: str, by: float = 1.0) -> str:
-    """Say what a cluster has of a value, ``by`` times as much; of unlike links least and most."""
-    value, unit = resource_values(cluster)[resource] * by, unit_of_value(resource)
-    if unit not in ("B/s", "s"):
-        return f"{value:g} {unit}"
-    low = resource_range(cluster).get(resource, (value / by,))[0] * by
-    most = format_quantity(value, unit)
-    return most if low >= value else f"{format_quantity(low, unit)} to {most}"
+def _say_quantity(value: float, unit: str) -> str:
+    return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
 
 
 def say_ops(workload: Workload, ops: Mask) -> str:

@@ -7,12 +7,14 @@ import numpy as np
 from experiments.scenario.change import Changed, Edited, Multiplied, say_ops, unit_of_value
 from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
-from simulator.edits.ops import durations_scaled
+from simulator.edits.ops import Mask, durations_scaled
 from simulator.errors import WhatIfError
+from simulator.names import did_you_mean
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
-from topologies import catalog, load_cluster, resource_values
-from topologies.cluster.schema import Accelerator
+from topologies import Cluster, catalog, load_cluster, place, resource_values
+from topologies.cluster.kinds import by_kind, differing
+from topologies.cluster.schema import Accelerator, kinds_of
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""
@@ -32,6 +34,11 @@ def set_resource(resource: str, text: str) -> Edited:
 
     def apply(scenario: Scenario) -> Changed:
         values = resource_values(scenario.cluster)
+        kinds = by_kind(scenario.cluster, resource, values)
+        if kinds and differing(kinds):
+            tier, _, field = resource.partition(".")
+            each = " and ".join(f"{tier}@{kind}.{field} = …" for kind in kinds)
+            raise WhatIfError(f"kinds of node differ in {resource}; write {each}")
         factor = value / values[resource] if values.get(resource) else 1.0
         check_factor(factor)
         return Multiplied(resource, factor).apply(scenario)
@@ -39,43 +46,97 @@ def set_resource(resource: str, text: str) -> Edited:
     return Edited(apply)
 
 
-def accelerate(name: str) -> Edited:
+def accelerate(name: str, kind: str | None = None) -> Edited:
     """Replace the accelerator: kernels of known work last as their rooflines compare.
 
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
     peaks ``P`` for 16-bit floats and the memory bandwidths ``B`` (Williams, Waterman and
     Patterson, CACM 52, 2009): what it fell short of the one roofline, it falls short of the
-    other. The network, and how its library chooses, stay as they are.
+    other. Where kinds of node differ ``P`` and ``B`` are those of the rank's own; with ``kind``
+    only that kind's are replaced. The network, and how its library chooses, stay as they are.
     """
     other = _named(name)
 
     def apply(scenario: Scenario) -> Changed:
-        workload, own = scenario.workload, scenario.cluster.accelerator
+        if scenario.cluster.node_kinds:
+            scenario = scenario.whole()  # copies sit on nodes of other kinds
+        workload, cluster = scenario.workload, scenario.cluster
         if workload.flops is None and workload.traffic is None:
             raise WhatIfError("the trace tells of no op how many FLOPs or bytes it has")
         none = np.zeros(len(workload))
         flops = none if workload.flops is None else np.nan_to_num(workload.flops)
         traffic = none if workload.traffic is None else np.nan_to_num(workload.traffic)
-        kernels = workload.what == What.COMPUTE
-        known = kernels & ((flops > 0) | (traffic > 0))
+        known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
+        chips, before = _own(scenario, known, flops, traffic)
+        if kind is not None:
+            known &= _of_kind(scenario, kind)
+            chips = [kinds_of(cluster)[kind].accelerator.name]
         if not known.any():
             raise WhatIfError("the trace tells of no kernel how many FLOPs or bytes it has")
-        before, after = (_roofline(chip, flops, traffic) for chip in (own, other))
+        after = _roofline(other, flops, traffic)
         ratio = np.divide(after, before, out=np.ones(len(workload)), where=known)
-        kept = int((kernels & ~known).sum())
-        note = f"{own.name} → {other.name}: {say_ops(workload, known)}; {kept:,} of unknown work"
-        cluster = scenario.cluster
-        chip = other.model_copy(update={"generation": own.generation})
-        sources = {
-            field: source
-            for field, source in cluster.sources.items()
-            if not field.startswith("accelerator.")
-        }
-        cluster = cluster.model_copy(update={"accelerator": chip, "sources": sources})
+        kept = int(((workload.what == What.COMPUTE) & ~known).sum())
+        note = f"{' and '.join(chips)} → {other.name}: {say_ops(workload, known)}; {kept:,} "
+        note += "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
         faster = durations_scaled(workload, known, ratio)
-        return Changed(replace(scenario, workload=faster, cluster=cluster), f"{note} kept")
+        return Changed(
+            replace(scenario, workload=faster, cluster=_with(cluster, other, kind)), note
+        )
 
     return Edited(apply)
+
+
+def _own(
+    scenario: Scenario, known: Mask, flops: Floats, traffic: Floats
+) -> tuple[list[str], Floats]:
+    """Names of the ranks' accelerators, and the least time of each op on its own (s)."""
+    workload, cluster = scenario.workload, scenario.cluster
+    least, chips = np.zeros(len(workload)), []
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        members = part.placement.members
+        mine = known & (workload.rank >= members.start) & (workload.rank < members.stop)
+        chip = part.cluster.accelerator
+        least[mine] = _roofline(chip, flops[mine], traffic[mine])
+        chips.append(chip.name)
+    return list(dict.fromkeys(chips)), least
+
+
+def _of_kind(scenario: Scenario, kind: str) -> Mask:
+    """Ops of the ranks that sit on nodes of a kind."""
+    cluster, rank = scenario.cluster, scenario.workload.rank
+    if kind not in cluster.node_kinds:
+        hint = did_you_mean(kind, cluster.node_kinds)
+        known = ", ".join(cluster.node_kinds) or "nodes of one kind only"
+        raise WhatIfError(f"{cluster.name} has no nodes of kind {kind!r}; {hint}it has {known}")
+    parts = place(cluster, scenario.ranks, scenario.nodes).parts
+    found = [part.placement.members for part in parts if part.kind == kind]
+    if not found:
+        raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
+    return np.asarray((rank >= found[0].start) & (rank < found[0].stop))
+
+
+def _with(cluster: Cluster, other: Accelerator, kind: str | None) -> Cluster:
+    """Return the cluster with another accelerator, of one kind of node or of all."""
+
+    def like(own: Accelerator) -> Accelerator:
+        return other.model_copy(update={"generation": own.generation})
+
+    views = kinds_of(cluster)
+    kinds = {
+        name: one.model_copy(update={"accelerator": like(views[name].accelerator)})
+        if kind in (None, name)
+        else one
+        for name, one in cluster.node_kinds.items()
+    }
+    sources = {
+        field: source
+        for field, source in cluster.sources.items()
+        if not (field.startswith("accelerator.") or ".accelerator." in field)
+    }
+    update: dict[str, object] = {"sources": sources}
+    update |= {"node_kinds": kinds} if kinds else {}
+    update |= {"accelerator": like(cluster.accelerator)} if kind is None else {}
+    return cluster.model_copy(update=update)
 
 
 def _roofline(chip: Accelerator, flops: Floats, traffic: Floats) -> Floats:

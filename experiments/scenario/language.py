@@ -11,15 +11,23 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        device's ops
 ``[rank R] compute|host|copy|launch|gaps|NAME drop``   they take no time, and are not launched
 ``[rank R] fuse NAME [xF]``                            adjacent kernels become one launch
-``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster
+``RESOURCE xF``, ``RESOURCE = VALUE``                  a value of the cluster; of one kind of node
+                                                       ``scale_up@a100.bandwidth``
 ``[KIND][@LABEL] bytes|time xF``                       calls move fewer bytes, or cost less
+``all_to_all[@LABEL] imbalance HOW``                   bytes unevenly over pairs: the busiest rank
+                                                       over the mean, ``zipf:A`` or a FILE
+                                                       (:mod:`simulator.imbalance`)
 ``KIND[@LABEL] drop``, ``calls drop``                  calls do not happen
 ``algorithm KIND[1MiB..]@LABEL=NAME``                  calls are carried out so
 ``overlap none|full``                                  of compute and communication
 ``one call per rank``                                  a rank's calls wait for each other, receives
                                                        excepted, as ASTRA-sim has it
 ``stragglers removed``                                 every rank as the median one
-``accelerator NAME``                                   another, by roofline
+``accelerator[@KIND] NAME``                            another, by roofline; of one kind of node
+``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
+``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
+``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
+                                                       ``switches``, ``nodes``
 ``replicas[@LABEL] xF [outermost]``                    data-parallel groups F times as large, on
                                                        as many more nodes; those of a label, else
                                                        those that are found; with ``outermost``
@@ -32,7 +40,7 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 
 from collections.abc import Callable
 
-from experiments.scenario import calls, cluster, ops
+from experiments.scenario import calls, cluster, faults, ops
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     Change,
@@ -54,12 +62,15 @@ from experiments.scenario.words import (
 )
 from simulator.errors import TwofoldError, WhatIfError
 from simulator.names import same_name
+from topologies.cluster.kinds import split_resource
 
 GRAMMAR = (
     "[rank R] compute|host|copy|launch|gaps|NAME* xF|drop, [rank R] fuse NAME* [xF], RESOURCE xF, "
-    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, KIND[@LABEL] drop, algorithm RULE, "
-    "overlap none|full, one call per rank, stragglers removed, accelerator NAME, "
-    "replicas[@LABEL] xF [outermost]; joined by 'and'"
+    "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
+    "KIND[@LABEL] drop, algorithm RULE, "
+    "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
+    "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
+    "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
 )
 """All of it in one line."""
 
@@ -108,10 +119,16 @@ def _part(clause: Clause) -> Part:
     first, last = clause.words[0], clause.words[-1]
     if first.is_one_of(*_VERBS):
         return _VERBS[first.text](clause)
-    if not first.quoted and first.text.partition("@")[0] == REPLICAS:
-        return _replicas(clause)
+    labelled = "" if first.quoted else first.text.partition("@")[0]
+    if labelled in _LABELLED:
+        return _LABELLED[labelled](clause)
+    if faults.begins(first):
+        clause.for_all_ranks()
+        return faults.faulty(clause.words)
     if len(clause.words) > 2 and clause.words[1].is_one_of("="):
         return _set(clause)
+    if len(clause.words) > 1 and clause.words[-2].is_one_of("imbalance"):
+        return _spread(clause)
     if last.is_one_of("drop"):
         return _drop(clause)
     if len(clause.words) == 1:
@@ -150,6 +167,15 @@ def _drop(clause: Clause) -> Part:
         return ops.drop(name, clause.ranks)
     clause.for_all_ranks()
     return calls.drop_calls(which)
+
+
+def _spread(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    *named, _, how = clause.words
+    which = calls_named(named[0]) if len(named) == 1 else None
+    if which is None or which.kind not in (None, "all_to_all"):
+        raise WhatIfError("an imbalance is one of all_to_all, of which a label may be named")
+    return calls.spread_unevenly(which, how.text)
 
 
 def _set(clause: Clause) -> Part:
@@ -200,7 +226,8 @@ def _accelerator(clause: Clause) -> Part:
     name = " ".join(word.text for word in clause.words[1:])
     if not name:
         raise WhatIfError("name an accelerator or a cluster")
-    return cluster.accelerate(name)
+    kind = clause.words[0].text.partition("@")[2]
+    return cluster.accelerate(name, kind or None)
 
 
 def _replicas(clause: Clause) -> Part:
@@ -214,14 +241,21 @@ def _replicas(clause: Clause) -> Part:
     return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
 
 
+_ACCELERATOR = "accelerator"
 _VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
     "algorithm": _algorithm,
     "overlap": _overlap,
     "one": _one_call,
     "stragglers": _stragglers,
-    "accelerator": _accelerator,
+    _ACCELERATOR: _accelerator,
 }
+
+_LABELLED: dict[str, Callable[[Clause], Part]] = {
+    REPLICAS: _replicas,
+    _ACCELERATOR: _accelerator,
+}
+"""What may have a label behind its first word."""
 
 
 def _one(named: "list[Word] | tuple[Word, ...]") -> Word:
@@ -241,12 +275,16 @@ def _resource(name: Word) -> str | None:
     """
     if name.quoted:
         return None
-    found = same_name(name.text, CLUSTER_RESOURCES)
-    if found is None and is_of_links(name.text):
+    plain, kind = split_resource(name.text)
+    found = same_name(plain, CLUSTER_RESOURCES)
+    if found is not None and kind is not None:
+        tier, _, field = found.partition(".")
+        return f"{tier}@{kind}.{field}"
+    if found is None and kind is None and is_of_links(name.text):
         return name.text  # of links that a graph names, if the cluster has such
     tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
-    if found is None and same_name(name.text.partition(".")[0], tiers):
-        close = near(name.text, tuple(CLUSTER_RESOURCES))
+    if found is None and same_name(plain.partition(".")[0], tiers):
+        close = near(plain, tuple(CLUSTER_RESOURCES))
         hint = f"; did you mean {close!r}?" if close else ""
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
     return found

@@ -115,7 +115,9 @@ def _nodes(scenario: Scenario, ranks: int) -> int | None:
 def _check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
     per_node = cluster.ranks_per_node
     needed = -(-ranks // per_node) if nodes is None else nodes
-    if needed > cluster.nodes:
+    if cluster.node_kinds:
+        place(cluster, ranks, nodes)
+    elif needed > cluster.nodes:
         raise WhatIfError(
             f"{ranks:,} ranks need {needed:,} nodes, and {cluster.name} has {cluster.nodes:,} of"
             f" {per_node}: give it more ('nodes: {needed}' in its file)"

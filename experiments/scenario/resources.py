@@ -15,7 +15,7 @@ from experiments.scenario.change import (
     Scaled,
     cluster_values,
     is_of_links,
-    say_values,
+    say_value,
     unit_of_value,
 )
 from experiments.scenario.scenario import Scenario
@@ -25,6 +25,7 @@ from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
 from topologies import Cluster, resource_values
+from topologies.cluster.kinds import by_kind, differing, split_resource
 
 RANKS = {"compute": What.COMPUTE, "host": What.HOST}
 """Resources of the ranks, and which ops they make faster; copies are the memory's and the bus's."""
@@ -85,6 +86,8 @@ def check_factor(factor: float) -> None:
 def check_resource(name: str) -> str:
     """Return the resource that a text spells: ``scale-out.bandwidth``.
 
+    ``scale_up@a100.bandwidth`` is that of one kind of node, of a cluster whose nodes differ.
+
     Raises
     ------
     WhatIfError
@@ -95,6 +98,9 @@ def check_resource(name: str) -> str:
     >>> check_resource("scaleout.bandwidth")
     'scale_out.bandwidth'
     """
+    plain, kind = split_resource(name)
+    if kind is not None and (tier := same_name(plain, CLUSTER_RESOURCES)):
+        return f"{tier.partition('.')[0]}@{kind}.{tier.partition('.')[2]}"
     found = same_name(name, RESOURCES)
     if found is None and is_of_links(name):
         return name  # whether a graph has such links only the cluster can tell
@@ -181,17 +187,21 @@ def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     if resource not in resource_values(scenario.cluster):
         return "none"
     by = 1 / factor if resource.endswith("latency") else factor
-    return say_values(scenario.cluster, resource, by)
+    return say_value(scenario.cluster, resource, by)
 
 
 def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float | None:
-    """Say the same as a number in the resource's unit; None where the cluster has none of it.
+    """Say the same as a number in the resource's unit.
 
-    Of links that are unlike it is the greatest.
+    None where the cluster has none of it, and where kinds of node differ in it. Of links that
+    are unlike it is the greatest.
     """
     if resource in RANKS:
         return factor
     values = resource_values(scenario.cluster)
+    kinds = by_kind(scenario.cluster, resource, values)
+    if kinds and differing(kinds):
+        return None
     by = 1 / factor if resource.endswith("latency") else factor
     return float(values[resource] * by) if resource in values else None
 
@@ -203,6 +213,7 @@ def unit_of(resource: str) -> str:
 
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     """Why a resource cannot matter to this job, in words; "" if it can."""
+    resource = split_resource(resource)[0]
     workload = scenario.workload
     if resource == "compute":
         return "" if (workload.what == What.COMPUTE).any() else "no kernels: the host computes"

@@ -1,12 +1,14 @@
 """A question ready to be simulated: a workload on a cluster, with an engine and a way to cost."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.libraries.planners import plan
-from collectives.machine import Machine, Rule
+from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.analytic.contention import Overlap, overlap
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
@@ -21,8 +23,10 @@ from simulator.folding.copies import (
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
-from topologies import Cluster, build
+from topologies import Cluster, build, place
 from topologies.cluster.islands import islands
+from topologies.faults import Broken, Fault, broken
+from topologies.part_names import Ints, homes
 
 AUTO = "auto"
 """Stands for the engine that is enough."""
@@ -37,7 +41,8 @@ class Site:
 
     Scenarios that differ in their workload or engine only share one, so that the network is built
     once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
-    library that carried out the calls of the trace, "" where that is not told.
+    library that carried out the calls of the trace, "" where that is not told. ``faults`` are what
+    is wrong with single parts of the network.
     """
 
     cluster: Cluster
@@ -45,28 +50,73 @@ class Site:
     nodes: int | None
     forced: tuple[Rule, ...]
     carrier: str = ""
+    faults: tuple[Fault, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
-        kept = ("cluster", "ranks", "nodes", "forced", "carrier")
-        return {name: getattr(self, name) for name in kept}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
+        return self.faults == scenario.faults and self._is_but_for_faults(scenario)
+
+    def _is_but_for_faults(self, scenario: "Scenario") -> bool:
         return (
             (self.ranks, self.nodes, self.forced, self.carrier)
             == (scenario.ranks, scenario.nodes, scenario.forced, scenario.workload.library)
         ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
 
+    @staticmethod
+    def of(scenario: "Scenario", known: "Site | None") -> "Site":
+        """Return the site of a scenario; of one that is known but for its faults the network."""
+        library = scenario.workload.library
+        site = Site(
+            scenario.cluster,
+            scenario.ranks,
+            scenario.nodes,
+            scenario.forced,
+            library,
+            scenario.faults,
+        )
+        if known is not None and known._is_but_for_faults(scenario):
+            site.__dict__.update({"intact": known.intact} if "intact" in known.__dict__ else {})
+        return site
+
     @cached_property
+    def intact(self) -> Topology:
+        """The network without its faults."""
+        return build(self.cluster, self.ranks, self.nodes)
+
+    @cached_property
+    def home(self) -> Ints:
+        """Node (host) of each node of the network's graph."""
+        placement = place(self.cluster, self.ranks, self.nodes)
+        seats = [placement.seat(rank)[0] for rank in range(self.ranks)]
+        wiring = self.cluster.wiring
+        return homes(self.intact, seats, wiring.vertices if wiring else ())
+
+    @cached_property
+    def broken(self) -> Broken:
+        """The network with its faults, and what they met."""
+        if not self.faults:
+            return Broken(self.intact)
+        return broken(self.intact, self.faults, self.home)
+
+    @property
     def topology(self) -> Topology:
         """The network."""
-        return build(self.cluster, self.ranks, self.nodes)
+        return self.broken.network
 
     @cached_property
     def costs(self) -> Costs:
         """What calls put on the links."""
         return Costs(self.topology, partial(plan, machine=self.machine))
+
+    @property
+    def parts(self) -> NDArray[np.integer[Any]]:
+        """The part of the machine that each rank is in: its scale-up domain, itself if only one."""
+        domains = self.machine.domains
+        return domains if domains.any() else np.arange(self.ranks)
 
     @property
     def library(self) -> str:
@@ -78,21 +128,40 @@ class Site:
     def machine(self) -> Machine:
         """What the cluster's communication library finds."""
         cluster = self.cluster
+        placement = place(cluster, self.ranks, self.nodes)
+        parts = placement.parts_of(cluster)
+        kinds = tuple(_figures(part.cluster) for part in parts)
+        counts = [part.placement.ranks for part in parts]
+        least = slowest(kinds)
         return Machine(
             domains=islands(cluster, self.ranks, self.nodes),
             library=self.library,
-            generation=cluster.accelerator.generation or "",
-            cpu=cluster.host.cpu if cluster.host else "",
-            link=cluster.scale_up.link or "",
+            generation=least.generation,
+            cpu=least.cpu,
+            link=least.link,
             version=(cluster.library.version or "") if cluster.library else "",
-            in_network=cluster.scale_up.in_network_reduction,
+            in_network=least.in_network,
             overhead=cluster.collective_overhead,
-            net_message=cluster.scale_out.message_overhead if cluster.scale_out else None,
-            in_order=cluster.scale_out.in_order if cluster.scale_out else True,
+            net_message=least.net_message,
+            in_order=least.in_order,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,
+            kinds=kinds if len(kinds) > 1 else (),
+            kind_of=np.repeat(np.arange(len(kinds)), counts) if len(kinds) > 1 else None,
         )
+
+
+def _figures(kind: Cluster) -> NodeFigures:
+    """Tell what a library's model knows of a kind of node."""
+    return NodeFigures(
+        generation=kind.accelerator.generation or "",
+        cpu=kind.host.cpu if kind.host else "",
+        in_network=kind.scale_up.in_network_reduction,
+        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
+        link=kind.scale_up.link or "",
+        in_order=kind.scale_out.in_order if kind.scale_out else True,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -105,7 +174,8 @@ class Scenario:
     moves (:mod:`simulator.edits.slowdown`): durations are then those of kernels alone. With
     ``fold`` ranks that do the same in the same place are simulated once
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
-    None: where it pays.
+    None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
+    or down; they stay with the job when the cluster is changed.
     """
 
     workload: Workload
@@ -115,14 +185,13 @@ class Scenario:
     forced: tuple[Rule, ...] = ()
     slow_down: float = 0.0
     fold: bool | None = False
+    faults: tuple[Fault, ...] = ()
 
     _site: Site | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self._site is None or not self._site.is_that_of(self):
-            carrier = self.workload.library
-            site = Site(self.cluster, self.ranks, self.nodes, self.forced, carrier)
-            object.__setattr__(self, "_site", site)
+            object.__setattr__(self, "_site", Site.of(self, self._site))
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
@@ -194,7 +263,7 @@ class Scenario:
         if engine == "analytic":
             return enough_at_rest(self.workload, self.costs())
         if engine in (*FOLDING, AUTO):
-            return enough_for_flow(self.workload, self.costs(), self._seen)
+            return enough_for_flow(self.workload, self.costs(), self.seen)
         return everyone(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
@@ -204,7 +273,7 @@ class Scenario:
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         from simulator.folding.fold import fold  # most simulations do without
 
-        folded = fold(self.workload, self.costs(), self._seen)
+        folded = fold(self.workload, self.costs(), self.seen)
         try:
             timeline = simulate_on(
                 folded.workload, self.costs(), engine=self.engine, progress=progress
@@ -224,12 +293,10 @@ class Scenario:
             return f"engine {self.engine!r} is sooner without"
         from simulator.folding.fold import most_alike
 
-        domains = self.machine().domains
-        parts = domains if domains.any() else np.arange(self.ranks)
-        pays = most_alike(self.workload, parts) >= _PAYS
+        pays = most_alike(self.workload, self.site.parts) >= PAYS
         return "" if pays else "too few ranks do the same for it to pay"
 
-    def _seen(self, label: str) -> str:
+    def seen(self, label: str) -> str:
         """Return what planning depends on of a group's label: whether a rule names it."""
         return label if any(rule.label == label for rule in self.forced) else ""
 
@@ -238,5 +305,5 @@ class Scenario:
         return overlap(timeline, self.costs())
 
 
-_PAYS = 4
+PAYS = 4
 """Nodes for each that differs: with fewer it takes as long to find out who is alike."""

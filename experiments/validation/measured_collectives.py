@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import Layout
-from experiments.costing.modelled_calls import check_unit, modelled
+from experiments.costing.modelled_calls import check_one_machine, check_unit, modelled
 from topologies import Cluster
 
 KIB, MIB = 2**10, 2**20
@@ -72,6 +72,7 @@ def errors_of(
     logs = read_logs(tables, layout)
     answered, left_out = modelled([call for log in logs for call in log.calls], cluster, watch)
     check_unit(answered)
+    check_one_machine(answered)
     rows = [
         CallError(
             kind=one.call.kind,

@@ -23,10 +23,11 @@ import numpy as np
 
 from simulator.analytic.contraction import Contracted
 from simulator.analytic.longest_path import Points, starts
-from simulator.costing.call_costs import Carried, Costs, distinct_calls
+from simulator.costing.call_costs import Costs, distinct_calls
+from simulator.costing.crowd import Program
+from simulator.costing.keeping_step import keeps_chain
 from simulator.costing.link_load import cost
-from simulator.costing.programs import has_transfers
-from simulator.engine.transfers import Transfers, lay_transfers
+from simulator.costing.programs import has_transfers, runs_ahead, write
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Ints, Workload
 
@@ -184,10 +185,11 @@ def _reversed(graph: Contracted) -> Contracted:
 def least_times(workload: Workload, costs: Costs, engine: str) -> Floats:
     """Return the least that each call can take under an engine, whatever it shares links with (s).
 
-    The engines that take a call as loads one after the other cannot be faster than on an idle
-    network: a load's rate is at most the one it has alone. ``transfer`` can, since ranks that are
-    done with a step run ahead: there it is the longest chain of transfers that wait for each other,
-    each alone on its path, or the bytes of the call on a link over the link's bandwidth.
+    A call that is one flow, or a row of them, cannot be faster than on an idle network: its rate is
+    at most the one it has alone, and so is that of ``analytic``, by definition. Where its ranks go
+    their own ways it might be, since who is held up elsewhere is out of the way here: there it is
+    the longest chain of transfers that wait for each other, each alone on its path, or the bytes of
+    the call on a link over the link's bandwidth.
 
     Parameters
     ----------
@@ -196,53 +198,56 @@ def least_times(workload: Workload, costs: Costs, engine: str) -> Floats:
     costs
         What they put on the links.
     engine
-        A name of :data:`simulator.engine.simulate.ENGINES`, or ``auto``, which is one of those that
-        take calls as loads.
+        A name of :data:`simulator.engine.simulate.ENGINES`, or ``auto``, which is one of those.
 
     Returns
     -------
     Floats
         Shape ``(calls,)``; 0 for a call that nobody takes part in.
     """
-    if engine != "transfer":
+    if engine == "analytic":
         return np.asarray(costs.idle_times(workload) * workload.calls.factor)
     first, row = distinct_calls(workload)
     calls = [workload.call_view(index) for index in first]
-    least = [_least_of_transfers(call, costs.carried(call), costs.topology) for call in calls]
+    ahead = has_transfers if engine == "transfer" else runs_ahead
+    least = [_least(call, costs, ahead(costs.carried(call).plan)) for call in calls]
     return np.array([*least, 0.0])[row] * workload.calls.factor
 
 
-def _least_of_transfers(call: Call, carried: Carried, network: Topology) -> float:
-    plan, loads = carried
-    if plan is None or not has_transfers(plan):
+def _least(call: Call, costs: Costs, ahead: bool) -> float:  # noqa: FBT001 - one of two cases
+    plan, loads = costs.carried(call)
+    if plan is None or not ahead:
         return cost(loads)
-    positions = np.array(call.group.ranks, dtype=np.int32)
-    steps = lay_transfers(plan, positions, call.size, network)
-    return plan.overhead + max(_longest_chain(steps), _busiest_link(steps, network))
+    positions, network = np.array(call.group.ranks, dtype=np.int32), costs.topology
+    if keeps_chain(plan, positions, call.size, network):
+        return cost(loads)
+    written = write(plan, positions, call.size, network)
+    return plan.overhead + max(_longest_chain(written, network), _busiest_link(written, network))
 
 
-def _longest_chain(steps: list[Transfers]) -> float:
+def _longest_chain(written: Program, network: Topology) -> float:
     """Time of the longest chain of transfers that wait for each other, each alone (s).
 
     A transfer starts when both its ends have ended all that they send and receive before.
     """
-    free: dict[int, float] = {}
-    for step in steps:
-        ended = dict(free)
-        for rank, transfers in step.items():
-            for transfer in transfers:
-                start = max(free.get(transfer.source, 0.0), free.get(transfer.target, 0.0))
-                ended[rank] = max(ended.get(rank, 0.0), start + transfer.load.time)
-        free = ended
-    return max(free.values(), default=0.0)
+    of = np.repeat(np.arange(len(written.source)), np.diff(written.offset))
+    slowest = np.zeros(len(written.source))
+    np.maximum.at(slowest, of, written.weight / network.bandwidth[written.link])
+    lasts = written.latency + written.amount * slowest
+    free = np.zeros(written.ranks)
+    flows = written.flows_of_runs
+    for run, repeats in enumerate(written.repeats.tolist()):
+        mine = slice(flows[run], flows[run + 1])
+        source, target = written.source[mine], written.target[mine]
+        for _ in range(repeats):
+            end = np.maximum(free[source], free[target]) + lasts[mine]
+            after = free.copy()
+            np.maximum.at(after, source, end)
+            np.maximum.at(after, target, end)
+            free = after
+    return float(free.max(initial=0.0))
 
 
-def _busiest_link(steps: list[Transfers], network: Topology) -> float:
+def _busiest_link(written: Program, network: Topology) -> float:
     """Bytes on a link over its bandwidth, the most of any (s)."""
-    on_link = np.zeros(len(network))
-    for step in steps:
-        for transfers in step.values():
-            for transfer in transfers:
-                load = transfer.load
-                on_link[load.link] += load.weight * load.amount / 2  # both its ends have it
-    return float((on_link / network.bandwidth).max(initial=0.0))
+    return float((written.bytes_on_links(len(network)) / network.bandwidth).max(initial=0.0))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.costing.link_load import Load, cost, lay, unknown
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.schedule import Plan, Plans
+from simulator.shares import Shares
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -24,8 +25,8 @@ once.
 _WORTH_IT = 16
 """Groups laid one by one before it is asked which of them lie alike."""
 
-_Sort = tuple[str, str, float, str]
-"""Kind, label of the group, size and dtype of a call."""
+_Sort = tuple[str, str, float, str, Shares | None]
+"""Kind, label of the group, size, dtype and shares of a call."""
 
 
 class Carried(NamedTuple):
@@ -60,7 +61,7 @@ class Costs:
         """Say how the call is carried out, and what it puts on the links."""
         if math.isnan(call.size):
             return Carried(None, (unknown(call.transfer, self.topology),))
-        sort = call.kind, call.group.label, call.size, call.dtype
+        sort = call.kind, call.group.label, call.size, call.dtype, call.shares
         key = sort, call.group.ranks
         if key not in self._known:
             self._known[key] = self._found(sort, call)
@@ -143,6 +144,7 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
         np.array([dtypes[dtype] for dtype in calls.dtype]),
         np.where(known, calls.size, -1.0),
         np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
+        calls.spread,
     )
     sort = np.zeros(len(calls), dtype=np.int64)
     for column in columns:

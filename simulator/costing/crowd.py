@@ -69,6 +69,19 @@ class Program:
         return replace(self, link=link)
 
     @property
+    def flows_of_runs(self) -> Ints:
+        """First flow of each run, and how many there are: every flow stands in two rows."""
+        first: Ints = self.row_offset[:: self.ranks] // 2
+        return first
+
+    def bytes_on_links(self, links: int) -> Floats:
+        """Bytes of all its transfers on each of so many links (B)."""
+        times = np.repeat(self.repeats, np.diff(self.flows_of_runs))
+        of = np.repeat(np.arange(len(self.source)), np.diff(self.offset))
+        moved = self.weight * (self.amount * times)[of]
+        return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
+
+    @property
     def segments(self) -> Ints:
         """In how many parts each run is taken."""
         return -(-self.repeats // self.stride)

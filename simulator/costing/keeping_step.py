@@ -67,6 +67,30 @@ def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology)
     return True
 
 
+def keeps_chain(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
+    """Whether some rank is last in every step, so that nothing makes the call any sooner.
+
+    That is so whatever else is on its links: what this rank sends or receives in a step passes a
+    link of its own, none of it before the rank is there. It is so too of a single step all of whose
+    transfers on a busiest link have the longest latency. Arguments are those of
+    :func:`keeps_step`.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    keeping = _Keeping.of(plan.schedule)
+    for step in plan.schedule.steps:
+        pace = _pace(step, plan, positions, (size, network))
+        keeping.goes_on(step, pace)
+        if keeping.single and pace.full:
+            return True
+        if not keeping.chained:
+            return False
+    return True
+
+
 @dataclass(slots=True, eq=False)
 class _Keeping:
     """What holds of all steps so far: ``last`` marks ranks that were last in each of them."""

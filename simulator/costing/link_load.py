@@ -186,11 +186,7 @@ def _of_software(overhead: float, network: Topology) -> Load:
 
 def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
     """One load of all transfers of a call, which alone takes what was simulated."""
-    of = np.repeat(np.arange(len(written.source)), np.diff(written.offset))
-    flows = np.diff(written.row_offset)
-    times = np.repeat(written.repeats, flows.reshape(len(written.row), -1).sum(axis=1) // 2)
-    moved = written.weight * (written.amount * times)[of]
-    on_link = np.bincount(written.link, weights=moved, minlength=len(network))
+    on_link = written.bytes_on_links(len(network))
     used = np.flatnonzero(on_link).astype(np.int32)
     busy = on_link[used] / network.bandwidth[used]
     tightest = int(used[np.argmax(busy)]) if len(used) else -1
@@ -211,7 +207,8 @@ def _of_step(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> Load:
     chunk_bytes, network = where
-    flow: Floats = step.count * np.float64(chunk_bytes / plan.efficiency)
+    flow: Floats = plan.schedule.units(step)
+    flow *= chunk_bytes / plan.efficiency
     ways = routes(network, positions[step.source], positions[step.target], flow)
     on_link = bytes_on_links(step, flow, ways, network)
     if plan.bandwidth_factor:

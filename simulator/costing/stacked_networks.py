@@ -249,7 +249,7 @@ def laid(schedule: Schedule, positions: Positions, networks: Networks) -> Laid:
     count: dict[tuple[bytes, ...], int] = {}
     rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
     for step in schedule.steps:
-        on_link, hops = _laid(step, positions, networks, 1 / schedule.parts)
+        on_link, hops = _laid((schedule, step), positions, networks)
         total += step.repeats * on_link
         row = _most(on_link, networks), hops.mean(axis=0), _unlike(hops)
         key = tuple(part.tobytes() for part in row)
@@ -299,11 +299,12 @@ def _most(on_link: Floats, networks: Networks) -> Floats:
 
 
 def _laid(
-    step: Step, positions: Positions, networks: Networks, chunk: float
+    part: tuple[Schedule, Step], positions: Positions, networks: Networks
 ) -> tuple[Floats, Floats]:
-    """Bytes on each link, and how many links of each class every transfer passes."""
-    graph = networks.graph
-    flow: Floats = step.count * np.float64(chunk)
+    """Bytes of a step on each link, and how many links of each class every transfer passes."""
+    (schedule, step), graph = part, networks.graph
+    flow: Floats = schedule.units(step)
+    flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
     on_link = bytes_on_links(step, flow, path, graph)
     classes, messages = len(networks.resource), len(flow)

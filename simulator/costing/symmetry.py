@@ -131,6 +131,8 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
     first_link = np.searchsorted(link_component[order], np.arange(component.max() + 2))
     rows = np.concatenate([ends, columns]).T[order]
     shape = _shapes(rows, first_link, component)
+    if network.kind:
+        shape = _by_kind(shape, component, network)
     if 2 * (shape.max() + 1) > len(shape) or shape.max() >= _MOST_SHAPES:
         return None
     at = shape[component[: network.ranks]] * (place.max() + 1) + place[: network.ranks]
@@ -193,6 +195,15 @@ def _shapes(rows: NDArray[np.float64], first_link: Ints, component: Ints) -> Int
         key = nodes[number].tobytes() + rows[begin:end].tobytes()
         found.append(shapes.setdefault(key, len(shapes)))
     return np.array(found, dtype=np.int64)
+
+
+def _by_kind(shape: Ints, component: Ints, network: Topology) -> Ints:
+    """Tell shapes apart whose ranks sit on other kinds of node."""
+    kind = np.array(network.kind, dtype=np.int64)
+    own = np.zeros(len(shape), dtype=np.int64)
+    own[component[: network.ranks]] = kind  # of a component that spans kinds the last; links differ
+    both = shape * (kind.max() + 1) + own
+    return np.asarray(np.unique(both, return_inverse=True)[1].ravel(), dtype=np.int64)
 
 
 def _certain(network: Topology, component: Ints, shape: Ints, kind: Ints) -> NDArray[np.bool_]:

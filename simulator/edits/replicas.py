@@ -119,7 +119,8 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     Raises
     ------
     WorkloadError
-        If a group that does not grow would lose some of its members and keep others.
+        If a group that does not grow would lose some of its members and keep others, or one that
+        grows has a call with a size for every pair of its members.
 
     Examples
     --------
@@ -140,10 +141,11 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         for group, grow in zip(workload.groups, grows.tolist(), strict=True)
     ]
     left = np.array([len(row) > 0 for row in rows], dtype=bool)
-    part = _cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
+    part = cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
     kept = [row for row, stays in zip(rows, left.tolist(), strict=True) if stays]
     before = [len(group.ranks) for group in part.groups]
     more = np.array([row.shape[1] for row in kept]) / np.array(before)
+    _check_shares(part, more)
     groups = tuple(
         Group(tuple(row[0].tolist()), group.label)
         for row, group in zip(kept, part.groups, strict=True)
@@ -198,13 +200,22 @@ def _copied(group: Group, layout: ReplicaLayout) -> Ints:
     return np.array(whole, dtype=np.int64).reshape(-1, len(ranks))
 
 
+def _check_shares(part: Workload, more: Floats) -> None:
+    """Refuse to invent what ranks that do not exist yet would send to whom."""
+    for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
+        raise WorkloadError(
+            f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
+            "tell what more or fewer ranks would send to each other"
+        )
+
+
 def _sizes(calls: Calls, more: Floats) -> Floats:
     """Return S of the calls of groups that have ``more`` times the members."""
     per_rank = np.isin(calls.kind, _PER_RANK)
     return np.where(per_rank, calls.size * more[calls.group], calls.size)
 
 
-def _cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
+def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
     """Return the workload without the other ops, and the calls of the other groups."""
     if ops.all() and groups.all():
         return workload

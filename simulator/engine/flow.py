@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
-from simulator.engine.meeting import Meetings, works
+from simulator.engine.meeting import Meetings, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
 from simulator.engine.transfers import carry_out, lay_transfers
@@ -24,7 +24,7 @@ def flow(simulation: Simulation) -> None:
     env = simpy.Environment()
     meetings = Meetings(env, simulation.topology)
     factor = simulation.workload.calls.factor.tolist()
-    work = works(simulation.workload, simulation.costs)
+    work = Works(simulation.topology).of(simulation.workload, simulation.costs)
 
     def begin(call: int, done: Callable[[], None]) -> None:
         def finish(spent: NDArray[np.float64]) -> None:

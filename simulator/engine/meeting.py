@@ -21,7 +21,7 @@ from simpy.events import EventPriority
 from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.crowd import Crowd, Program
 from simulator.costing.link_load import Load, cost, program
-from simulator.costing.programs import runs_ahead
+from simulator.costing.programs import folded, runs_ahead
 from simulator.costing.quotient import quotient
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
@@ -32,6 +32,8 @@ Done = Callable[[Floats], None]
 _AFTER_ALL_OTHERS = 2
 """SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is judged once."""
 _NOBODY = -1
+_COMPARED = 2**19
+"""Transfers of calls that differ, at the most, among which those that are alike are looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +54,6 @@ class Work:
 
     loads: tuple[Load, ...]
     write: Callable[[], Program]
-    write_alone: Callable[[], Program]
     overhead: float
     network: Topology
 
@@ -78,35 +79,55 @@ class Work:
         return found
 
 
-def works(workload: Workload, costs: Costs) -> Callable[[int], Work]:
-    """Return a function from a call of the workload, by its index, to what it is to the links."""
-    first, rows = distinct_calls(workload)
-    row: list[int] = rows.tolist()
-    known: dict[int, Work] = {}
-    kept: dict[int, Program] = {}
+@dataclass(slots=True, eq=False)
+class Works:
+    """What all calls that may meet are to the links of one network.
 
-    def of(index: int) -> Work:
-        if row[index] not in known:
-            known[row[index]] = _work(workload.call_view(index), costs, partial(write, row[index]))
-        return known[row[index]]
+    As soon as two meet, all are written out, and one transfer is kept of those that are alike
+    (:mod:`simulator.costing.quotient`), unless there are too many to compare.
+    """
 
-    def write(number: int) -> Program:
-        if not kept:
-            every = [of(call) for call in first]
-            programs = [one.write_alone() for one in every]
-            network = costs.topology
-            kept.update(enumerate(quotient(programs, network.bandwidth, network.resource)))
-        return kept[number]
+    network: Topology
+    _whole: list[Callable[[], Program]] = field(default_factory=list)
+    _transfers: int = 0
+    _kept: list[Program] = field(default_factory=list)
 
-    return of
+    def of(self, workload: Workload, costs: Costs) -> Callable[[int], Work]:
+        """Add a workload; return a function from its calls, by index, to what they are.
 
+        To be asked of all workloads before the first call begins.
+        """
+        first, rows = distinct_calls(workload)
+        known = [self._work(workload.call_view(call), costs) for call in first]
+        row: list[int] = rows.tolist()
+        return lambda call: known[row[call]]
 
-def _work(call: Call, costs: Costs, write: Callable[[], Program]) -> Work:
-    plan, loads = costs.carried(call)
-    where = np.array(call.group.ranks, dtype=np.int32), call.size, costs.topology
-    overhead = plan.overhead if plan is not None and runs_ahead(plan) else 0.0
-    alone = partial(program, plan, loads, where)
-    return Work(loads, write, alone, overhead, costs.topology)
+    def _work(self, call: Call, costs: Costs) -> Work:
+        plan, loads = costs.carried(call)
+        where = np.array(call.group.ranks, dtype=np.int32), call.size, self.network
+        group, ahead = call.group, plan is not None and runs_ahead(plan)
+
+        def write() -> Program:
+            written = program(plan, loads, where)
+            if not ahead or not group.stand_in:
+                return written
+            place = {rank: number for number, rank in enumerate(group.ranks)}
+            return folded(written, np.array([place[rank] for rank in group.stand_in]))
+
+        overhead = 0.0
+        if plan is not None and ahead:
+            overhead = plan.overhead
+            self._transfers += sum(len(step.source) for step in plan.schedule.steps)
+        self._whole.append(write)
+        return Work(loads, partial(self._written, len(self._whole) - 1), overhead, self.network)
+
+    def _written(self, number: int) -> Program:
+        if self._transfers > _COMPARED:
+            return self._whole[number]()
+        if not self._kept:
+            whole = [write() for write in self._whole]
+            self._kept = quotient(whole, self.network.bandwidth, self.network.resource)
+        return self._kept[number]
 
 
 @dataclass(slots=True, eq=False)

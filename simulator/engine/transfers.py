@@ -89,7 +89,8 @@ def _transfers(
     step: Step, positions: NDArray[np.int32], what: tuple[float, Plan], network: Topology
 ) -> Transfers:
     chunk_bytes, plan = what
-    flow: Floats = step.count * np.float64(chunk_bytes)
+    flow: Floats = plan.schedule.units(step)
+    flow *= chunk_bytes
     ways = routes(network, positions[step.source], positions[step.target], flow)
     rows: Transfers = {}
     for number in range(len(step.source)):

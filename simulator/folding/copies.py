@@ -22,7 +22,7 @@ from simulator.costing.call_costs import Costs
 from simulator.costing.symmetry import symmetry
 from simulator.errors import WorkloadError
 from simulator.folding.fold import kept_components, like_links
-from simulator.folding.refinement import CannotFoldError, OpsByRank, refine
+from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
 from simulator.folding.representatives import job_with_copies, loads_in_job
 from simulator.timeline import Timeline
 from simulator.workload import Copies, Edges, Group, Workload
@@ -68,6 +68,14 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     first[colours.component[chosen[::-1]]] = chosen[::-1]
     link = like_links(alike, first[colours.component])
     part = only(written_out(workload, ranks.tolist()), ranks)
+    number = {tuple(job.members(group).tolist()): group for group in range(len(job.bundle))}
+    groups = [
+        with_stand_ins(group, number[group.ranks], alike, (colours, kept))
+        if group.ranks in number
+        else group
+        for group in part.groups
+    ]
+    part = replace(part, groups=tuple(groups))
     return WrittenOut(part, lambda known: known[link], _text(workload, part))
 
 
@@ -209,22 +217,25 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
 
 
 def _like(workload: Workload, call: int) -> NDArray[np.bool_]:
-    """Which calls of the same group are of the same kind, size and type as one."""
+    """Which calls of the same group are of the same kind, size, shares and type as one."""
     calls = workload.calls
     found: NDArray[np.bool_] = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
     found &= calls.size == calls.size[call]
+    spread = calls.spread
+    found &= spread == spread[call]
     found &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
     return found
 
 
 def _different(workload: Workload, group: int) -> list[int]:
-    """Find the first of the calls of a group of each kind, size and type."""
+    """Find the first of the calls of a group of each kind, size, shares and type."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    kinds, sizes = calls.kind[mine].tolist(), calls.size[mine].tolist()
-    first: dict[tuple[int, float, str], int] = {}
-    for call, kind, size in zip(mine.tolist(), kinds, sizes, strict=True):
-        first.setdefault((kind, size, calls.dtype[call]), call)
+    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    first: dict[tuple[int | float | str, ...], int] = {}
+    for call, row in zip(mine.tolist(), rows, strict=True):
+        first.setdefault((*row, calls.dtype[call]), call)
     return list(first.values())
 
 

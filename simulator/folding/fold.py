@@ -4,10 +4,11 @@ The unit is a component of the network (:mod:`simulator.costing.symmetry`): a no
 whose links nobody else uses but in calls with it. Of the components of one colour
 (:mod:`simulator.folding.refinement`) as few are kept as make the calls of those kept whole: every
 call has, for each colour and role of its components, one that is kept. Its groups keep all their
-ranks, so its load is that of the whole call; it starts when the members kept have arrived, which is
-when the others would have. What else is on a link that holds it back is on the like link of a
-component that is kept, and all calls of that are simulated. So folding is exact, and where a
-straggler, a measured duration or a fabric makes components differ they are kept.
+ranks, so its load is that of the whole call, and say which of the members kept stands for each of
+the others (:attr:`~simulator.workload.Group.stand_in`); it starts when the members kept have
+arrived, which is when the others would have. What else is on a link that holds it back is on the
+like link of a component that is kept, and all calls of that are simulated. So folding is exact, and
+where a straggler, a measured duration or a fabric makes components differ they are kept.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Costs
-from simulator.costing.link_load import Load
+from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.refinement import (
     CannotFoldError,
@@ -27,6 +27,7 @@ from simulator.folding.refinement import (
     job_of,
     number_of_call,
     refine,
+    with_stand_ins,
 )
 from simulator.timeline import Timeline
 from simulator.workload import Edges, Group, Workload
@@ -150,20 +151,20 @@ def _nothing(workload: Workload, links: int, reason: str) -> Folded:
 
 def loads_of(
     workload: Workload, costs: Costs, group: int, ranks: tuple[int, ...] | None = None
-) -> list[Load]:
+) -> list[Carried]:
     """Lay the different calls of a group, or of others that make the same calls."""
     calls = workload.calls
     mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = zip(calls.kind[mine].tolist(), calls.size[mine].tolist(), strict=True)
+    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     different = {
-        (kind, size, calls.dtype[index]): index
-        for index, (kind, size) in zip(mine.tolist(), columns, strict=True)
+        (*row, calls.dtype[index]): index for index, row in zip(mine.tolist(), rows, strict=True)
     }
     views = [workload.call_view(index) for _, index in sorted(different.items())]
     if ranks is not None:
         as_label = workload.groups[group].label
         views = [replace(view, group=Group(ranks, as_label)) for view in views]
-    return [load for view in views for load in costs.loads(view)]
+    return [costs.carried(view) for view in views]
 
 
 def kept_components(colours: Colours) -> NDArray[np.bool_]:
@@ -219,7 +220,7 @@ def _folded(
     number = np.cumsum(mine) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _calls(workload, colours, is_kept)
-    part = _part(workload, inside, calls)
+    part = _part(workload, inside, calls, lambda group: _standing(workload, alike, chosen, group))
     copies = np.bincount(stand_in, minlength=workload.job_ranks)
     return Folded(
         whole=workload,
@@ -261,7 +262,13 @@ def _calls(workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]) -> 
     return like, np.flatnonzero(np.isin(group, joined))
 
 
-def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
+def _standing(
+    workload: Workload, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]], group: int
+) -> Group:
+    return with_stand_ins(workload.groups[group], group, alike, chosen)
+
+
+def _part(workload: Workload, ops: Ints, calls: Ints, standing: Callable[[int], Group]) -> Workload:
     """Return the workload of some ranks' ops and the calls they join."""
     number = np.full(len(workload), -1, dtype=np.int64)
     number[ops] = np.arange(len(ops))
@@ -281,7 +288,7 @@ def _part(workload: Workload, ops: Ints, calls: Ints) -> Workload:
             lag=edges.lag[inside],
         ),
         calls=replace(table.taken(calls), group=group.ravel().astype(np.int32)),
-        groups=tuple(workload.groups[index] for index in groups.tolist()),
+        groups=tuple(standing(index) for index in groups.tolist()),
     )
 
 

@@ -3,7 +3,8 @@
 A component's first colour is what its ranks do, op by op. A group is then coloured by its calls
 and by the colours of its components and their *roles* in it (which places take part, which links
 carry how much), a component by the groups it is in, and so on to the fixed point at which no colour
-splits any more.
+splits any more. Where the ranks of a call run ahead of each other, what a component does in it
+depends on whom it sends to: its role is coloured by the roles of these, too.
 What has one colour in the end starts and ends at the same times: by induction over time, since
 whatever an op waits for, and whatever else is on a call's links, has the same colours too.
 
@@ -11,15 +12,18 @@ Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
+from simulator.costing.programs import runs_ahead
 from simulator.costing.symmetry import Ints, Symmetry
 from simulator.hashes import Hashes, mixed, numbered, rounded, summed
-from simulator.workload import What, Workload
+from simulator.workload import Group, What, Workload
 
 
 class CannotFoldError(Exception):
@@ -87,8 +91,8 @@ class Colours:
     role: Ints
 
 
-Lay = Callable[[int], Sequence[Load]]
-"""What the different calls of a group put on the links."""
+Lay = Callable[[int], Sequence[Carried]]
+"""How the different calls of a group are carried out, and what they put on the links."""
 
 
 def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str) -> JobOutline:
@@ -138,6 +142,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
         calls.late,
         calls.eager,
         measured,
+        calls.spread,
     )
     return summed(call, calls.group, len(workload.groups))
 
@@ -186,8 +191,8 @@ def refine(job: JobOutline, symmetry: Symmetry, lay: Lay) -> Colours:
     colours = _stable(colour, pairs, job.bundle)
     if len(np.unique(colours.component)) == parts:
         return colours  # nothing is alike whatever the links
-    kind, share = _links(job, symmetry, lay)
-    return _stable(colour, pairs._replace(role=mixed(role, share)), kind)
+    kind, share, sends = _links(job, symmetry, lay)
+    return _stable(colour, pairs._replace(role=mixed(role, share)), kind, sends)
 
 
 class _Pairs(NamedTuple):
@@ -198,28 +203,58 @@ class _Pairs(NamedTuple):
     role: Hashes
 
 
-def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes) -> Colours:
+class _Sends(NamedTuple):
+    """Pairs that send to pairs, in calls whose ranks run ahead, and a hash of all that they send.
+
+    In :func:`_links` ``source`` and ``target`` count the components of one group.
+    """
+
+    source: Ints
+    target: Ints
+    what: Hashes
+
+
+_NOTHING = _Sends(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
+
+
+def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes, sends: _Sends = _NOTHING) -> Colours:
     """Split colours of components by what they do in groups, to the fixed point."""
-    count = 0
-    while count < (count := len(np.unique(colour))):
-        before = mixed(pairs.role, colour[pairs.component])
+    found, role = (0, 0), pairs.role
+    while found < (found := (len(np.unique(colour)), len(np.unique(role)))):
+        before = mixed(role, colour[pairs.component])
+        if len(sends.what):
+            out = mixed(sends.what, before[sends.target])
+            into = mixed(sends.what + np.uint64(1), before[sends.source])
+            near = summed(out, sends.source, len(role)) + summed(into, sends.target, len(role))
+            role = before = mixed(before, near)
         of_group = mixed(kind, summed(before, pairs.group, len(kind)))
-        neighbours = summed(mixed(pairs.role, of_group[pairs.group]), pairs.component, len(colour))
+        neighbours = summed(mixed(role, of_group[pairs.group]), pairs.component, len(colour))
         colour = mixed(colour, neighbours)
     return Colours(
         component=numbered(colour),
         group=numbered(of_group),
         pair_group=pairs.group,
         pair_component=pairs.component,
-        role=numbered(mixed(pairs.role, colour[pairs.component])),
+        role=numbered(mixed(role, colour[pairs.component])),
     )
 
 
-def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes]:
-    """Hash what each group's calls are and how it lies, and each pair's share of their load."""
+class _Lies(NamedTuple):
+    """How the calls of groups of one pattern lie: a number, shares of the load, who sends whom."""
+
+    number: int
+    share: Hashes
+    sends: _Sends
+
+
+def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes, _Sends]:
+    """Hash what each group's calls are and how it lies, each pair's share of their load, and sends.
+
+    Pairs are sorted by group and component.
+    """
     kind = np.zeros(len(job.bundle), dtype=np.uint64)
-    shares: dict[tuple[bytes, int], tuple[int, Hashes]] = {}
-    share = []
+    known: dict[tuple[bytes, int], _Lies] = {}
+    share, sends, pair = [np.empty(0, dtype=np.uint64)], [_NOTHING], 0
     for group, bundle in enumerate(job.bundle.tolist()):
         ranks = job.members(group)
         if not len(ranks):
@@ -227,12 +262,75 @@ def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashe
         pattern = symmetry.pattern(ranks)
         if pattern is None:
             raise CannotFoldError("paths between like nodes are chosen by a hash among equal ones")
-        if (pattern, bundle) not in shares:
-            components = symmetry.components(ranks)
-            shares[pattern, bundle] = len(shares), _shares(symmetry, lay(group), components)
-        kind[group], own = shares[pattern, bundle]
-        share.append(own)
-    return mixed(kind, job.bundle), np.concatenate([np.empty(0, dtype=np.uint64), *share])
+        if (pattern, bundle) not in known:
+            carried, components = lay(group), symmetry.components(ranks)
+            loads = [load for one in carried for load in one.loads]
+            known[pattern, bundle] = _Lies(
+                len(known), _shares(symmetry, loads, components), _sends(symmetry, carried, ranks)
+            )
+        found = known[pattern, bundle]
+        kind[group] = found.number
+        share.append(found.share)
+        sends.append(_Sends(found.sends.source + pair, found.sends.target + pair, found.sends.what))
+        pair += len(found.share)
+    joined = _Sends(*(np.concatenate(column) for column in zip(*sends, strict=True)))
+    return mixed(kind, job.bundle), np.concatenate(share), joined
+
+
+def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Ints) -> _Sends:
+    """Hash what the components of a group send each other in calls whose ranks run ahead."""
+    components = symmetry.components(ranks)
+    of = np.searchsorted(components, symmetry.component[ranks])
+    place, many = symmetry.place[ranks], len(components)
+    pairs, hashes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
+    for number, (plan, _) in enumerate(calls):
+        steps = plan.schedule.steps if plan is not None and runs_ahead(plan) else ()
+        for index, step in enumerate(steps):
+            same = np.ones(len(step.source), dtype=np.int64)
+            what = (number * same, index * same, place[step.source], place[step.target])
+            hashes.append(mixed(*what, step.count.astype(np.int64), step.repeats * same))
+            pairs.append(of[step.source] * many + of[step.target])
+    both, which = np.unique(np.concatenate(pairs), return_inverse=True)
+    return _Sends(
+        both // many, both % many, summed(np.concatenate(hashes), which.ravel(), len(both))
+    )
+
+
+def _standing(
+    group: Ints, symmetry: Symmetry, roles: dict[int, int], kept: NDArray[np.bool_]
+) -> tuple[int, ...]:
+    """Find for each member of a group one of a component kept that does the same in it.
+
+    ``roles`` is the role of each component in the group. () if all its components are kept.
+    """
+    component, place = symmetry.component[group].tolist(), symmetry.place[group].tolist()
+    if kept[component].all():
+        return ()
+    first: dict[tuple[int, int], int] = {}
+    for rank, of, at in zip(group.tolist(), component, place, strict=True):
+        if kept[of]:
+            first.setdefault((roles[of], at), rank)
+    return tuple(first[roles[of], at] for of, at in zip(component, place, strict=True))
+
+
+def with_stand_ins(
+    group: Group, number: int, symmetry: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
+) -> Group:
+    """Say in a group, by its number in the job, which members stand for which.
+
+    ``chosen`` are the colours, and which components are kept.
+    """
+    colours, kept = chosen
+    begin, end = np.searchsorted(colours.pair_group, [number, number + 1])
+    roles = dict(
+        zip(
+            colours.pair_component[begin:end].tolist(),
+            colours.role[begin:end].tolist(),
+            strict=True,
+        )
+    )
+    members = np.array(group.ranks, dtype=np.int64)
+    return replace(group, stand_in=_standing(members, symmetry, roles, kept))
 
 
 def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hashes:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costing.call_costs import Costs
-from simulator.costing.link_load import Load
+from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.folding.fold import loads_of
 from simulator.folding.refinement import (
@@ -59,7 +58,7 @@ def job_with_copies(
 
 def loads_in_job(
     workload: Workload, costs: Costs, job: JobOutline, like: Ints, group: int
-) -> list[Load]:
+) -> list[Carried]:
     """Lay the calls of a group of the whole job, which may not be in the workload."""
     ranks = tuple(job.members(group).tolist())
     return loads_of(workload, costs, int(like[group]), ranks)
@@ -67,7 +66,7 @@ def loads_in_job(
 
 def _loads(
     workload: Workload, costs: Costs, whole: tuple[JobOutline, Ints], group: int
-) -> list[Load]:
+) -> list[Carried]:
     job, own = whole
     if own[group] < 0:
         ranks = _some(job.members(group))

@@ -43,6 +43,7 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     slot ``i`` of a node uses NIC ``i * nics // ranks_per_node``. Where a node has more NICs than
     ranks, the NICs of one rank (``k`` such that ``k * ranks_per_node // nics`` is its slot) are
     one NIC with their bandwidth together, named after the first and the last (``nic:0.0-1``).
+    Where nodes differ the job fills kind after kind, each built as its own kind says.
 
     Parameters
     ----------
@@ -77,17 +78,22 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     graph = cluster.scale_up.graph
     if graph is not None and cluster.is_one_graph:
         return with_factors(replace(_drawn(graph, cluster.scale_up), name=name), cluster)
-    nics = node_nics(cluster, placement.nodes)
+    nics: list[Nic] = []
     links: list[Link] = []
-    if cluster.wiring is not None:
-        links += wired_links(cluster, placement, nics, cluster.wiring)
-    else:
-        links += _domain_links(cluster, placement)
-        links += _host_links(cluster, placement)
-        links += _port_links(cluster, placement, nics)
+    for part in placement.parts_of(cluster):
+        kind, own = part.cluster, part.placement
+        plugged = node_nics(kind, own.nodes, own.first_node)
+        nics += plugged
+        if kind.wiring is not None:
+            links += wired_links(kind, own, plugged, kind.wiring)
+            continue
+        links += _domain_links(kind, own)
+        links += _host_links(kind, own)
+        links += _port_links(kind, own, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
-    network = with_factors(topology(name, ranks, links), cluster)
+    network = replace(topology(name, ranks, links), kind=_kinds(placement))
+    network = with_factors(network, cluster)
     if cluster.scale_out is not None:
         network = replace(network, routing=fabric_routing(cluster.scale_out, network))
     return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
@@ -124,6 +130,12 @@ def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
     return ranks.get(node, f"seat:{number}.{node}")
 
 
+def _kinds(placement: Placement) -> tuple[int, ...]:
+    """Which kind of node each rank sits on; nothing where all are alike."""
+    numbered = enumerate(part.placement.ranks for part in placement.parts)
+    return tuple(number for number, ranks in numbered for _ in range(ranks))
+
+
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     """Cables inside every domain in use; a grid that is not filled gives the job a slice of it."""
     scale_up = cluster.scale_up
@@ -149,7 +161,7 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     latency, of = (pcie.latency, PCIE)
     if latency is None:
         latency, of = cluster.scale_up.latency, SCALE_UP
-    ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in range(placement.ranks)]
+    ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in placement.members]
     bandwidth = pcie.bandwidth * pcie.efficiency
     for link in cables(ends, bandwidth=bandwidth, latency=latency / 2, resource=PCIE):
         yield replace(link, latency_resource=of)
@@ -166,9 +178,9 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     resource = SCALE_OUT if pcie is None else PCIE
     per_node, own = len(nics) // placement.nodes, own_nics(cluster)
     plugs: dict[tuple[Node, str], Nic] = {}
-    for rank in range(placement.ranks if nics else 0):
+    for rank in placement.members if nics else ():
         node, slot = placement.seat(rank)
-        nic = nics[node * per_node + own[slot]]
+        nic = nics[(node - placement.first_node) * per_node + own[slot]]
         domain = placement.domain(cluster, rank)
         plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
         plugs.setdefault((plug, nic.out), nic)

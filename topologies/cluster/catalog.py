@@ -22,6 +22,8 @@ from simulator.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
 from topologies.cluster.graphs import is_graph_file
+from topologies.cluster.kinds import like_others
+from topologies.cluster.known import CallErrors, HowKnown, TierErrors
 from topologies.cluster.schema import (
     Accelerator,
     Calibrated,
@@ -29,6 +31,8 @@ from topologies.cluster.schema import (
     Host,
     Library,
     LinkFactors,
+    NodeKind,
+    NodeNics,
     Pcie,
     ScaleUp,
 )
@@ -131,7 +135,8 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        return Cluster.model_validate(_beside(Path(source).parent, data))
+        data = like_others(_beside(Path(source).parent, data), load_cluster)
+        return Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
 
@@ -273,15 +278,22 @@ _PARTS: dict[str, type[BaseModel]] = {
     "wiring": Wiring,
     "host": Host,
     "library": Library,
+    "known": HowKnown,
 }
+
+
+_IN_GRAPHS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
+"""Where the fields of a graph stand: in the tier, of a fabric behind its tag."""
 
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the fields that are accepted where an unknown one was found."""
     model: type[BaseModel] = Cluster
-    if location[:-1] in (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH)):
-        model = Graph
-    elif location[0] == "scale_out" and len(location) > 1:
+    if location[0] == "node_kinds" and len(location) > 2:
+        return _fields_of_kind(location[2:])
+    if location[:-1] in _IN_GRAPHS:
+        return list(Graph.model_fields)
+    if location[0] == "scale_out" and len(location) > 1:
         model = FABRICS[location[1]]
     elif location[0] == "link_factors" and len(location) > 2:
         model = LinkFactors
@@ -289,6 +301,16 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
         model = Calibrated
     elif location[0] == "wiring" and len(location) > 2:
         model = Cable
+    elif location[0] == "known" and len(location) > 3:
+        model = TierErrors if len(location) == 4 else CallErrors
     elif len(location) > 1:
         model = _PARTS[str(location[0])]
     return list(model.model_fields)
+
+
+def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields that a kind of node accepts, or a table of it."""
+    if len(location) == 1:
+        return list(NodeKind.model_fields)
+    parts = _PARTS | {"scale_out": NodeNics}
+    return list(parts[str(location[0])].model_fields)

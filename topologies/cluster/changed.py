@@ -1,6 +1,7 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -10,6 +11,8 @@ from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import GRAPH, GraphFabric
 from topologies.cluster.graphs import fabric_for
+from topologies.cluster.kinds import changed_kinds, values_of_kinds
+from topologies.cluster.known import DATA_SHEET
 from topologies.cluster.schema import WIRED, Cluster, LinkFactors
 
 _SIZE = "scale_up.size"
@@ -28,6 +31,7 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
 
     Of links that a graph draws it is the greatest of a resource (:func:`resource_range` has the
     least, too): the resources are then those of the graph, with the names that its file gives them.
+    Where nodes differ those of each kind, too: :func:`topologies.cluster.kinds.values_of_kinds`.
 
     Examples
     --------
@@ -37,6 +41,8 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     >>> resource_values(load_cluster("ring:8, 50 GB/s, 1 us"))
     {'scale_up.bandwidth': 50000000000.0, 'scale_up.latency': 1e-06}
     """
+    if cluster.node_kinds:
+        return values_of_kinds(cluster, resource_values)
     drawn = resource_range(cluster)
     values: dict[str, float | int] = {}
     if SCALE_UP not in cluster.graphs:
@@ -90,7 +96,8 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     cluster
         Stays as it is.
     resource
-        One of :func:`resource_values`.
+        One of :func:`resource_values`; where nodes differ ``scale_up.bandwidth`` is that of all
+        kinds and ``scale_up@a100.bandwidth`` that of one.
     factor
         By what it is multiplied.
 
@@ -112,6 +119,8 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     >>> changed(load_cluster("dgx-a100"), "scale_up.size", 2).scale_up.size
     16
     """
+    if cluster.node_kinds or "@" in resource:
+        return changed_kinds(cluster, resource, factor, changed)
     values = resource_values(cluster)
     if resource not in values:
         raise WhatIfError(_unknown(cluster, resource, tuple(values)))
@@ -197,6 +206,12 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
 
+def _unlike(known: dict[str, Any], tier: str) -> dict[str, Any]:
+    """Return what is known where one tier is built as none was that anybody measured."""
+    errors = {name: one for name, one in known.get("errors", {}).items() if name != tier}
+    return {**known, tier: DATA_SHEET, "errors": errors}
+
+
 def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cluster:
     """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY``.
 
@@ -244,6 +259,7 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     if tier == SCALE_UP:
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
+    data["known"] = _unlike(data.get("known", {}), tier)
     try:
         if tier == SCALE_OUT and nodes is not None:
             part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)

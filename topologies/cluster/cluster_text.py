@@ -38,6 +38,8 @@ def cluster_text(cluster: Cluster) -> str:
     import yaml  # slow to load, and most commands write no cluster
 
     table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    if "node_kinds" in table:  # of a kind null says that it has none of what others have
+        table["node_kinds"] = cluster.model_dump(mode="json", exclude_unset=True)["node_kinds"]
     sources = table.pop("sources", {})
     style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
     text = yaml.safe_dump(_plain(table), default_flow_style=None, **style)

@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 from simulator.errors import ClusterError
+from simulator.printed_text import as_printed, decoded
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.drawn import (
     GIGA,
@@ -41,7 +42,6 @@ _NVLINK = {
 }
 """Links of a GPU, and GB/s of one in one direction, by technology."""
 _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
@@ -66,11 +66,11 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     """
     file = Path(path)
     try:
-        text = file.read_text("utf-8")
+        text = decoded(file.read_bytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ClusterError(f"{file}: cannot be read: {reason}") from error
-    matrix = _matrix(file, _ESCAPE.sub("", text))
+    matrix = _matrix(file, as_printed(text))
     return wired_cluster(_drawing(file, matrix, like), like)
 
 
@@ -99,12 +99,7 @@ def _matrix(file: Path, text: str) -> _Matrix:
         raise ClusterError(f"{file}: no gpu: a matrix of nvidia-smi topo -m begins with GPU0")
     header = lines[start]
     devices = tuple(header[: header.index("CPU")] if "CPU" in header else header)
-    rows: dict[str, list[str]] = {}
-    for name, *entries in lines[start + 1 :]:
-        rows.setdefault(name, entries)
-    for device in devices:
-        if len(rows.get(device, ())) < len(devices):
-            raise ClusterError(f"{file}: row {device} is missing or has not {len(devices)} entries")
+    rows = _rows(file, lines[start + 1 :], devices)
     joined = {}
     for (at, here), (to, there) in combinations(enumerate(devices), 2):
         entry = _entry(file, here, there, rows[here][to])
@@ -116,6 +111,20 @@ def _matrix(file: Path, text: str) -> _Matrix:
     after = len(devices)
     near = {name: "".join(rows[name][after : after + 1]) for name in devices}
     return _Matrix(devices, joined, near)
+
+
+def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return what is joined to each device, and how; other lines that begin with one are no row."""
+    rows: dict[str, list[str]] = {}
+    for name, *entries in lines:
+        if name in devices and "X" in entries:
+            own = entries[: len(devices)]
+            if rows.setdefault(name, entries)[: len(devices)] != own:
+                raise ClusterError(f"{file}: row {name} is there twice, and differs: two matrices?")
+    for device in devices:
+        if len(rows.get(device, ())) < len(devices):
+            raise ClusterError(f"{file}: row {device} is missing or has not {len(devices)} entries")
+    return rows
 
 
 def _entry(file: Path, here: str, there: str, entry: str) -> str:
@@ -191,6 +200,11 @@ def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
             " not alike, as over a switch"
         )
     width = float(next(iter(counts.values())))
+    if width > most:
+        raise ClusterError(
+            f"{file}: NV{width:.0f}, and a GPU of {like.name} has {most} links"
+            f" ({like.scale_up.link}): name a cluster with the same GPUs"
+        )
     return [Cable(source=gpu, target="nvswitch", tier=SCALE_UP, width=width) for gpu in gpus]
 
 

@@ -1,47 +1,88 @@
 """Where the ranks of a job sit: nodes filled in order, or evenly."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from simulator.errors import ClusterError
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import Cluster, kinds_of
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where the ranks of a job sit.
 
-    Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``.
+    Rank ``r`` is the one in slot ``r % ranks_per_node`` of node ``r // ranks_per_node``, where
+    nodes are alike. Where they differ the job fills kind after kind: ``parts`` are the kinds in
+    use, and each is a placement of its own ranks on its own nodes, counted from the first.
 
-    ``ranks_per_node`` is that of the job, which may leave slots of a node empty.
+    ``ranks_per_node`` is that of the job, which may leave slots of a node empty; of nodes that
+    differ it is the most.
     """
 
     ranks: int
     ranks_per_node: int
+    first_rank: int = 0
+    first_node: int = 0
+    first_domain: int = 0
+    parts: "tuple[Part, ...]" = ()
 
     @property
     def nodes(self) -> int:
         """Nodes with at least one rank."""
+        if self.parts:
+            return sum(part.placement.nodes for part in self.parts)
         return -(-self.ranks // self.ranks_per_node)
+
+    @property
+    def members(self) -> range:
+        """The ranks."""
+        return range(self.first_rank, self.first_rank + self.ranks)
+
+    def parts_of(self, cluster: Cluster) -> "tuple[Part, ...]":
+        """Return the kinds of node in use; where nodes are alike they are one part."""
+        return self.parts or (Part("", cluster, self),)
+
+    def part(self, rank: int) -> "Part":
+        """Return the kind of node that a rank sits on, where nodes differ."""
+        return self.parts[bisect_right([one.placement.first_rank for one in self.parts], rank) - 1]
 
     def seat(self, rank: int) -> tuple[int, int]:
         """Node and slot of a rank."""
-        return divmod(rank, self.ranks_per_node)
+        if self.parts:
+            return self.part(rank).placement.seat(rank)
+        node, slot = divmod(rank - self.first_rank, self.ranks_per_node)
+        return self.first_node + node, slot
 
     def domains(self, cluster: Cluster) -> dict[int, list[int]]:
         """Ranks of each scale-up domain in use."""
         domains: dict[int, list[int]] = {}
-        for rank in range(self.ranks):
+        for rank in self.members:
             domains.setdefault(self.domain(cluster, rank), []).append(rank)
         return domains
 
     def domain(self, cluster: Cluster, rank: int) -> int:
         """Scale-up domain of a rank."""
-        return self.place(cluster, rank) // cluster.scale_up.size
+        if self.parts:
+            part = self.part(rank)
+            return part.placement.domain(part.cluster, rank)
+        return self.first_domain + self.place(cluster, rank) // cluster.scale_up.size
 
     def place(self, cluster: Cluster, rank: int) -> int:
-        """Place of a rank among all those of the machine, used or not."""
+        """Place of a rank among all those of the machine or, of a kind of node, of its part."""
         node, slot = self.seat(rank)
-        return node * cluster.ranks_per_node + slot
+        return (node - self.first_node) * cluster.ranks_per_node + slot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Nodes of one kind that a job uses.
+
+    ``cluster`` is the cluster as if all its nodes were of this ``kind``, "" where they are.
+    """
+
+    kind: str
+    cluster: Cluster
+    placement: Placement
 
 
 def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
@@ -50,7 +91,7 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     Parameters
     ----------
     cluster
-        The machine.
+        The machine; of nodes that differ the first kind is filled first.
     ranks
         Of the job.
     nodes
@@ -76,20 +117,44 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
     if cluster.is_one_graph and nodes is not None:
         raise ClusterError(f"{cluster.name} is one graph without nodes: leave --nodes out")
-    machine = f"{cluster.nodes} nodes of {cluster.ranks_per_node}"
+    kinds = kinds_of(cluster)
+    machine = " and ".join(f"{one.nodes} nodes of {one.ranks_per_node}" for one in kinds.values())
     if ranks > cluster.capacity:
         raise ClusterError(
             f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
         )
     if nodes is None:
-        return Placement(ranks, cluster.ranks_per_node)
+        return _placed(kinds, ranks, None)
     if not 1 <= nodes <= cluster.nodes:
         raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
     if ranks % nodes:
         raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
-    if ranks // nodes > cluster.ranks_per_node:
-        raise ClusterError(
-            f"{cluster.name}: {ranks} ranks on {nodes} nodes are {ranks // nodes} per node,"
-            f" and a node has {cluster.ranks_per_node}"
-        )
-    return Placement(ranks, ranks // nodes)
+    placement, per_node = _placed(kinds, ranks, ranks // nodes), ranks // nodes
+    for part in placement.parts_of(cluster):
+        if per_node > part.cluster.ranks_per_node:
+            node = f"a node of kind {part.kind}" if part.kind else "a node"
+            raise ClusterError(
+                f"{cluster.name}: {ranks} ranks on {nodes} nodes are {per_node} per node,"
+                f" and {node} has {part.cluster.ranks_per_node}"
+            )
+    return placement
+
+
+def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:
+    """Fill kind by kind, with as many ranks on a node as it has, or as are told."""
+    parts: list[Part] = []
+    done = node = domain = 0
+    for name, kind in kinds.items():
+        on_node = per_node or kind.ranks_per_node
+        own = min(ranks - done, kind.nodes * on_node)
+        if not own:
+            break
+        part = Placement(own, on_node, done, node, domain)
+        parts.append(Part(name, kind, part))
+        done, node = done + own, node + part.nodes
+        domain += -(-part.nodes * kind.ranks_per_node // kind.scale_up.size)
+    if len(kinds) == 1:
+        return parts[0].placement
+    return Placement(
+        ranks, max(part.placement.ranks_per_node for part in parts), parts=tuple(parts)
+    )

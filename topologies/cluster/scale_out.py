@@ -40,11 +40,15 @@ from topologies.families.grid import slice_ends
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together."""
+    """NIC ``first`` of a node, or ``count`` of them from there that serve one rank together.
+
+    ``sort`` has the bandwidth and latency of each: those of the fabric that its kind of node sees.
+    """
 
     node: int
     first: int
     count: int
+    sort: ScaleOut
 
     @property
     def name(self) -> str:
@@ -63,8 +67,8 @@ class Nic:
         return f"{self.name}:in"
 
 
-def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
-    """Every NIC of the first ``nodes`` nodes, whether or not a rank uses it; as many per node.
+def node_nics(cluster: Cluster, nodes: int, first_node: int = 0) -> list[Nic]:
+    """Every NIC of ``nodes`` nodes from the first, whether or not a rank uses it; as many per node.
 
     Where a wired node has more than its wiring, each of that stands for several.
 
@@ -82,8 +86,8 @@ def node_nics(cluster: Cluster, nodes: int) -> list[Nic]:
     shares = min(count, drawn)
     starts = [-(-share * count // shares) for share in range(shares + 1)]
     return [
-        Nic(node, first, after - first)
-        for node in range(nodes)
+        Nic(node, first, after - first, cluster.scale_out)
+        for node in range(first_node, first_node + nodes)
         for first, after in pairwise(starts)
     ]
 
@@ -106,9 +110,9 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
         Of the resource ``scale_out``.
     """
     plug, inner = _LINKS[type(fabric)]
-    bandwidth, latency = fabric.bandwidth * fabric.efficiency, fabric.latency / 2
     plugs: dict[str, None] = {}
     for nic in nics:
+        bandwidth, latency = nic.sort.bandwidth * nic.sort.efficiency, nic.sort.latency / 2
         switch = plug(fabric, nic)
         plugs[switch] = None
         yield Link(nic.out, switch, nic.count * bandwidth, latency, SCALE_OUT)

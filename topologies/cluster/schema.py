@@ -8,7 +8,14 @@ from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
@@ -31,6 +38,7 @@ from topologies.cluster.fabrics import (
     Size,
 )
 from topologies.cluster.graphs import expanded, fabric_graph
+from topologies.cluster.known import HowKnown
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
@@ -182,6 +190,34 @@ class Library(ClusterPart):
     version: str | None = None
 
 
+class NodeNics(ClusterPart):
+    """NICs of a kind of node, where they differ from those that the fabric is built for."""
+
+    nics_per_node: Count | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+    efficiency: Fraction | None = None
+    message_overhead: Latency | None = None
+
+
+class NodeKind(ClusterPart):
+    """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
+
+    What is left out is as the cluster's own fields say. ``pcie: null`` is none. ``like`` is a
+    cluster of the catalogue, or a YAML file, whose nodes and NICs these are where they say nothing
+    else; it is written out when the file is read (:func:`topologies.cluster.kinds.like_others`).
+    """
+
+    like: str | None = None
+    count: Count
+    ranks_per_node: Count | None = None
+    accelerator: Accelerator | None = None
+    scale_up: ScaleUp | None = None
+    scale_out: NodeNics | None = None
+    pcie: Pcie | None = None
+    host: Host | None = None
+
+
 class TimeMultiples(ClusterPart):
     """How much longer calls of some ranks in some domains take than modelled, by size.
 
@@ -247,6 +283,9 @@ class Cluster(ClusterPart):
         Peak rates and memory bandwidth.
     ranks_per_node, nodes
         Size of a node and of the machine; a job takes as many nodes as it needs.
+    node_kinds
+        Where nodes differ: kinds of them by name, in the order in which a job fills them. Their
+        counts are ``nodes`` together; :mod:`topologies.cluster.kinds` says what each is.
     scale_up
         The fabric inside a domain.
     scale_out
@@ -263,6 +302,8 @@ class Cluster(ClusterPart):
         What a trace showed, by kind of collective.
     link_factors
         What a what-if multiplied, by resource, of links that a graph draws.
+    known
+        How the network's figures are known; a file that says nothing is a data sheet.
     sources
         For a field, named with dots, where its number is from.
 
@@ -284,6 +325,7 @@ class Cluster(ClusterPart):
     accelerator: Accelerator
     ranks_per_node: Count
     nodes: Count
+    node_kinds: dict[str, NodeKind] = Field(default_factory=dict)
     scale_up: ScaleUp
     scale_out: ScaleOut | None = None
     pcie: Pcie | None = None
@@ -293,12 +335,16 @@ class Cluster(ClusterPart):
     collective_overhead: Latency = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
     link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
+    known: HowKnown = HowKnown()
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
     def capacity(self) -> int:
         """Ranks of the whole machine."""
-        return self.nodes * self.ranks_per_node
+        if not self.node_kinds:
+            return self.nodes * self.ranks_per_node
+        kinds = self.node_kinds.values()
+        return sum(kind.count * (kind.ranks_per_node or self.ranks_per_node) for kind in kinds)
 
     @property
     def graphs(self) -> dict[str, Topology]:
@@ -393,6 +439,12 @@ class Cluster(ClusterPart):
         return self
 
     @model_validator(mode="after")
+    def _kinds_fit(self) -> Self:
+        if self.node_kinds:
+            _check_kinds(self)
+        return self
+
+    @model_validator(mode="after")
     def _calibration_names(self) -> Self:
         for kind, calibrated in self.calibration.items():
             if kind not in KINDS:
@@ -411,6 +463,113 @@ class Cluster(ClusterPart):
         return self
 
 
+OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
+"""Fields that a kind of node may have of its own, beside its NICs."""
+OF_NICS = ("nics_per_node", "bandwidth", "latency", "efficiency", "message_overhead")
+"""Fields of its NICs that it may have of its own, in ``scale_out``."""
+_PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
+"""Fabrics whose ports are numbered node by node, so that no node can have more than its share."""
+
+
+def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
+    """Return each kind of node as a cluster by itself: as if all its nodes were of this kind.
+
+    Parameters
+    ----------
+    cluster
+        Any.
+
+    Returns
+    -------
+    dict of Cluster
+        By name, in the order in which a job fills them; a cluster whose nodes are all alike is its
+        only kind, ``""``.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> list(kinds_of(load_cluster("dgx-a100")))
+    ['']
+    """
+    if not cluster.node_kinds:
+        return {"": cluster}
+    return {name: _view(cluster, kind) for name, kind in cluster.node_kinds.items()}
+
+
+def _view(cluster: Cluster, kind: NodeKind) -> Cluster:
+    update: dict[str, object] = {"nodes": kind.count, "node_kinds": {}, "sources": {}}
+    given = kind.model_fields_set
+    update |= {name: getattr(kind, name) for name in OF_A_NODE if name in given}
+    if kind.scale_out is not None and cluster.scale_out is not None:
+        nics = {
+            name: value for name in OF_NICS if (value := getattr(kind.scale_out, name)) is not None
+        }
+        update["scale_out"] = cluster.scale_out.model_copy(update=nics)
+    return cluster.model_copy(update=update)
+
+
+def _check_kinds(cluster: Cluster) -> None:
+    """Refuse kinds that contradict each other or the cluster, naming kind, field and fault."""
+    kinds = cluster.node_kinds
+    counted = sum(kind.count for kind in kinds.values())
+    if counted != cluster.nodes:
+        raise ValueError(f"nodes {cluster.nodes} is not the sum of node_kinds, which is {counted}")
+    if cluster.wiring is not None or cluster.scale_up.topology == WIRED:
+        raise ValueError("node_kinds do not go with a wiring, by which all nodes are alike")
+    if cluster.scale_out is None:
+        raise ValueError("node_kinds need a scale_out to join them")
+    for name, kind in kinds.items():
+        _check_fields(name, kind)
+        _check_kind(cluster, name, _view(cluster, kind))
+    _check_makers(cluster)
+
+
+def _check_fields(name: str, kind: NodeKind) -> None:
+    if kind.like is not None:
+        raise ValueError(f"node_kinds.{name}.like: read the file with load_cluster, which knows it")
+    if not name or any(letter in name for letter in "@. \t"):
+        raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
+    for field in ("ranks_per_node", "accelerator", "scale_up"):
+        if field in kind.model_fields_set and getattr(kind, field) is None:
+            raise ValueError(f"node_kinds.{name}.{field}: there is none: leave it out")
+
+
+def _check_makers(cluster: Cluster) -> None:
+    """Refuse accelerators that the cluster's library does not run on together."""
+    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
+    library = cluster.library.name if cluster.library else "none"
+    if len(makers) > 1 and library not in ("none", "gloo"):
+        raise ValueError(
+            f"node_kinds: accelerators of {' and '.join(sorted(makers))} have no {library} in"
+            " common; 'library: {name: none}' models ideal algorithms"
+        )
+
+
+def _maker(generation: str | None) -> str:
+    if generation is None:
+        return ""
+    return "AMD" if generation.startswith("cdna") else "Google" if generation == "tpu" else "NVIDIA"
+
+
+def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
+    where = f"node_kinds.{name}"
+    if view.scale_up.topology == WIRED:
+        raise ValueError(f"{where}: a wired node cannot be one of several kinds")
+    try:
+        Cluster.model_validate(view.model_dump(mode="json", exclude_unset=True))
+    except ValidationError as error:
+        told = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        raise ValueError(f"{where}: {told}") from error
+    own, fabric = view.scale_out, cluster.scale_out
+    if own is None or fabric is None or fabric.topology not in _PORTS_IN_ROWS:
+        return
+    if own.nics_per_node > fabric.nics_per_node:
+        raise ValueError(
+            f"{where}: {own.nics_per_node} NICs per node, and the {fabric.topology} has ports for"
+            f" {fabric.nics_per_node}: let scale_out.nics_per_node be the most that a node has"
+        )
+
+
 def quantities(cluster: Cluster) -> dict[str, object]:
     """Every number the cluster file gives, by its path with dots: what ``sources`` explains.
 
@@ -420,7 +579,7 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     >>> quantities(load_cluster("dgx-a100"))["scale_up.size"]
     8
     """
-    given = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources"})
+    given = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources", "known"})
     return dict(_leaves(given, ""))
 
 

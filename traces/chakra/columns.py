@@ -234,6 +234,7 @@ def _calls(calls: MatchedColumns, transfers: Floats) -> tuple[tuple[Group, ...],
         calls.dtype,
         transfers.tolist(),
         calls.eager.tolist(),
+        calls.shares or [None] * len(calls),
         strict=True,
     )
     return tuple(groups), Calls.of([CallRow(*row) for row in rows])

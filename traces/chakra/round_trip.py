@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TraceError, WorkloadError
+from simulator.shares import Shares
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
 from traces.chakra.schema import OWN, AttributeValues, ChakraNode
 from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
-_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "library")
+_SHARED = ("job_ranks", "all_ops", "ranks", "notes", "lanes", "groups", "library", "shares")
 """Attributes of the metadata that all files of one workload have alike."""
 
 
-_ALIKE = tuple(f"{OWN}{name}" for name in ("kind", "group", "size"))
+_ALIKE = tuple(f"{OWN}{name}" for name in ("kind", "group", "size", "spread"))
 """Attributes of a call that all its members have alike."""
 _CALL, _LAGS, _FAR, _FAR_LAGS = (
     f"{OWN}{name}" for name in ("call", "lags", "far_deps", "far_lags")
@@ -96,7 +97,7 @@ def _workload(files: ChakraFiles) -> Workload:
         measured_start=_column(rows, "start", np.float64, math.nan),
         measured_end=_column(rows, "end", np.float64, math.nan),
         edges=_edges(rows),
-        calls=_calls(calls),
+        calls=_calls(calls, _tables(shared)),
         groups=tuple(groups),
         names=tuple(names.index),
         lanes=tuple(lanes),
@@ -164,7 +165,12 @@ def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
     return np.array([index[text] for text in texts], dtype=np.int32)
 
 
-def _calls(calls: Sequence[AttributeValues]) -> Calls:
+def _tables(shared: Mapping[str, object]) -> list[Shares]:
+    """Tables of shares that calls name by their numbers."""
+    return [Shares(table) for table in json.loads(str(shared.get("shares", "[]")))]
+
+
+def _calls(calls: Sequence[AttributeValues], tables: Sequence[Shares]) -> Calls:
     rows = Calls.of(
         [
             CallRow(
@@ -174,6 +180,7 @@ def _calls(calls: Sequence[AttributeValues]) -> Calls:
                 size=call.get(f"{OWN}size", math.nan),
                 dtype=call[f"{OWN}dtype"],
                 transfer=call.get(f"{OWN}transfer", math.nan),
+                shares=tables[call[f"{OWN}spread"]] if f"{OWN}spread" in call else None,
             )
             for call in calls
         ]

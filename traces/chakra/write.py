@@ -105,6 +105,7 @@ class _Context:
     workload: Workload
     calls: list[Call]
     tags: list[int]
+    spread: list[int]
     before: list[list[tuple[int, float]]]
 
 
@@ -113,6 +114,7 @@ def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
         workload,
         [workload.call_view(call) for call in range(len(workload.calls))],
         _tags(workload),
+        workload.calls.spread.tolist(),
         _before(workload),
     )
     for rank in workload.ranks:
@@ -156,6 +158,9 @@ def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
         _set(message, "library", "string", workload.library)
     groups = [[group.label, list(group.ranks)] for group in workload.groups]
     _set(message, "groups", "string", json.dumps(groups))
+    tables = dict.fromkeys(table for table in workload.calls.shares if table is not None)
+    if tables:
+        _set(message, "shares", "string", json.dumps([one.share.tolist() for one in tables]))
     metadata: ChakraMetadata = message
     return metadata
 
@@ -259,6 +264,8 @@ def _add_call(context: _Context, message: Any, call: Call, rank: int) -> None:
     _set(message, "group", "int64", group)
     _set(message, "sequence", "int64", call.sequence)
     _set(message, "dtype", "string", call.dtype)
+    if call.shares is not None:
+        _set(message, "spread", "int64", context.spread[call.index])
     for name, column, usual in (
         ("size", calls.size, math.nan),
         ("transfer", calls.transfer, math.nan),

@@ -37,6 +37,27 @@ and the call costs what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
+class Splits:
+    """Bytes that a rank of an all-to-all has for each of its group, and gets from each.
+
+    In the order of the group; () where the trace does not tell. ``elided``: it has a list that was
+    cut short when it was written.
+    """
+
+    sent: tuple[float, ...] = ()
+    received: tuple[float, ...] = ()
+    elided: bool = False
+
+    @property
+    def told(self) -> bool:
+        """Whether anything is known."""
+        return bool(self.sent or self.received)
+
+
+NO_SPLITS = Splits()
+
+
+@dataclass(frozen=True, slots=True)
 class LocalCall:
     """One rank's part of a call, before ranks are matched.
 
@@ -45,6 +66,7 @@ class LocalCall:
     ``direction`` are those of a message: ``send``, ``receive`` or "" where the trace does not tell;
     one that is ``eager`` does not wait for its receiver. A call whose group is not told ``may_be``
     one of those, on each group that the trace lists, in the order in which they were made.
+    ``splits`` are of an all-to-all whose pairs have sizes of their own.
     """
 
     kind: str
@@ -60,6 +82,7 @@ class LocalCall:
     direction: str = ""
     eager: bool = False
     may_be: tuple["LocalCall", ...] = ()
+    splits: Splits = NO_SPLITS
 
     @property
     def what(self) -> What:

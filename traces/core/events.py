@@ -119,8 +119,9 @@ class CommRecord:
     ``in_elements`` and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key``
     tells communicators of one rank apart (a name, or the pointer in ``record_param_comms``).
     ``group_ranks`` is None where the list is missing or, as ``elided`` says, has dots that nothing
-    fills in; a split is () where it is equal, missing or elided. ``peer`` is the other rank of a
-    send or receive in the job, ``group_peer`` its position in the group.
+    fills in; a split (rows, or elements, for each rank of the group) is () where it is equal,
+    missing or, as ``elided_split`` says, elided. ``peer`` is the other rank of a send or receive in
+    the job, ``group_peer`` its position in the group.
     """
 
     collective: str
@@ -137,6 +138,7 @@ class CommRecord:
     peer: int | None = None
     group_peer: int | None = None
     elided: bool = False
+    elided_split: bool = False
 
 
 @dataclass(frozen=True, slots=True)

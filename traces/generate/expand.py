@@ -8,16 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from math import lcm
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import WorkloadError
 from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Ints, Workload
-from traces.generate.parallelism import Parallelism, coordinates, stage_ranks
+from traces.generate.parallelism import Parallelism, coordinates, ep_of, stage_ranks
 from traces.generate.plan import GenerationPlan
 from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups
+
+if TYPE_CHECKING:
+    from simulator.shares import Shares
 
 
 class _RankColumns(NamedTuple):
@@ -54,11 +57,11 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
     stages = [
-        _columns(program, lanes, names, own, _calls_of(program, own, channels, first_call))
+        _columns(program, lanes, names, (own, p), _calls_of(program, own, channels, first_call))
         for program, own in zip(programs, ranks, strict=True)
     ]
     columns = _RankColumns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
-    calls, groups = _calls(list(channels.values()))
+    calls, groups = _calls(list(channels.values()), p)
     return Workload(
         **columns._asdict(),
         ready=np.zeros(ops),
@@ -98,20 +101,26 @@ def _columns(
     program: RankProgram,
     lanes: Mapping[str, int],
     names: Mapping[str, int],
-    ranks: NDArray[np.int64],
+    there: tuple[NDArray[np.int64], Parallelism],
     call: Ints,
 ) -> _RankColumns:
+    ranks, parallelism = there
     copies, ops = len(ranks), len(program.what)
-    work = np.array(program.work, dtype=np.float64).reshape(-1, 2)
+    work = np.column_stack(
+        [program.duration, np.array(program.work, dtype=np.float64).reshape(-1, 2)]
+    )
+    columns = np.tile(work, (copies, 1, 1))
+    for op, by_ep in program.by_ep.items():
+        columns[:, op] = by_ep[ep_of(parallelism, ranks)]
     return _RankColumns(
         what=np.tile(np.array(program.what, dtype=np.uint8), copies),
         rank=np.repeat(ranks.astype(np.int32), ops),
         lane=np.tile(np.array([lanes[lane] for lane in program.lane], dtype=np.int32), copies),
         name=np.tile(np.array([names[name] for name in program.name], dtype=np.int32), copies),
         call=call,
-        duration=np.tile(np.array(program.duration), copies),
-        flops=np.tile(work[:, 0], copies),
-        traffic=np.tile(work[:, 1], copies),
+        duration=columns[..., 0].ravel(),
+        flops=columns[..., 1].ravel(),
+        traffic=columns[..., 2].ravel(),
     )
 
 
@@ -157,11 +166,14 @@ def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
     return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
 
 
-def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
+def _calls(
+    channels: Sequence[Channel], parallelism: Parallelism
+) -> tuple[Calls, tuple[Group, ...]]:
     """Return all calls and groups; every group makes all calls of its channel."""
     groups: dict[Group, int] = {}
     of_call, kind, sequence, size = [], [], [], []
     dtype: list[str] = []
+    shares: list[Shares | None] = []
     for channel in channels:
         members = [
             groups.setdefault(Group(tuple(ranks), channel.label), len(groups))
@@ -171,8 +183,18 @@ def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
         of_call.append(np.repeat(np.array(members, dtype=np.int32), len(calls)))
         kind.append(np.tile([KINDS.index(call.kind) for call in calls], copies))
         sequence.append(np.tile(np.arange(len(calls)), copies))
-        size.append(np.tile([call.size for call in calls], copies))
+        ep = ep_of(parallelism, channel.groups[:, 0])
+        size.append(
+            np.array(
+                [
+                    call.size * (call.by_ep[at] if call.by_ep else 1.0)
+                    for at in ep.tolist()
+                    for call in calls
+                ]
+            )
+        )
         dtype += [call.dtype for call in calls] * copies
+        shares += [call.shares for call in calls] * copies
     total = len(dtype)
     return Calls(
         kind=_joined(kind, np.uint8),
@@ -184,6 +206,7 @@ def _calls(channels: Sequence[Channel]) -> tuple[Calls, tuple[Group, ...]]:
         factor=np.ones(total),
         late=np.zeros(total),
         eager=np.zeros(total, dtype=np.bool_),
+        shares=tuple(shares) if any(one is not None for one in shares) else (),
     ), tuple(groups)
 
 
@@ -211,8 +234,12 @@ def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copie
     return Copies(stand_in, tuple(groups[key] for key in keys))
 
 
-def fewest_replicas(parallelism: Parallelism, ranks_per_node: int) -> int | None:
+def fewest_replicas(
+    parallelism: Parallelism, ranks_per_node: int, *, unlike: int = 1
+) -> int | None:
     """Return how many replicas fill whole nodes; None if those of a stage do not.
+
+    ``unlike`` replicas in a row do different things: so many stand together or none.
 
     Examples
     --------
@@ -220,7 +247,7 @@ def fewest_replicas(parallelism: Parallelism, ranks_per_node: int) -> int | None
     4
     """
     ranks = parallelism.tp * parallelism.cp
-    replicas = lcm(ranks, ranks_per_node) // ranks
+    replicas = lcm(lcm(ranks, ranks_per_node) // ranks, unlike)
     return replicas if parallelism.dp % replicas == 0 else None
 
 

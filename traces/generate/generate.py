@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from simulator.analysis.metrics import mfu
 from simulator.errors import TraceError, WorkloadError
 from simulator.workload import What, Workload
@@ -113,7 +115,31 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
     136
     """
     programs = stage_programs(plan)
-    return expand(programs, plan), volumes(programs, plan)
+    return written(programs, plan), volumes(programs, plan)
+
+
+def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
+    """Write the programs of a plan's stages out for its ranks, each at its accelerator's rates.
+
+    Parameters
+    ----------
+    programs
+        Of :func:`traces.generate.stage.stage_programs`, at the rates of ``plan.accelerator``.
+    plan
+        Which step.
+
+    Returns
+    -------
+    Workload
+        The same ops whatever the rates; kernels of ``plan.others`` last as theirs have it.
+    """
+    workload = expand(programs, plan)
+    duration = workload.duration
+    for one in plan.others:
+        alike = replace(plan, accelerator=one.rates, others=())
+        mine = (workload.rank >= one.first) & (workload.rank <= one.last)
+        duration = np.where(mine, expand(stage_programs(alike), alike).duration, duration)
+    return replace(workload, duration=duration) if plan.others else workload
 
 
 def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
@@ -165,7 +191,7 @@ def load_plan(path: Path, step: str) -> Loaded:
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan = read_plan(path)
     try:
-        workload = expand(stage_programs(plan), plan)
+        workload = written(stage_programs(plan), plan)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
     return as_loaded(workload, plan, trace=str(path))

@@ -9,6 +9,9 @@ layer of GPT and ``2 b s h V`` for the head, twice that backward (Narayanan et a
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
+from simulator.shares import Shares, of_bytes
 from traces.generate.kernel_times import GemmShape, Kernel, KernelWork, elementwise, gemm
 from traces.generate.model import (
     Experts,
@@ -23,11 +26,17 @@ from traces.generate.run import MicroBatch
 
 
 class Exchange(NamedTuple):
-    """A collective in the rank's group of a label; ``size`` is S of nccl-tests (B)."""
+    """A collective in the rank's group of a label; ``size`` is S of nccl-tests (B).
+
+    ``shares`` are of an all-to-all whose pairs have different bytes. ``by_ep`` multiplies the size
+    in the groups of each expert-parallel rank, where they differ.
+    """
 
     kind: str
     label: str
     size: float
+    shares: Shares | None = None
+    by_ep: tuple[float, ...] = ()
 
 
 Exchanges = tuple[Exchange, ...]
@@ -39,6 +48,8 @@ class LayerPart:
 
     In the forward pass ``before`` precedes the first kernel and ``after`` follows the last; in the
     backward pass ``back_before`` and ``back_after`` precede and follow the kernels' gradients.
+    Where expert-parallel ranks have unlike work, ``by_ep`` has the kernels of each of them, and
+    ``kernels`` are those of the mean.
     """
 
     name: str
@@ -47,6 +58,7 @@ class LayerPart:
     after: Exchanges = ()
     back_before: Exchanges = ()
     back_after: Exchanges = ()
+    by_ep: tuple[tuple[Kernel, ...], ...] = ()
 
 
 class ModelBlock(NamedTuple):
@@ -176,7 +188,8 @@ def _part(
 
 
 def _transposed(exchange: Exchange) -> Exchange:
-    return exchange._replace(kind=_TRANSPOSED[exchange.kind])
+    shares = None if exchange.shares is None else exchange.shares.transposed()
+    return exchange._replace(kind=_TRANSPOSED[exchange.kind], shares=shares)
 
 
 _TRANSPOSED = {
@@ -344,7 +357,7 @@ def _network(batch: MicroBatch, layer: int) -> tuple[LayerPart, ...]:
         return (_part("network", kernels, before=before, after=after),)
     if batch.parallelism.ep == 1:
         return (_local_experts(batch, experts),)
-    return _spread_experts(batch, experts)
+    return _spread_experts(batch, experts, layer)
 
 
 def _dense(batch: MicroBatch, width: float) -> tuple[Kernel, ...]:
@@ -389,34 +402,78 @@ def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:
     return _part("experts", kernels, before=before, after=after)
 
 
-def _spread_experts(batch: MicroBatch, experts: Experts) -> tuple[LayerPart, ...]:
+def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[LayerPart, ...]:
     """Experts are spread over ``ep`` ranks: tokens are dispatched to them and combined again.
 
     An all-to-all sends each token's activations to its ``top_k`` experts and another brings them
-    back, ``tokens x top_k x hidden`` each (GShard, arXiv 2006.16668, section 3.2), taken as evenly
-    spread. With tensor parallelism an expert is sharded too, and gathers its tokens over the tensor
-    ranks first, as Megatron-LM's all-to-all dispatcher does. Shared experts run before.
+    back, ``tokens x top_k x hidden`` each (GShard, arXiv 2006.16668, section 3.2), evenly spread or
+    as the plan's imbalance says: then all ranks choose alike, the way back is the transpose of the
+    way there, and a rank computes for as many tokens as come to it. With tensor parallelism an
+    expert is sharded too, and gathers its tokens over the tensor ranks first, as Megatron-LM's
+    all-to-all dispatcher does. Shared experts run before.
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
-    dispatch: Exchanges = (Exchange("all_to_all", "ep", sent),)
-    combine: Exchanges = (Exchange("all_to_all", "ep", sent),)
+    asked = _asked(batch, experts, layer)
+    there = Exchange("all_to_all", "ep", sent)
+    if asked.loads:
+        size, shares = of_bytes(np.tile(np.array(asked.loads) * sent / p.ep, (p.ep, 1)))
+        there = Exchange("all_to_all", "ep", size, shares)
+    dispatch: Exchanges = (there,)
+    combine: Exchanges = (_transposed(there),)
     if p.tp > 1:
-        dispatch += (Exchange("all_gather", "tp", sent * p.tp),)
-        combine = (Exchange("reduce_scatter", "tp", sent * p.tp), *combine)
+        dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=asked.loads),)
+        gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=asked.loads)
+        combine = (gathered, *combine)
     router = _part("router", (_norm(batch), _router(batch, experts)))
-    kernels = _feed_forward(
-        batch,
-        batch.tokens * experts.top_k,
-        experts.hidden / p.tp,
-        networks=_visited(experts, experts.count // p.ep, batch.tokens * p.ep),
+    routed = _part(
+        "experts", _asked_kernels(batch, experts, 1.0, asked.mean), before=dispatch, after=combine
     )
-    routed = _part("experts", kernels, before=dispatch, after=combine)
+    by_ep = [
+        _asked_kernels(batch, experts, load, visited)
+        for load, visited in zip(asked.loads, asked.visited, strict=True)
+    ]
+    routed = replace(routed, by_ep=tuple(by_ep))
     if not experts.shared:
         return router, routed
     before, after = _tensor_parallel(batch, batch.hidden_bytes)
     shared = _part("shared", _shared_experts(batch, experts), before=before, after=after)
     return router, shared, routed
+
+
+class _Asked(NamedTuple):
+    """How often the experts of each expert-parallel rank are asked.
+
+    ``loads`` are tokens over the mean, ``visited`` how many experts are read from memory; both are
+    empty where all ranks are alike, as ``mean``.
+    """
+
+    mean: float
+    loads: tuple[float, ...] = ()
+    visited: tuple[float, ...] = ()
+
+
+def _asked(batch: MicroBatch, experts: Experts, layer: int) -> _Asked:
+    ep, tokens = batch.parallelism.ep, batch.tokens * batch.parallelism.ep
+    mean = _visited(experts, experts.count // ep, tokens)
+    if batch.imbalance is None:
+        return _Asked(mean)
+    popular = batch.imbalance.popularity(ep, experts.count, layer)
+    if batch.imbalance.factor is None:
+        of_experts = batch.imbalance.of_experts(experts.count, layer)
+    else:
+        of_experts = np.repeat(popular * ep / experts.count, experts.count // ep)
+    chosen = np.minimum(1.0, experts.top_k * of_experts)
+    visited = (1 - (1 - chosen) ** tokens).reshape(ep, -1).sum(axis=1)
+    return _Asked(mean, tuple((popular * ep).tolist()), tuple(visited.tolist()))
+
+
+def _asked_kernels(
+    batch: MicroBatch, experts: Experts, load: float, visited: float
+) -> tuple[Kernel, ...]:
+    """Return the experts' kernels on a rank that gets ``load`` times the mean of the tokens."""
+    rows = batch.tokens * experts.top_k * load
+    return _feed_forward(batch, rows, experts.hidden / batch.parallelism.tp, networks=visited)
 
 
 def _router(batch: MicroBatch, experts: Experts) -> Kernel:

@@ -137,6 +137,19 @@ def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
     return Coordinates(tp=tp, cp=cp, dp=dp, pp=pp, ep=dp % parallelism.ep)
 
 
+def ep_of(parallelism: Parallelism, ranks: Ranks) -> Ranks:
+    """Return the expert-parallel coordinate of ranks.
+
+    Examples
+    --------
+    >>> ep_of(Parallelism(tp=2, dp=4, ep=2, sequence_parallel=True), np.arange(8)).tolist()
+    [0, 0, 1, 1, 0, 0, 1, 1]
+    """
+    p = parallelism
+    replica: Ranks = ranks // (p.cp * p.tp) % p.dp
+    return replica % p.ep
+
+
 def rank_at(parallelism: Parallelism, at: Coordinates) -> int:
     """Return the rank with these coordinates; the inverse of :func:`coordinates`."""
     index = (at.pp, at.dp, at.cp, at.tp)

@@ -8,9 +8,13 @@ accelerator that times the kernels; every command reads it as if it were a trace
     training: {micro_batch: 1, global_batch: 8, sequence: 4096}
     accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
     launch: 5 us
+
+``imbalance: zipf:1.2`` (or a factor, or the file of a histogram) says how unevenly tokens choose
+experts.
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -28,6 +32,7 @@ from pydantic import (
 )
 
 from simulator.errors import TraceError, WorkloadError
+from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import BandwidthText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
@@ -35,6 +40,25 @@ from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, 
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
+
+
+@dataclass(frozen=True, slots=True)
+class RankRates:
+    """Rates of the accelerators of ranks ``first`` to ``last``, both included.
+
+    Raises
+    ------
+    WorkloadError
+        If these are no ranks.
+    """
+
+    first: int
+    last: int
+    rates: KernelRates
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last:
+            raise WorkloadError(f"ranks {self.first}-{self.last} are none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +82,18 @@ class GenerationPlan:
         whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
         stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
         network.
+    others
+        Ranks whose accelerators are not ``accelerator``.
+    imbalance
+        How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
+        long the experts of each rank compute. None: evenly.
 
     Raises
     ------
     WorkloadError
-        If model, parallelism and run do not fit each other, there are fewer replicas, or ``launch``
-        is no time.
+        If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
+        is no time, ``others`` are not ranks of the job, are given twice, or there are copies, or
+        the imbalance does not fit the model's experts.
 
     Examples
     --------
@@ -84,13 +114,58 @@ class GenerationPlan:
     accelerator: KernelRates
     launch: float | None = None
     replicas: int | None = None
+    others: tuple[RankRates, ...] = ()
+    imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
+        self._check_others()
         if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
         check_fit(self.model, self.parallelism, self.run)
+        self._check_imbalance()
+
+    def _check_imbalance(self) -> None:
+        said, p, experts = self.imbalance, self.parallelism, self.model.experts
+        if said is None:
+            return
+        if p.ep == 1 or experts is None:
+            raise WorkloadError(
+                f"imbalance {said}: means nothing without experts that are spread over ranks (ep "
+                "of 2 or more)"
+            )
+        if self.replicas is not None and self.replicas % p.ep:
+            raise WorkloadError(
+                f"{self.replicas} replicas cannot stand for all: {p.ep} in a row have experts that "
+                "are asked unlike often"
+            )
+        routed = {layer for layer in range(self.model.layers) if self.model.experts_at(layer)}
+        for layer in said.histogram:
+            if layer is not None and layer not in routed:
+                raise WorkloadError(
+                    f"{said}: layer: layer {layer} of {self.model.name} has no experts (0 is the "
+                    "first of the model)"
+                )
+        for layer in sorted(routed):
+            said.popularity(p.ep, experts.count, layer)
+
+    def _check_others(self) -> None:
+        if self.others and self.replicas not in (None, self.parallelism.dp):
+            raise WorkloadError("replicas stand for others only where all accelerators are alike")
+        ranks = 0
+        for one in sorted(self.others, key=lambda other: other.first):
+            if one.first < ranks or one.last >= self.parallelism.ranks:
+                given = "given twice" if one.first < ranks else "no ranks of the job"
+                raise WorkloadError(f"accelerators of ranks {one.first}-{one.last} are {given}")
+            ranks = one.last + 1
+
+    @property
+    def peak(self) -> float:
+        """Peak of a rank in the mean (FLOP/s)."""
+        ranks, peak = self.parallelism.ranks, self.accelerator.peak
+        more = ((one.last - one.first + 1) * (one.rates.peak - peak) for one in self.others)
+        return peak + sum(more) / ranks
 
     def __str__(self) -> str:
         """Name the model and the parallelism: ``llama-3.1-8b tp4-dp2``."""
@@ -103,12 +178,35 @@ class GenerationPlan:
         said = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
-            f"kernels by a roofline of {a.compute_efficiency:.0%} of {a.peak / 1e12:g} TFLOP/s and "
-            f"{a.memory_efficiency:.0%} of {a.memory_bandwidth / 1e12:g} TB/s",
+            f"kernels by a roofline of {_said_rates(a)}",
+        ]
+        said += [
+            f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
+            for one in self.others
         ]
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
+        if self.imbalance is not None:
+            said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
+
+    def _say_imbalance(self, imbalance: Imbalance) -> str:
+        """Say how unevenly the ranks that share out experts are asked, over all layers."""
+        experts, ep = self.model.experts, self.parallelism.ep
+        layers = [layer for layer in range(self.model.layers) if self.model.experts_at(layer)]
+        count = experts.count if experts is not None else 0
+        most = [ep * float(imbalance.popularity(ep, count, layer).max()) for layer in layers]
+        return (
+            f"tokens choose experts by {imbalance}: the busiest of {ep} ranks gets "
+            f"{sum(most) / len(most):.3g} times the mean ({min(most):.3g} to {max(most):.3g})"
+        )
+
+
+def _said_rates(rates: KernelRates) -> str:
+    return (
+        f"{rates.compute_efficiency:.0%} of {rates.peak / 1e12:g} TFLOP/s and "
+        f"{rates.memory_efficiency:.0%} of {rates.memory_bandwidth / 1e12:g} TB/s"
+    )
 
 
 def read_plan(path: Path) -> GenerationPlan:
@@ -138,19 +236,18 @@ def read_plan(path: Path) -> GenerationPlan:
     return plan
 
 
-def card_of(path: Path) -> Path | None:
-    """Return the model card that a plan names by its path; None where it names one that ships.
+def files_named(path: Path) -> list[Path]:
+    """Return the files that a plan names: its model card, and who asks for which expert.
 
     Raises
     ------
     TraceError
         If the file is no plan.
     """
-    model = _table(path).get("model")
-    if not isinstance(model, str):
-        return None
-    beside = path.parent / model
-    return beside if beside.is_file() else Path(model)
+    table = _table(path)
+    names = [one for one in (table.get("model"), table.get("imbalance")) if isinstance(one, str)]
+    found = [beside if (beside := path.parent / name).is_file() else Path(name) for name in names]
+    return [one for one in found if one.is_file()]
 
 
 def plan_text(plan: GenerationPlan) -> str:
@@ -191,8 +288,16 @@ def _card(value: object, info: ValidationInfo) -> object:
     return load_model(beside if beside.is_file() else value)
 
 
+def _imbalance(value: object, info: ValidationInfo) -> object:
+    """Read how unevenly tokens choose experts; a file may lie beside the plan."""
+    if value is None or isinstance(value, Imbalance):
+        return value
+    beside = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
+    return parse_imbalance(str(beside) if beside.is_file() else str(value))
+
+
 class _PlanTable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class _AcceleratorTable(_PlanTable):
@@ -202,6 +307,22 @@ class _AcceleratorTable(_PlanTable):
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+
+
+_RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+class _OtherTable(_AcceleratorTable):
+    """Rates of the accelerators of some ranks: ``128-255``."""
+
+    ranks: Annotated[str, Field(pattern=rf"^{_RANKS.pattern}$")]
+
+    @property
+    def of_ranks(self) -> RankRates:
+        """What the fields say."""
+        first, _, last = self.ranks.partition("-")
+        rates = KernelRates(**self.model_dump(exclude={"ranks"}))
+        return RankRates(int(first), int(last or first), rates)
 
 
 class _PlanFile(_PlanTable):
@@ -214,6 +335,8 @@ class _PlanFile(_PlanTable):
     accelerator: _AcceleratorTable
     launch: Annotated[SecondsText, Field(ge=0)] | None = None
     replicas: Annotated[StrictInt, Field(gt=0)] | None = None
+    other_accelerators: tuple[_OtherTable, ...] = ()
+    imbalance: Annotated[Imbalance, BeforeValidator(_imbalance)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -243,6 +366,11 @@ class _PlanFile(_PlanTable):
             accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
             launch=plan.launch,
             replicas=plan.replicas,
+            other_accelerators=tuple(
+                _OtherTable.model_construct(ranks=f"{one.first}-{one.last}", **asdict(one.rates))
+                for one in plan.others
+            ),
+            imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
         )
 
@@ -256,21 +384,27 @@ class _PlanFile(_PlanTable):
             accelerator=KernelRates(**self.accelerator.model_dump()),
             launch=self.launch,
             replicas=self.replicas,
+            others=tuple(one.of_ranks for one in self.other_accelerators),
+            imbalance=self.imbalance,
         )
 
     def text(self) -> str:
         """Return the fields as YAML, quantities with units."""
-        table = self.model_dump(exclude_defaults=True, exclude_none=True)
+        table = self.model_dump(exclude_defaults=True, exclude_none=True, exclude={"imbalance"})
         name = self.model.name
         if name in model_names() and load_model(name) == self.model:
             table["model"] = name
         else:  # what a card gives has a source, even where it is the default
             table["model"] = self.model.model_dump(exclude_unset=True)
-        accelerator = table["accelerator"]
-        accelerator["peak"] = f"{self.accelerator.peak!r} FLOP/s"
-        accelerator["memory_bandwidth"] = f"{self.accelerator.memory_bandwidth!r} B/s"
+        for one in (table["accelerator"], *table.get("other_accelerators", ())):
+            one["peak"] = f"{one['peak']!r} FLOP/s"
+            one["memory_bandwidth"] = f"{one['memory_bandwidth']!r} B/s"
+        if "other_accelerators" in table:
+            table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:
             table["launch"] = f"{self.launch!r} s"
+        if self.imbalance is not None:
+            table["imbalance"] = str(self.imbalance)
         return str(yaml.safe_dump(table, sort_keys=False))
 
 

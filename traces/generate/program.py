@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import What
+from simulator.shares import Shares
+from simulator.workload import Floats, What
 from traces.generate.kernel_times import Kernel, KernelRates, KernelWork, roofline_time
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism, groups, stage_ranks
@@ -35,11 +36,13 @@ class ChannelKey(NamedTuple):
 
 
 class ChannelCall(NamedTuple):
-    """What every group of a channel communicates in one call; ``size`` as :class:`Exchange`."""
+    """What every group of a channel communicates in one call; fields as :class:`Exchange`'s."""
 
     kind: str
     size: float
     dtype: str
+    shares: Shares | None = None
+    by_ep: tuple[float, ...] = ()
 
 
 class NumberedCall(NamedTuple):
@@ -99,7 +102,9 @@ class RankProgram:
 
     ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
     ``weight_gathers`` those that only the next kernel waits for. ``work`` is what an op's kernels
-    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum.
+    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``by_ep`` has the
+    duration and work of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and
+    bytes, shape ``(ep, 3)``; what stands in the columns is then the mean rank's.
     """
 
     stage: int
@@ -117,23 +122,39 @@ class RankProgram:
     waits: list[int] = field(default_factory=list)
     weight_gathers: list[int] = field(default_factory=list)
     flops: float = 0.0
+    by_ep: dict[int, Floats] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
 
     def last(self, lane: str) -> list[int]:
         """Return the last op of a lane; nothing if the lane is empty."""
         return [self._last[lane]] if lane in self._last else []
 
-    def compute(self, name: str, works: Iterable[KernelWork]) -> int:
-        """Add kernels as one op, which waits for all that is to be waited for."""
-        works = tuple(works)
-        total = KernelWork(sum(work.flops for work in works), sum(work.traffic for work in works))
-        self.flops += total.flops
-        time = sum(roofline_time(work, self.accelerator) for work in works)
+    def compute(
+        self, name: str, works: Iterable[KernelWork], by_ep: Iterable[Iterable[KernelWork]] = ()
+    ) -> int:
+        """Add kernels as one op, which waits for all that is to be waited for.
+
+        ``by_ep`` are those of each expert-parallel rank, where they differ.
+        """
+        time, *total = self._timed(works)
+        self.flops += total[0]
         op = self._op(What.COMPUTE, COMPUTE, name, time)
-        self.work[op] = total
+        self.work[op] = KernelWork(*total)
+        unlike = [self._timed(own) for own in by_ep]
+        if unlike:
+            self.by_ep[op] = np.array(unlike)
         self._wait(op, [*self.waits, *self.weight_gathers])
         self.waits, self.weight_gathers = [], []
         return op
+
+    def _timed(self, works: Iterable[KernelWork]) -> tuple[float, float, float]:
+        """Time (s), FLOPs and bytes of kernels, one after the other."""
+        works = tuple(works)
+        return (
+            sum(roofline_time(work, self.accelerator) for work in works),
+            sum(work.flops for work in works),
+            sum(work.traffic for work in works),
+        )
 
     def exchange(self, exchange: Exchange) -> None:
         """Add a collective that waits for the last kernel, and is waited for by the next."""
@@ -149,7 +170,10 @@ class RankProgram:
         channel = self.channels.by_key[key]
         if channel.groups.shape[1] == 1:
             return None
-        number = channel.add(ChannelCall(exchange.kind, exchange.size, dtype or self.dtype))
+        call = ChannelCall(
+            exchange.kind, exchange.size, dtype or self.dtype, exchange.shares, exchange.by_ep
+        )
+        number = channel.add(call)
         op = self._op(What.COLLECTIVE, lane, exchange.kind, 0.0)
         self._join(op, NumberedCall(key, number), after)
         return op
@@ -218,4 +242,5 @@ def with_launches(program: RankProgram, launch: float) -> RankProgram:
             *((ops + source, ops + target) for source, target in program.edges),
         ],
         flops=program.flops,
+        by_ep={ops + op: unlike for op, unlike in program.by_ep.items()},
     )

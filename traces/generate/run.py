@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.errors import WorkloadError
+from simulator.imbalance import Imbalance
 from simulator.quantities import bytes_per_element
 from traces.generate.model import Model
 from traces.generate.parallelism import Parallelism
@@ -156,7 +157,8 @@ class MicroBatch:
 
     ``sequences`` have ``new_tokens`` each, which attend to ``context`` tokens; ``attended`` is the
     fraction of those pairs whose scores are computed. The head turns ``logit_tokens`` of each
-    sequence into probabilities. An element of ``dtype`` has ``element_bytes``.
+    sequence into probabilities. An element of ``dtype`` has ``element_bytes``. ``imbalance`` is how
+    unevenly tokens choose experts; None: alike.
     """
 
     phase: Literal["training", "prefill", "decode"]
@@ -170,6 +172,7 @@ class MicroBatch:
     attended: float
     element_bytes: int
     dtype: str
+    imbalance: Imbalance | None = None
 
     @property
     def tokens(self) -> float:
@@ -187,7 +190,12 @@ class MicroBatch:
         return self.tokens * self.model.hidden * self.element_bytes
 
 
-def micro_batch(model: Model, parallelism: Parallelism, run: Training | Serving) -> MicroBatch:
+def micro_batch(
+    model: Model,
+    parallelism: Parallelism,
+    run: Training | Serving,
+    imbalance: Imbalance | None = None,
+) -> MicroBatch:
     """Return the micro-batch of a run."""
     phase: Literal["training", "prefill", "decode"]
     attended = 0.5 if run.scores == "causal" else 1.0
@@ -209,6 +217,7 @@ def micro_batch(model: Model, parallelism: Parallelism, run: Training | Serving)
         attended=1.0 if phase == "decode" else attended,
         element_bytes=bytes_per_element(run.precision),
         dtype=run.precision,
+        imbalance=imbalance,
     )
 
 

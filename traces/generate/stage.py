@@ -10,13 +10,13 @@ a reduce-scatter and an all-gather (stages 1 and 2); stage 3 gathers the weights
 backward, and scatters the gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simulator.quantities import bytes_per_element
 from simulator.workload import What
-from traces.generate.kernel_times import KernelWork
+from traces.generate.kernel_times import Kernel, KernelWork
 from traces.generate.layers import Exchange, LayerPart, ModelBlock, chunks, parameters_on_rank
 from traces.generate.model import Parameters
 from traces.generate.pipeline import SCHEDULES, Pipeline, Slot, SlotKind
@@ -45,7 +45,7 @@ PyTorch's FSDP limits its all-gathers (arXiv 2304.11277, section 3.4)."""
 def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     """Return the program that every rank of a stage runs, for each stage of the pipeline."""
     parallelism, run = plan.parallelism, plan.run
-    batch = micro_batch(plan.model, parallelism, run)
+    batch = micro_batch(plan.model, parallelism, run, plan.imbalance)
     blocks = chunks(batch)
     slots = [_slots(stage, plan) for stage in range(parallelism.pp)]
     channels = Channels(parallelism)
@@ -171,15 +171,14 @@ class _StageWriter:
     def _weight_gradient(self, slot: Slot) -> None:
         for block in reversed(self.chunks[self._chunk(slot)]):
             for part in reversed(block.parts):
-                works = weight_gradients(part.kernels)
-                if works:
-                    self.program.compute(f"{part.name} weight gradient", works)
+                if weight_gradients(part.kernels):
+                    self._compute(part, "weight gradient", weight_gradients)
             self._reduce(block, slot)
 
     def _forward_part(self, part: LayerPart, purpose: str) -> None:
         for exchange in part.before:
             self.program.exchange(exchange)
-        self.program.compute(f"{part.name} {purpose}", forward(part.kernels))
+        self._compute(part, purpose, forward)
         for exchange in part.after:
             self.program.exchange(exchange)
 
@@ -192,21 +191,30 @@ class _StageWriter:
         """
         for exchange in part.back_before:
             self.program.exchange(exchange)
-        works = self._repeated_scores(part) + input_gradients(part.kernels)
-        overlapped = []
-        if kind is SlotKind.BACKWARD and self._is_exchanged(part):
-            works += weight_gradients(kernel for kernel in part.kernels if not kernel.reads_input)
-            overlapped = weight_gradients(kernel for kernel in part.kernels if kernel.reads_input)
-        elif kind is SlotKind.BACKWARD:
-            works += weight_gradients(part.kernels)
+        overlaps = kind is SlotKind.BACKWARD and self._is_exchanged(part)
+
+        def gradients(kernels: Sequence[Kernel]) -> list[KernelWork]:
+            works = self._repeated_scores(kernels) + input_gradients(kernels)
+            if kind is not SlotKind.BACKWARD:
+                return works
+            left = [kernel for kernel in kernels if not (overlaps and kernel.reads_input)]
+            return works + weight_gradients(left)
+
         name = "input gradient" if kind is SlotKind.INPUT_GRADIENT else "backward"
-        self.program.compute(f"{part.name} {name}", works)
+        self._compute(part, name, gradients)
         for exchange in part.back_after:
             self.program.exchange(exchange)
-        if overlapped:
+        if overlaps and _overlapped(part.kernels):
             waits, self.program.waits = self.program.waits, []
-            self.program.compute(f"{part.name} weight gradient", overlapped)
+            self._compute(part, "weight gradient", _overlapped)
             self.program.waits = waits
+
+    def _compute(
+        self, part: LayerPart, purpose: str, works: Callable[[Sequence[Kernel]], list[KernelWork]]
+    ) -> None:
+        """Write some of a part's kernels as one op."""
+        by_ep = [works(kernels) for kernels in part.by_ep]
+        self.program.compute(f"{part.name} {purpose}", works(part.kernels), by_ep)
 
     def _is_exchanged(self, part: LayerPart) -> bool:
         """Whether several ranks exchange the gradient of the part's input."""
@@ -221,10 +229,10 @@ class _StageWriter:
         for part in block.parts:
             self._forward_part(part, "recomputation")
 
-    def _repeated_scores(self, part: LayerPart) -> list[KernelWork]:
+    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[KernelWork]:
         if self.recompute != "selective":
             return []
-        return forward(kernel for kernel in part.kernels if kernel.name == "scores")
+        return forward(kernel for kernel in kernels if kernel.name == "scores")
 
     def _receive(self, message: _Message) -> None:
         lane = f"pp receive {message.direction}"
@@ -355,6 +363,11 @@ class _DataParallelWriter:
         dense = sum(block.sharded + block.replicated for block in held) / shards
         bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
         return KernelWork(traffic=(dense + experts) * bytes_each)
+
+
+def _overlapped(kernels: Sequence[Kernel]) -> list[KernelWork]:
+    """Gradients of the weights that read a part's input: its own gradient may be under way."""
+    return weight_gradients(kernel for kernel in kernels if kernel.reads_input)
 
 
 def _sum(first: Parameters, second: Parameters) -> Parameters:

@@ -6,7 +6,7 @@ was measured to take have no place in GOAL, nor has an edge between ranks: that 
 """
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +22,8 @@ from traces.goal.text import Goal, GoalOp, GoalRank, Need, goal_lines
 ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
 """LogGOPSim numbers cpus with 8 bits."""
+_DIGITS = 6
+"""Digits of a byte behind which a message that is no whole number of them is rounding."""
 
 
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:
@@ -151,20 +153,21 @@ class _RankWriter:
         schedule = self.schedule_of(call)
         for step in schedule.steps:
             for _ in range(step.repeats):
-                ops = list(self._transfers(step, call, call.size / schedule.parts))
+                ops = list(self._transfers((schedule, step), call))
                 if ops:
                     yield ops
 
-    def _transfers(self, step: Step, call: Call, chunk: float) -> Iterator[GoalOp]:
+    def _transfers(self, part: tuple[Schedule, Step], call: Call) -> Iterator[GoalOp]:
         """List what this rank sends and receives in a step, one message for each peer."""
-        ranks = call.group.ranks
+        (schedule, step), ranks = part, call.group.ranks
+        units, unit = schedule.units(step), call.size / schedule.parts
         here = ranks.index(self.rank)
         for what, own, other in (
             ("send", step.source, step.target),
             ("recv", step.target, step.source),
         ):
-            chunks: Counter[int] = Counter()
+            chunks: defaultdict[int, float] = defaultdict(float)
             for row in np.flatnonzero(own == here).tolist():
-                chunks[ranks[int(other[row])]] += int(step.count[row])
+                chunks[ranks[int(other[row])]] += float(units[row])
             for peer, count in sorted(chunks.items()):
-                yield GoalOp(what, math.ceil(count * chunk), peer, call.index)
+                yield GoalOp(what, math.ceil(round(count * unit, _DIGITS)), peer, call.index)

@@ -85,6 +85,7 @@ def _from_fields(args: CommArgs) -> CommRecord:
         peer=_count(peer, "Dst Rank"),
         group_peer=_count(args.rank, "Rank") if point_to_point else None,
         elided=elided,
+        elided_split=any(_is_elided(piece) for piece in (args.in_split, args.out_split)),
     )
 
 
@@ -132,14 +133,17 @@ def _from_operator(word: str, args: CommArgs) -> CommRecord:
     if _TWO_BUFFERS.match(word):
         second, second_dtype = _elements(dims, types, 1)
     splits = word.startswith("alltoall_base")
+    lists = [
+        _listed(dims, types, position) if word.startswith("alltoall") else () for position in (0, 1)
+    ]
     peered = word in (*_SENDS, "recv_")
     return CommRecord(
         collective=word,
         in_elements=None if word in _RECEIVES else second,
         out_elements=None if word in _SENDS else first,
         dtype=dtype or second_dtype,
-        in_split=_splits(values, 4) if splits else (),
-        out_split=_splits(values, 3) if splits else (),
+        in_split=_splits(values, 4) if splits else lists[1],
+        out_split=_splits(values, 3) if splits else lists[0],
         group_peer=_number(values[2]) if peered and len(values) > 2 else None,
     )
 
@@ -226,6 +230,20 @@ def _splits(values: Sequence[str], position: int) -> tuple[int, ...]:
     if position >= len(values) or not values[position].startswith("["):
         return ()
     return integers(Raw(values[position].encode())) or ()
+
+
+def _is_elided(piece: Raw) -> bool:
+    """Whether a list was cut short: more than 30 numbers are written as 29, dots and the last."""
+    return bytes(piece).find(b"...") >= 0 and integers(piece) is None
+
+
+def _listed(dims: list[Any], types: list[str], position: int) -> tuple[int, ...]:
+    """Count the elements of each tensor of a list; () where their shapes were not recorded."""
+    if position >= min(len(dims), len(types)) or not types[position].startswith("TensorList"):
+        return ()
+    shapes = dims[position]
+    whole = isinstance(shapes, list) and all(isinstance(shape, list) for shape in shapes)
+    return tuple(_product(shape) for shape in shapes) if whole else ()
 
 
 def _number(text: str) -> int | None:

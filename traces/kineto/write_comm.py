@@ -1,10 +1,13 @@
 """What PyTorch and NCCL call a collective, and what they write about it into a trace."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from simulator.errors import WorkloadError
 from simulator.quantities import bytes_per_element
+from simulator.shares import Shares
 from simulator.workload import UNKNOWN, Call
 
 JsonObject = dict[str, object]
@@ -107,6 +110,8 @@ def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | N
     if call.kind == UNKNOWN or math.isnan(call.size):
         return (None,) * len(call.group.ranks)
     call_written = written_call(call, group, sequence)
+    if call.shares is not None:
+        return _uneven(call, call_written, call.shares)
     if call.kind != "send_receive":
         return (call_written,) * len(call.group.ranks)
     sender, receiver = call.group.ranks
@@ -119,6 +124,36 @@ def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | N
         ),
         WrittenCall(_RECEIVE, call_written.kernel, call_written.args | by),
     )
+
+
+def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCall, ...]:
+    """Describe an all-to-all to each rank, with what it has for each and gets from each."""
+    table = shares.bytes(call.size) / bytes_per_element(call.dtype)
+    elements = np.rint(table).astype(np.int64)
+    wrong = np.argwhere(np.abs(table - elements) > _ROUNDING * np.maximum(1.0, elements))
+    if len(wrong):
+        sender, receiver = wrong[0].tolist()
+        raise WorkloadError(
+            f"no Kineto trace of this workload: {call}: {table[sender, receiver]:g} elements from "
+            f"rank {call.group.ranks[sender]} to rank {call.group.ranks[receiver]}: not whole ones"
+        )
+    return tuple(
+        replace(
+            written,
+            args=written.args
+            | {
+                "In msg nelems": int(elements[place].sum()),
+                "Out msg nelems": int(elements[:, place].sum()),
+                "In split size": str(elements[place].tolist()),
+                "Out split size": str(elements[:, place].tolist()),
+            },
+        )
+        for place in range(len(call.group.ranks))
+    )
+
+
+_ROUNDING = 1e-6
+"""What shares of a size lose, at most, of a whole number of elements."""
 
 
 def _elements(call: Call) -> tuple[int, int]:

@@ -79,6 +79,7 @@ def assemble(
                 call.dtype,
                 transfer=transfer,
                 eager=call.eager,
+                shares=call.shares,
             )
         )
     names, lanes = ValueIndex[str](), ValueIndex[str]()

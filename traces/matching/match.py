@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.errors import TraceError
+from simulator.shares import Shares
 from simulator.workload import What
 from traces.core.calls import LocalCall
 from traces.core.rank_graph import RankGraph
+from traces.matching.pair_bytes import pair_bytes
 
 OpCalls = list[tuple[int, LocalCall]]
 Communicators = dict[str, OpCalls]
@@ -22,7 +24,11 @@ Communicators = dict[str, OpCalls]
 
 @dataclass(slots=True)
 class MatchedCall:
-    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op."""
+    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op.
+
+    ``shares`` are of an all-to-all whose pairs have sizes of their own, ``filled`` the pairs of
+    which nobody tells; ``elided``: sizes were written, and cut short.
+    """
 
     kind: str
     ranks: tuple[int, ...]
@@ -32,6 +38,9 @@ class MatchedCall:
     dtype: str
     ops: dict[int, int] = field(default_factory=dict)
     eager: bool = False
+    shares: Shares | None = None
+    filled: int = 0
+    elided: bool = False
 
 
 @dataclass(slots=True)
@@ -65,8 +74,29 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
         present = [rank_index for rank_index, graph in enumerate(graphs) if graph.rank in ranks]
         _check_members(graphs, members, present, (ranks, label))
         result.calls.extend(_match_group(graphs, members, ranks, label))
+    result.notes += _notes(result.calls)
     result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
     return result
+
+
+def _notes(calls: Sequence[MatchedCall]) -> list[str]:
+    """Say of how many all-to-alls sizes of pairs were taken to be what nobody told."""
+    notes = []
+    filled = [call for call in calls if call.filled]
+    if filled:
+        pairs = sum(call.filled for call in filled)
+        every = sum(len(call.ranks) ** 2 for call in filled)
+        notes.append(
+            f"all_to_all: {len(filled):,} calls tell the sizes of {every - pairs:,} of {every:,} "
+            "pairs; the others, between ranks that were not recorded, follow these"
+        )
+    elided = sum(call.elided and call.shares is None for call in calls)
+    if elided:
+        notes.append(
+            f"all_to_all: split sizes of {elided:,} calls are cut short in the trace (PyTorch "
+            "writes 30 numbers of a list): taken as equal"
+        )
+    return notes
 
 
 def _queued(graph: RankGraph, op: int) -> float:
@@ -205,6 +235,9 @@ def _one_call(
                 f"{first.size:.0f} B on rank {first_rank} ({first.where})"
             )
     sizes = [call.size for call in calls.values() if not np.isnan(call.size)]
+    pairs = pair_bytes(group[0], calls) if first.kind == "all_to_all" else None
+    if pairs is not None:
+        sizes = [pairs.size]
     return MatchedCall(
         kind=first.kind,
         ranks=group[0],
@@ -214,4 +247,7 @@ def _one_call(
         dtype=first.dtype,
         ops={rank_index: op for rank_index, (op, _) in row.items()},
         eager=all(call.eager and call.what != What.COLLECTIVE for call in calls.values()),
+        shares=None if pairs is None else pairs.shares,
+        filled=0 if pairs is None else pairs.filled,
+        elided=any(call.splits.elided for call in calls.values()),
     )

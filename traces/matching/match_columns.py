@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.shares import Shares
 from simulator.workload import Floats, by_appearance
 from traces.core.calls import LocalCall
 from traces.matching.match import Matching, group_of
@@ -54,6 +55,7 @@ class MatchedColumns:
     eager: NDArray[np.bool_]
     assumed_groups: int = 0
     notes: tuple[str, ...] = ()
+    shares: tuple[Shares | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -82,6 +84,7 @@ def as_columns(matching: Matching) -> MatchedColumns:
         eager=np.array([call.eager for call in matching.calls], dtype=np.bool_),
         assumed_groups=matching.assumed_groups,
         notes=tuple(matching.notes),
+        shares=tuple(call.shares for call in matching.calls),
     )
 
 
@@ -147,9 +150,9 @@ class _DifferentCalls:
 
     @staticmethod
     def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls | None":
-        """Collect them; None if any has a sequence number."""
+        """Collect them; None if any has a sequence number, or tells sizes of pairs."""
         calls = tuple(call for rank_calls in ranks for call in rank_calls.different)
-        if any(call.sequence is not None for call in calls):
+        if any(call.sequence is not None or call.splits.told for call in calls):
             return None
         groups: dict[Key, int] = {}
         used: dict[int, dict[int, dict[str, list[int]]]] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from simulator.errors import TraceError, WorkloadError
 from simulator.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
-from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
+from traces.core.calls import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.profiler.window import Window
@@ -65,6 +65,7 @@ def local_call(
         peer=_peer(record, kind, ranks),
         where=where,
         direction=_direction(words) if kind == "send_receive" else "",
+        splits=_split_bytes(record, records, size, where) if kind == "all_to_all" else NO_SPLITS,
     )
     return replace(call, may_be=_on_listed(trace, record, call)) if lost else call
 
@@ -155,6 +156,38 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
     if kind == "reduce_scatter" and not sent:
         return math.nan if group is None else float((received or 0) * group * element)
     return float(max(sent or 0, received or 0) * element)
+
+
+def _split_bytes(
+    record: CommRecord, records: Sequence[CommRecord], group: int | None, where: str
+) -> Splits:
+    """Bytes for and from each rank, by the splits of ``all_to_all_single`` (rows of the tensor)."""
+    elided = any(one.elided_split for one in records)
+    if record.dtype == "" or not (record.in_split or record.out_split):
+        return Splits(elided=elided)
+    element = bytes_per_element(record.dtype)
+    sent, received = (
+        tuple(part * element for part in _elements_each(split, elements, group, f"{where}: {name}"))
+        for name, split, elements in (
+            ("In split size", record.in_split, record.in_elements),
+            ("Out split size", record.out_split, record.out_elements),
+        )
+    )
+    return Splits(sent, received, elided)
+
+
+def _elements_each(
+    split: tuple[int, ...], elements: int | None, group: int | None, where: str
+) -> tuple[float, ...]:
+    """Elements of each part of a tensor that is split by its first dimension."""
+    if not split or elements is None:
+        return ()
+    if group is not None and len(split) != group:
+        raise TraceError(f"{where}: {len(split)} numbers, and the group has {group} ranks")
+    rows = sum(split)
+    if min(split) < 0 or (elements % rows if rows else elements):
+        raise TraceError(f"{where}: {rows} rows in all cannot be those of {elements} elements")
+    return tuple(part * (elements // rows) if rows else 0.0 for part in split)
 
 
 _RECORD = "record_param_comms"

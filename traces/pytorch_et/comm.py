@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from simulator.errors import shown
+from traces.core.calls import kind_of
 from traces.core.events import CommRecord, ProcessGroup
 from traces.pytorch_et.schema import EtArgument, EtNode
 from traces.pytorch_et.tensors import tensors_in
@@ -96,6 +97,7 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
     sequence = values[0][0] if isinstance(values[0], list) and values[0] else values[0]
     key, label = _group(values[1])
     named = isinstance(values[3], str)
+    lists = named and kind_of(values[3]) == "all_to_all"
     return CommRecord(
         collective=values[3] if named else "",
         in_elements=_elements(tensors),
@@ -105,8 +107,8 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
         group_label=label,
         group_size=_whole(values[-1]) if len(values) > _ARGUMENTS and key else None,
         sequence=_whole(sequence),
-        in_split=_splits(values[4]),
-        out_split=_splits(values[5]),
+        in_split=_splits(values[4]) or (_listed(tensors) if lists else ()),
+        out_split=_splits(values[5]) or (_listed(outputs) if lists else ()),
     )
 
 
@@ -150,6 +152,12 @@ def _elements(values: Sequence[EtArgument]) -> int | None:
     """Count the elements of all tensors in values; None where there is none."""
     tensors = [tensor for value, _, _ in values for tensor in tensors_in(value)]
     return sum(tensor[3] for tensor in tensors) if tensors else None
+
+
+def _listed(values: Sequence[EtArgument]) -> tuple[int, ...]:
+    """Count the elements of each of several tensors: ``all_to_all`` of a list has one per rank."""
+    tensors = [tensor for value, _, _ in values for tensor in tensors_in(value)]
+    return tuple(tensor[3] for tensor in tensors) if len(tensors) > 1 else ()
 
 
 def _dtype(values: Sequence[EtArgument]) -> str:

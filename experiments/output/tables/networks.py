@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from experiments.costing.prior import say_prior
 from experiments.output.tables.layout import (
     TableRows,
     print_facts,
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
 
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
     from experiments.questions.clusters import ClustersReport
-    from experiments.questions.collective import CollectiveReport
+    from experiments.questions.collective import CollectivePoint, CollectiveReport
+    from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.topology import TopologyReport
     from experiments.questions.validate import StepError, ValidationReport
     from experiments.validation.predicted_points import PointError
 
 
 def print_clusters(console: Console, report: "ClustersReport") -> None:
-    """Print the catalogue, or one cluster with its sources."""
+    """Print the catalogue, or one cluster with its sources or its links."""
+    if report.ranks:
+        _print_links(console, report)
+        return
     if report.quantities:
         cluster = report.clusters[0]
         print_title(console, cluster.cluster)
@@ -55,27 +60,153 @@ def print_clusters(console: Console, report: "ClustersReport") -> None:
         counts = str(cluster.ranks_per_node), str(cluster.nodes)
         rows.add(cluster.cluster, cluster.accelerator, *counts, cluster.network)
     print_rows(console, rows)
-    print_foot(console, "twofold clusters NAME: every number of one, with its source")
+    print_foot(
+        console,
+        "twofold clusters NAME: every number of one, with its source; --links: names of its links",
+    )
+
+
+def _print_links(console: Console, report: "ClustersReport") -> None:
+    """Print the sorts of links, each with its first and last name."""
+    print_title(console, f"Links of {report.clusters[0].cluster} for {report.ranks:,} ranks")
+    sorts: dict[tuple[str, str, float | None, float], list[str]] = {}
+    for link in report.links:
+        key = link.sort, link.resource, link.bandwidth, link.latency
+        sorts.setdefault(key, []).append(link.link)
+    rows = TableRows(("|links", ">count", "resource", ">bandwidth", ">latency"))
+    for (_, resource, bandwidth, latency), names in sorts.items():
+        shown = names if len(names) == 1 else [names[0], names[-1]]
+        speed = "unlimited" if bandwidth is None else format_quantity(bandwidth, "B/s")
+        rows.add(" … ".join(shown), f"{len(names):,}", resource, speed, say_time(latency))
+    print_rows(console, rows)
+    print_foot(
+        console,
+        "a link is both directions of a cable; bandwidth of payload, one direction; what-if 'link "
+        f"{report.links[0].link} x0.5'; -o csv and -o json list every name",
+    )
 
 
 def print_collective(console: Console, report: "CollectiveReport") -> None:
     """Print a collective over sizes."""
-    first = report.points[0]
+    first, uneven = report.points[0], report.imbalance
     title = f"{first.kind} of {first.ranks} ranks on {report.where}, engine {report.engine}"
     print_title(console, title)
-    rows = TableRows((">size", ">time", ">algbw", ">busbw", "algorithm", "protocol"))
+    if uneven is not None:
+        said = f"rank {uneven.rank} {uneven.way} {uneven.busiest_over_mean:.3g} times the mean"
+        print_facts(console, {"imbalance": f"{uneven.given}: {said}"})
+        console.print()
+    spread = any(point.input_bytes is not None for point in report.points)
+    held = bool(report.baseline)
+    uneven_columns = (">input", ">even", ">busiest costs") if spread else ()
+    measured_columns = (">measured", ">busbw", ">error") if held else ()
+    rows = TableRows(
+        (
+            *uneven_columns[:1],
+            ">size",
+            ">time",
+            *uneven_columns[1:],
+            ">algbw",
+            ">busbw",
+            *measured_columns,
+            "algorithm",
+            "protocol",
+        )
+    )
     for point in report.points:
+        of_spread = _of_spread(point) if spread else ()
         rows.add(
+            *of_spread[:1],
             say_size(point.size_bytes),
             say_time(point.time_s),
+            *of_spread[1:],
             f"{point.algbw_GBps:.2f} GB/s",
             f"{point.busbw_GBps:.2f} GB/s",
+            *(_of_baseline(point) if held else ()),
             point.algorithm,
             point.protocol,
         )
     print_rows(console, rows)
-    print_foot(console, "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B")
+    foot = "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B"
+    if spread:
+        foot += "; input: what a rank sends in the mean; even: as many bytes evenly spread"
+    print_foot(console, "; ".join((*say_prior(report.network_prior), foot)))
     print_routing(console, report.routing)
+
+
+def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
+    """Say what a rank sends, the time evenly spread, and what the busiest port adds to it."""
+    if point.input_bytes is None or point.even_s is None:
+        return "", "", ""
+    more = point.time_s - point.even_s
+    sign = "+" if more >= 0 else "-"
+    return say_size(point.input_bytes), say_time(point.even_s), f"{sign}{say_time(abs(more))}"
+
+
+def _of_baseline(point: "CollectivePoint") -> tuple[str, ...]:
+    """Say what was measured of a size, and how far the model is off."""
+    if point.measured_s is None or point.error is None or point.measured_busbw_GBps is None:
+        return "", "", ""
+    speed = f"{point.measured_busbw_GBps:.2f} GB/s"
+    return say_time(point.measured_s), speed, percent(100 * point.error, signed=True)
+
+
+def print_collective_calls(console: Console, report: "CollectiveCallsReport") -> None:
+    """Print calls alone and beside each other, and where they meet."""
+    count = f"{len(report.calls)} call{'s' * (len(report.calls) > 1)}"
+    print_title(console, f"{count} on {report.where}, engine {report.engine}")
+    rows = TableRows(
+        (
+            "|call",
+            ">times",
+            ">alone",
+            ">together",
+            ">slower",
+            ">busbw alone",
+            ">together",
+            ">start",
+            ">end",
+        ),
+        keys=1,
+    )
+    for one in report.calls:
+        rows.add(
+            f"{one.number} {one.call}",
+            f"{one.times:,}",
+            say_time(one.alone_s),
+            say_time(one.mean_s),
+            f"x{one.slowdown:.3g}",
+            f"{one.alone_busbw_GBps:.2f} GB/s",
+            f"{one.busbw_GBps:.2f} GB/s",
+            say_time(one.start_s),
+            say_time(one.end_s),
+        )
+    print_rows(console, rows)
+    if report.effects:
+        _print_effects(console, report)
+    print_foot(
+        console,
+        "times are means over the repetitions; busbw as nccl-tests defines it; all is over after "
+        f"{say_time(report.makespan_s)}",
+    )
+
+
+def _print_effects(console: Console, report: "CollectiveCallsReport") -> None:
+    console.print()
+    rows = TableRows(
+        ("call", "beside", ">slower", ">links of both", "|busiest of them", ">busy with it",
+         ">with the other")
+    )  # fmt: skip
+    for one in report.effects:
+        rows.add(
+            str(one.call),
+            str(one.beside),
+            f"x{one.slowdown:.3g}",
+            f"{one.links:,}",
+            f"{one.link} ({one.resource})" if one.links else "none",
+            say_time(one.busy_s) if one.links else "",
+            say_time(one.beside_busy_s) if one.links else "",
+        )
+    print_rows(console, rows)
 
 
 def print_topology(console: Console, report: "TopologyReport") -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from experiments.baseline import Baseline, Settings
+from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
 from experiments.confidence import CommunicationError, Doubts, shares_said
+from experiments.costing.prior import say_prior
 from experiments.output.tables.layout import (
     FACT_NAME,
     Bar,
@@ -39,9 +40,10 @@ def print_head(console: Console, what: str, base: Baseline) -> None:
         _measured(loaded): say_time(loaded.measured_step),
         "simulated step": simulated,
         "transfers": in_lines(console, list(_transfers(base.communication_error))),
-        "what if": "\n".join(_say_what_ifs(base)),
+        "what if": "\n".join(say_what_ifs(base)),
         "assumed": "\n".join(base.assumptions),
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
+        "network": in_lines(console, say_network(base.network_prior)),
         "pinned": _pinned(base.doubts),
         "coverage": in_lines(console, coverage_parts(loaded.coverage)),
         "notes": "\n".join(loaded.coverage.notes),
@@ -76,6 +78,16 @@ def _transfers(found: CommunicationError) -> Iterator[str]:
             yield f"{one.kind} {_signed(one.median_pct)} ({one.calls:,})"
     if found["not_compared"]:
         yield f"{found['not_compared']:,} cannot be compared"
+
+
+def say_network(found: NetworkPriorAnswer) -> list[str]:
+    """Say how the network's figures are known, and how far off it may be, in parts."""
+    parts = list(say_prior(found["tiers"]))
+    if parts and found["calls_told"]:
+        share = f"{found['calls_told']:,} of {found['calls']:,}"
+        which = "all calls" if found["calls_told"] == found["calls"] else f"{share} calls"
+        parts.append(f"{which} timed by the trace: open is what a change does to them")
+    return parts
 
 
 def _signed(percent: float) -> str:
@@ -127,7 +139,8 @@ def say_folded(base: Baseline) -> str:
     return found if base.settings.fold or not found.startswith("nothing") else ""
 
 
-def _say_what_ifs(base: Baseline) -> list[str]:
+def say_what_ifs(base: Baseline) -> list[str]:
+    """Say each change that was made before anything was asked, and what it touched."""
     pairs = zip(base.settings.what_ifs, base.notes, strict=True)
     return [f"{change} ({note})" for change, note in pairs]
 

@@ -1,7 +1,7 @@
 """Tables of questions: utilities, sweeps, curves, comparisons, what-ifs."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from experiments.questions.curve import CurveReport
     from experiments.questions.sweep import SweepReport
     from experiments.questions.utility import Utility, UtilityReport
-    from experiments.questions.what_if import WhatIfReport
+    from experiments.questions.what_if import WhatIfPoint, WhatIfReport
+
+
+class HasPrior(Protocol):
+    """A point with what the prior leaves open of its gain."""
+
+    @property
+    def prior_pct(self) -> float | None:
+        """Half the width (points)."""
 
 
 def print_utility(console: Console, report: "UtilityReport") -> None:
@@ -50,18 +58,35 @@ def _utility_foot(report: "UtilityReport") -> str:
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
     assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
     foot += "".join(f"; at most: if {what}" for what in assumed)
-    if any(row.interval_pct is not None for row in report.utilities):
-        foot += "; ± 95 % of what steps and calls of the trace scatter by"
+    open_by = [
+        said
+        for name, said in (
+            ("scatter_pct", "what steps and calls of the trace scatter by"),
+            ("prior_pct", "how the network's figures are known"),
+        )
+        if any(getattr(row, name) is not None for row in report.utilities)
+    ]
+    if open_by:
+        foot += f"; ± 95 %: {' and '.join(open_by)}"
     return foot
 
 
 def _sure(row: "Utility") -> str:
     """Say a utility, and within what it is known."""
-    if row.utility_pct is None:
-        return ""
-    if row.interval_pct is None:
-        return percent(row.utility_pct)
-    return f"{percent(row.utility_pct).removesuffix(' %')} ± {percent(row.interval_pct)}"
+    return "" if row.utility_pct is None else _within(row.utility_pct, row.interval_pct)
+
+
+def _within(gain: float, width: float | None) -> str:
+    """Say a gain, and within what it is known."""
+    if width is None:
+        return percent(gain)
+    return f"{percent(gain).removesuffix(' %')} ± {percent(width)}"
+
+
+def _prior_foot(points: "Sequence[HasPrior]") -> str:
+    """Say what ± means where it is the prior alone."""
+    known = any(point.prior_pct is not None for point in points)
+    return "; ± 95 %: how the network's figures are known" if known else ""
 
 
 def print_sweep(console: Console, report: "SweepReport") -> None:
@@ -73,10 +98,10 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
     rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
         gain = point.utility_pct
-        cells = f"{point.factor:g}", point.value, say_time(point.step_s), percent(gain)
-        rows.add(*cells, bar=Bar(gain))
+        said = _within(gain, point.prior_pct)
+        rows.add(f"{point.factor:g}", point.value, say_time(point.step_s), said, bar=Bar(gain))
     print_rows(console, rows)
-    print_foot(console, _factor_foot(report.resource))
+    print_foot(console, _factor_foot(report.resource) + _prior_foot(report.points))
 
 
 def _factor_foot(resource: str) -> str:
@@ -127,16 +152,36 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     rows = TableRows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
-        gain = percent(point.utility_pct)
+        gain = _within(point.utility_pct, point.prior_pct)
         rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
     print_rows(console, rows)
     for warning in dict.fromkeys(point.warning for point in report.points if point.warning):
         print_text(console, warning)
+    for point in report.points[1:]:
+        print_text(console, f"{point.cluster}: {point.network_prior}")
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "
-        "trace: networks are compared, not accelerators",
+        f"trace: networks are compared, not accelerators{_prior_foot(report.points)}",
     )
+
+
+def _say_draws(point: "WhatIfPoint") -> str:
+    """Say how a step is spread over draws; "" where nothing is drawn."""
+    if point.draws is None:
+        return ""
+    spread = ", ".join(
+        f"{name} {say_time(value)}"
+        for name, value in (
+            ("p10", point.step_p10_s),
+            ("p90", point.step_p90_s),
+            ("worst", point.step_worst_s),
+        )
+        if value is not None
+    )
+    lost = f", {point.draws_cut_off} of them cut ranks off" if point.draws_cut_off else ""
+    draws = "1 draw" if point.draws == 1 else f"{point.draws} draws"
+    return f"{draws} of seed {point.seed}{lost}: {spread}"
 
 
 def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
@@ -145,15 +190,18 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     rows = TableRows(("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
-        gain = percent(point.gain_pct)
-        note = "; ".join(filter(None, (point.note, point.warning)))
+        note = "; ".join(filter(None, (_say_draws(point), point.note, point.warning)))
+        gain = _within(point.gain_pct, point.prior_pct)
         rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (
         "gain: step time saved, in % of the simulated step; exposed communication: mean over ranks"
     )
+    if any(point.draws for point in report.points):
+        foot += "; by lot: step, gain and exposed communication are medians over draws"
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
+    foot += _prior_foot(report.points)
     print_foot(console, foot)
     assumed = dict.fromkeys(
         line for point in report.points for line in point.assumptions.splitlines()

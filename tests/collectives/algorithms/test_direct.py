@@ -5,58 +5,64 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import check
+from collectives import ALGORITHMS, check
 from collectives.algorithms import direct
-from collectives.bandwidth import bytes_received, bytes_sent
+from collectives.bandwidth import busbw_factor, bytes_received, bytes_sent
 from simulator.errors import ScheduleError
+from simulator.shares import Shares
 
-
-@given(
-    rows=st.integers(1, 6).flatmap(
+TABLES = (
+    st.integers(1, 6)
+    .flatmap(
         lambda n: st.lists(
             st.lists(st.integers(0, 12), min_size=n, max_size=n), min_size=n, max_size=n
         )
     )
+    .map(np.array)
+    .filter(np.any)
 )
-def test_unequal_sizes_arrive_and_no_byte_more_is_sent(rows):
-    sizes = np.array(rows)
-    schedule, total = direct.all_to_all_v(sizes), direct.all_to_all_v_size(sizes)
-    if sizes.any():
-        check(schedule, *direct.all_to_all_v_owners(sizes))
-    moved = sizes - np.diag(np.diag(sizes))
-    assert bytes_sent(schedule, total) == pytest.approx(moved.sum(axis=1))
-    assert bytes_received(schedule, total) == pytest.approx(moved.sum(axis=0))
-    assert total == max(sizes.sum(axis=0).max(), sizes.sum(axis=1).max())
+
+
+@given(table=TABLES, name=st.sampled_from(list(ALGORITHMS["all_to_all"])))
+def test_every_algorithm_delivers_unequal_sizes(table, name):
+    even = ALGORITHMS["all_to_all"][name](len(table))
+    check(direct.spread(even, Shares(table)))
+
+
+@given(table=TABLES, name=st.sampled_from(["direct", "pairwise"]))
+def test_no_byte_more_is_sent_than_each_pair_has(table, name):
+    shares = Shares(table)
+    size = float(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
+    schedule = direct.spread(ALGORITHMS["all_to_all"][name](len(table)), shares)
+    moved = table - np.diag(np.diag(table))
+    assert bytes_sent(schedule, size) == pytest.approx(moved.sum(axis=1), rel=1e-12)
+    assert bytes_received(schedule, size) == pytest.approx(moved.sum(axis=0), rel=1e-12)
+    pairs = np.zeros(table.shape)
+    for step in schedule.steps:
+        pairs[step.source, step.target] += schedule.units(step) * size / schedule.parts
+    assert pairs == pytest.approx(moved, rel=1e-12)
+    assert size * busbw_factor("all_to_all", len(table), shares) == pytest.approx(
+        max(moved.sum(axis=0).max(), moved.sum(axis=1).max())
+    )
 
 
 def test_equal_sizes_are_an_ordinary_all_to_all():
-    sizes = np.full((4, 4), 1000)
-    there = direct.all_to_all_v(sizes)
-    assert (there.chunks, there.parts, direct.all_to_all_v_size(sizes)) == (16, 4, 4000.0)
+    there = direct.spread(direct.all_to_all(4), Shares(np.full((4, 4), 1000)))
     (ours,), (known,) = there.steps, direct.all_to_all(4).steps
     assert np.array_equal(ours.chunk, known.chunk)
-    assert np.array_equal(ours.count, known.count)
+    assert np.array_equal(there.units(ours), direct.all_to_all(4).units(known))
 
 
-def test_a_lost_or_misdirected_chunk_of_unequal_sizes_is_found():
-    sizes = np.array([[0, 3], [5, 1]])
-    schedule, (owner, receiver) = direct.all_to_all_v(sizes), direct.all_to_all_v_owners(sizes)
+def test_a_lost_chunk_of_unequal_sizes_is_found():
+    schedule = direct.spread(direct.all_to_all(2), Shares([[0, 3], [5, 1]]))
+    without = type(schedule)("all_to_all", "lost", 2, 4, 2, (), schedule.lengths)
+    check(schedule)
     with pytest.raises(ScheduleError, match="rank 0 does not have"):
-        check(schedule, owner, 0 * receiver)
-    with pytest.raises(ScheduleError, match="2 receivers for 9 chunks"):
-        check(schedule, owner, receiver[:2])
+        check(without)
 
 
-def test_sizes_too_large_to_count_in_bytes_are_rounded_up_a_little():
-    sizes = np.array([[0, 10**12 + 1], [10**12 + 3, 7]])
-    schedule, total = direct.all_to_all_v(sizes), direct.all_to_all_v_size(sizes)
-    sent = bytes_sent(schedule, total)
-    exact = np.array([10**12 + 1, 10**12 + 3])
-    assert (sent >= exact).all()
-    assert sent == pytest.approx(exact, rel=1e-8)
-
-
-@pytest.mark.parametrize("wrong", [[[1, 2]], [1, 2], [[-1]], [[0.5]], np.zeros((0, 0), dtype=int)])
-def test_what_is_no_table_of_bytes_is_refused(wrong):
-    with pytest.raises(ScheduleError, match="all_to_all_v"):
-        direct.all_to_all_v(np.array(wrong))
+def test_a_table_of_another_group_is_refused():
+    with pytest.raises(ScheduleError, match="cannot carry shares of 3 ranks"):
+        direct.spread(direct.all_to_all(2), Shares(np.ones((3, 3))))
+    with pytest.raises(ScheduleError, match="cannot carry shares"):
+        direct.spread(direct.all_gather(3), Shares(np.ones((3, 3))))

@@ -323,6 +323,29 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
             "system," + TABLE.replace("\nall", "\nx,all", 1).replace("\nall", "\ny,all", 1),
             "machines",
         ),
+        (TABLE.replace(",21", ",21,7"), "too long"),
+        (
+            TABLE.replace("time_us", "time_us,time_ms")
+            .replace("0\n", "0,20\n")
+            .replace("1\n", "1,0.021\n"),
+            "unit",
+        ),
+        (
+            TABLE.replace("time_us", "time_us,algbw_GBps")
+            .replace("0\n", "0,0.5\n")
+            .replace("1\n", "1,nan\n"),
+            "algbw_gbps would be 0.0512, not 0.5",
+        ),
+        (
+            "gpu," + TABLE.replace("\nall", "\nH100,all", 1).replace("\nall", "\nA100,all", 1),
+            "gpu: rows of 2 machines",
+        ),
+        ('{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": 2', "ends early"),
+        ('[{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": null}]', "'None'"),
+        (
+            "op_name,allreduce_dtype,num_gpus,message_size,latency\nall_reduce,half,8,512,0.01\n",
+            "serving framework",
+        ),
         ("hello\n", "is no log that is known"),
         ("", "is no log that is known"),
     ],
@@ -363,3 +386,97 @@ def test_the_user_may_not_contradict_the_log(tmp_path):
 def test_a_log_that_is_not_there_is_named(tmp_path):
     with pytest.raises(TraceError, match="nowhere"):
         read_logs([tmp_path / "nowhere"])
+
+
+def lines_with(before, text):
+    return "".join(f"{before}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "[1,0]<stdout>:",
+        "[1,0]<stdout>: ",
+        "[prterun-node-7@1,0]<stdout>: ",
+        "[job-1,0]<stdout>: ",
+        "Mon Nov 10 12:00:01 2025[1,0]<stdout>:",
+        "0: ",
+        " 0: ",
+        "[0] ",
+        "node07: ",
+        "> ",
+        "2025-11-10 12:00:01,123 ",
+        "2025-11-10T12:00:01.123456789Z stdout F ",
+        "\x1b[32m",
+    ],
+)
+def test_what_launchers_loggers_and_terminals_put_before_a_line_is_no_part_of_it(tmp_path, before):
+    plain = told(read(tmp_path, REDUCE))
+    assert told(read(tmp_path, lines_with(before, REDUCE))) == plain
+    alone = Layout(ranks=8, nodes=1)
+    for text in (OSU_REDUCE, PERFTEST):
+        assert told(read(tmp_path, lines_with(before, text), alone)) == told(
+            read(tmp_path, text, alone)
+        )
+
+
+OSU_REDUCE = """# OSU MPI-CUDA Allreduce Latency Test v7.3
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)
+4                      30.11
+8                      30.20
+"""
+PERFTEST = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      5000             197.50             197.43               0.376567
+"""
+
+
+def test_windows_and_pages_change_nothing(tmp_path):
+    plain = told(read(tmp_path, REDUCE))
+    assert told(read(tmp_path, REDUCE.replace("\n", "\r\n"))) == plain
+    pasted = "".join(f"{line.lstrip('#')}\n" for line in REDUCE.splitlines())
+    assert told(read(tmp_path, pasted)) == plain
+    path = tmp_path / "redirected"
+    path.write_bytes(REDUCE.encode("utf-16"))
+    assert told(read_logs([path])[0]) == plain
+
+
+def test_unchecked_results_are_results(tmp_path):
+    text = REDUCE.replace("      0\n", "    N/A\n").replace("      0  ", "    N/A  ")
+    assert told(read(tmp_path, text)) == told(read(tmp_path, REDUCE))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_tables_of_any_separator(tmp_path, separator):
+    log = read(tmp_path, TABLE.replace(",", separator))
+    assert told(log) == told(read(tmp_path, TABLE))
+
+
+def test_tables_as_json(tmp_path):
+    head, *rows = TABLE.splitlines()
+    objects = [dict(zip(head.split(","), one.split(","), strict=True)) for one in rows]
+    plain = told(read(tmp_path, TABLE))
+    assert told(read(tmp_path, json.dumps(objects))) == plain
+    assert told(read(tmp_path, "\n".join(map(json.dumps, objects)))) == plain
+
+
+def test_a_quoted_head_and_names_of_nccl_s_functions(tmp_path):
+    text = TABLE.replace("all_reduce", "ncclAllReduce", 1)
+    text = text.replace("kind", '"kind"').replace("time_us", '"time_us"')
+    assert told(read(tmp_path, text)) == told(read(tmp_path, TABLE))
+
+
+@pytest.mark.parametrize(
+    ("title", "library"),
+    [("MPI-CUDA", "mpi"), ("NCCL-CUDA", "nccl"), ("XCCL-NCCL", "nccl"), ("XCCL-RCCL", "rccl")],
+)
+def test_osu_s_title_names_the_library(tmp_path, title, library):
+    log = read(tmp_path, OSU_REDUCE.replace("MPI-CUDA", title), Layout(ranks=8))
+    assert log.library == library
+
+
+def test_osu_s_wrong_results_are_left_out(tmp_path):
+    text = OSU_REDUCE.replace("30.11", "30.11  Fail").replace("30.20", "30.20  Pass")
+    log = read(tmp_path, text, Layout(ranks=8))
+    assert [call.size for call in log.calls] == [8]
+    assert "wrong results" in log.notes[0]

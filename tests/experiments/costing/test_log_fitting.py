@@ -1,6 +1,7 @@
 """Fits to logs: known multiples come back, kinds help each other, and what is not told stays."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from collectives.files.measured_calls import LINK, MeasuredCall
 from experiments.costing.log_calibration import logged_cluster
 from experiments.costing.log_fitting import fit_logged, logged
-from experiments.costing.modelled_calls import modelled
+from experiments.costing.modelled_calls import check_one_machine, modelled
+from experiments.costing.prior import spread_of
 from simulator.errors import CalibrationError
 from topologies import Cluster, load_cluster
+from topologies.cluster.known import HowKnown
 
 SIZES = [2.0**power for power in range(10, 30, 2)]
+LARGE = [2.0**power for power in range(24, 34)]
 CLUSTER = load_cluster("dgx-a100")
 
 
@@ -169,3 +173,43 @@ def test_ranks_that_do_not_fit_are_refused_with_their_place():
 
     with pytest.raises(ClusterError, match="here"):
         modelled(calls(ranks=4096, nodes=512), CLUSTER)
+
+
+def machine(scale=1.0, path="one.csv", kind="all_reduce", sizes=LARGE):
+    asked = enumerate(calls(kind, sizes=sizes))
+    made = timed([replace(one, place=f"{path}, line {at}") for at, one in asked])
+    return [replace(one, time=scale * one.time) for one in made]
+
+
+def checked(measured):
+    check_one_machine(modelled(measured, CLUSTER)[0])
+
+
+def test_rows_of_two_machines_are_told_by_their_zigzag():
+    own, other = machine(), machine(1.6)
+    mixed = [(own, other)[at % 2][at] for at in range(len(own))]
+    with pytest.raises(CalibrationError, match=r"one.csv, line 0.*two machines"):
+        checked(mixed)
+    checked(own)
+    checked(other)
+    checked([replace(one, time=one.time * 1.3**at) for at, one in enumerate(own)])  # drifts
+
+
+def test_files_of_two_machines_are_told_though_no_call_is_equal():
+    with pytest.raises(CalibrationError, match=r"two.csv.*1.7. times.*one.csv.*two machines"):
+        checked([*machine(sizes=LARGE[::2]), *machine(1.7, "two.csv", sizes=LARGE[1::2])])
+    checked([*machine(sizes=LARGE[::2]), *machine(1.2, "two.csv", sizes=LARGE[1::2])])
+    checked([*machine(), *machine(1.7, "two.csv", kind="all_gather")])  # models may be that far off
+
+
+@pytest.mark.parametrize("known", ["fitted", "data sheet"])
+def test_the_less_a_cluster_is_known_the_more_a_kind_says_of_others(known):
+    """All-reduce alone takes twice the software; of all-gather's it is what is believed."""
+    spread = partial(spread_of, HowKnown(scale_up=known))
+    one_kind = timed(calls(sizes=[1024.0, 4096.0, 16384.0]), slower(2.0, 1.0))
+    answered, _ = modelled(one_kind, CLUSTER)
+    found = fit_logged(logged(answered, spread)).multiples("all_gather")[0]
+    wide = fit_logged(logged(answered, lambda _: 1.0)).multiples("all_gather")[0]
+    assert 1 <= found < wide
+    assert (found < 1.3) == (known == "fitted")
+    assert spread("software") <= spread_of(HowKnown(), "software")

@@ -4,9 +4,11 @@ import pytest
 
 from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
+from experiments.output.figures import draw
 from experiments.questions.collective import collective
-from simulator.errors import ScheduleError, WhatIfError
-from topologies import load_cluster
+from experiments.questions.validate import validate
+from simulator.errors import ScheduleError, TraceError, WhatIfError, WorkloadError
+from topologies import load_cluster, switch
 from topologies import ring as ring_topology
 
 MIB = 2.0**20
@@ -49,3 +51,138 @@ def test_where_the_fabric_is_pcie_a_rank_has_one_slot(kind, ranks, nodes):
 def test_an_unknown_kind_is_refused():
     with pytest.raises(WhatIfError, match="is not one of all_reduce"):
         collective("allreduc", "dgx-a100", [MIB], ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        ("all_reduce_perf", "all_reduce"),
+        ("alltoall_perf", "all_to_all"),
+        ("reduce_scatter_perf_mpi", "reduce_scatter"),
+        ("AllGather", "all_gather"),
+        ("sendrecv_perf", "send_receive"),
+        ("broadcast_perf", "broadcast"),
+        ("hypercube_perf", "all_gather"),
+    ],
+)
+def test_programs_of_nccl_tests_are_known_by_their_names(program, kind):
+    (point,) = collective(program, "hgx-h100", [64 * MIB], ranks=8).points
+    assert point.kind == kind
+    algorithm = "recursive_doubling" if program.startswith("hyper") else None
+    (same,) = collective(kind, "hgx-h100", [64 * MIB], ranks=8, algorithm=algorithm).points
+    assert same == point
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [("gather", 7 / 8), ("scatter", 7 / 8), ("reduce", 1), ("broadcast", 1), ("sendrecv", 1)],
+)
+def test_busbw_has_the_factor_of_nccl_tests(kind, factor):
+    (point,) = collective(kind, "hgx-h100", [64 * MIB], ranks=8).points
+    assert point.busbw_GBps == pytest.approx(factor * point.algbw_GBps)
+
+
+def test_sendrecv_is_a_ring_of_messages():
+    network = switch(8, bandwidth=1e9, latency=1e-6)
+    (point,) = collective("sendrecv_perf", network, [1e6], ranks=8).points
+    assert point.time_s == pytest.approx(2e-6 + 1e-3)  # every port carries one message each way
+    line = ring_topology(8, bandwidth=1e9, latency=1e-6)
+    (point,) = collective("sendrecv", line, [1e6], ranks=8).points
+    assert point.time_s == pytest.approx(1e-6 + 1e-3)
+    (alone,) = collective("sendrecv", network, [1e6], ranks=1).points
+    assert (alone.time_s, alone.busbw_GBps) == (0, 0)
+
+
+def test_imbalance_costs_what_the_busiest_port_takes():
+    network = switch(8, bandwidth=1e9, latency=1e-6)
+    report = collective("all_to_all", network, [8e6], ranks=8, imbalance="2.5")
+    (point,) = report.points
+    assert (point.input_bytes, point.size_bytes) == (8e6, 2.5 * 8e6)
+    assert point.even_s == pytest.approx(2e-6 + 7e6 / 1e9)
+    assert point.time_s == pytest.approx(2e-6 + 7 * 2.5e6 / 1e9)
+    assert point.busbw_GBps == pytest.approx(7 * 2.5e6 / point.time_s / 1e9)
+    assert (report.imbalance.rank, report.imbalance.way) == (0, "receives")
+    even = collective("all_to_all", network, [8e6], ranks=8).points[0]
+    one = collective("all_to_all", network, [8e6], ranks=8, imbalance="1").points[0]
+    assert (one.time_s, one.busbw_GBps) == (even.time_s, even.busbw_GBps)
+    with pytest.raises(WhatIfError, match="of an all_to_all, and this is all_gather"):
+        collective("all_gather", network, [8e6], ranks=8, imbalance="2.5")
+    with pytest.raises(WhatIfError, match="alltoallv_perf: say how bytes are spread"):
+        collective("alltoallv_perf", network, [8e6], ranks=8)
+
+
+def test_more_imbalance_never_takes_less():
+    times = [
+        collective("all_to_all", "hgx-h100", [64 * MIB], ranks=16, imbalance=said).points[0].time_s
+        for said in ("1", "1.01", "1.2", "2", "4", "16")
+    ]
+    assert times == sorted(times)
+
+
+def test_a_matrix_of_bytes_is_timed_as_it_is(tmp_path):
+    path = tmp_path / "bytes.csv"
+    path.write_text("# rank 0 sends 3 MB to rank 1\n0, 3e6, 0\n1e6, 0, 0\n0, 0, 2e6\n")
+    network = switch(3, bandwidth=1e9, latency=0.0)
+    report = collective("alltoallv", network, ranks=3, imbalance=str(path))
+    (point,) = report.points
+    assert point.time_s == pytest.approx(3e-3)
+    assert (point.size_bytes, point.input_bytes) == (3e6, pytest.approx(2e6))
+    assert str(path) in [one["path"] for one in report.answer()["inputs"]]
+    (double,) = collective("alltoallv", network, [4e6], ranks=3, imbalance=str(path)).points
+    assert double.time_s == pytest.approx(6e-3)
+    with pytest.raises(WorkloadError, match="a matrix of 3 ranks, and 4 take part"):
+        collective("all_to_all", "hgx-h100", ranks=4, imbalance=str(path))
+
+
+def test_a_layer_of_a_histogram_is_chosen(tmp_path):
+    path = tmp_path / "experts.csv"
+    rows = [f"{layer},{expert},{1 + 4 * (expert == 2)}" for layer in (3, 4) for expert in range(4)]
+    path.write_text("\n".join(["layer,expert,tokens", *rows]))
+    network = switch(2, bandwidth=1e9, latency=0.0)
+    with pytest.raises(WorkloadError, match=r"2 layers: say which, such as .*:3"):
+        collective("all_to_all", network, [1e6], ranks=2, imbalance=str(path))
+    report = collective("all_to_all", network, [1e6], ranks=2, imbalance=f"{path}:4")
+    assert report.points[0].size_bytes == pytest.approx(1e6 * 6 / 4)
+    with pytest.raises(WorkloadError, match="there is no layer 9"):
+        collective("all_to_all", network, [1e6], ranks=2, imbalance=f"{path}:9")
+    with pytest.raises(WorkloadError, match="4 experts do not lie evenly on 3 ranks"):
+        collective("all_to_all", "hgx-h100", [1e6], ranks=3, imbalance=f"{path}:4")
+
+
+def test_measured_calls_stand_beside(tmp_path):
+    path = tmp_path / "calls.csv"
+    path.write_text(
+        "kind,nodes,ranks,size_bytes,time_us\n"
+        "all_reduce,1,8,1048576,40\nall_reduce,1,8,1048576,50\nall_reduce,1,8,67108864,400\n"
+        "all_reduce,2,16,67108864,500\nall_gather,1,8,1048576,30\n"
+    )
+    report = collective("all_reduce", "hgx-h100", ranks=8, baseline=[path])
+    assert [point.size_bytes for point in report.points] == [MIB, 64 * MIB]
+    first = report.points[0]
+    assert first.measured_s == pytest.approx(45e-6)
+    assert first.error == pytest.approx(first.time_s / 45e-6 - 1)
+    assert first.measured_busbw_GBps == pytest.approx(MIB / 45e-6 * 14 / 8 / 1e9)
+    assert len(report.baseline) == 3
+    other = collective("all_reduce", "hgx-h100", [2 * MIB], ranks=8, baseline=[path])
+    assert other.points[0].measured_s is None
+    draw(report, tmp_path / "beside.svg")
+    assert "measured" in (tmp_path / "beside.svg").read_text()
+    with pytest.raises(TraceError, match="no call is all_reduce of 4 ranks; there are: all_gather"):
+        collective("all_reduce", "hgx-h100", ranks=4, baseline=[path])
+    rows = ["kind,nodes,ranks,size_bytes,time_us", "all_reduce,1,8,1,40", "all_reduce,2,8,1,9"]
+    path.write_text("\n".join(rows))
+    with pytest.raises(TraceError, match="on 1 and on 2 nodes: say which"):
+        collective("all_reduce", "hgx-h100", ranks=8, baseline=[path])
+    path.write_text("kind,size_bytes,time_us\nall_reduce,1024,40\n")
+    assert len(collective("all_reduce", "hgx-h100", ranks=8, baseline=[path]).baseline) == 1
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (8, 1), (16, 2)])
+def test_a_measured_ring_of_messages_is_modelled_as_the_collective_is(tmp_path, ranks, nodes):
+    path = tmp_path / "calls.csv"
+    path.write_text(
+        f"kind,nodes,ranks,size_bytes,time_us\nsendrecv,{nodes},{ranks},67108864,2000\n"
+    )
+    (row,) = validate([], "hgx-h100", collectives=[path]).calls
+    (point,) = collective("sendrecv_perf", "hgx-h100", [64 * MIB], ranks=ranks, nodes=nodes).points
+    assert row.modelled_s == pytest.approx(point.time_s, rel=1e-9)

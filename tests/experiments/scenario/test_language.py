@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
 from experiments.scenario.language import GRAMMAR, parse_change
+from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches, ranks_of, words_of
+from simulator.builder import WorkloadBuilder
 from simulator.errors import WhatIfError
+from simulator.workload import CallRow, What
+from topologies import load_cluster
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,10 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
         ("void gemm x2", "'void gemm' is not one name"),
         ("fus gemm x2", "did you mean 'fuse'"),
         ("rank 1 overlap none", "leave 'rank' out"),
+        ("all_reduce imbalance 2", "an imbalance is one of all_to_all"),
+        ("all_to_all imbalance 0.5", "is 1 or more"),
+        ("all_to_all imbalance nowhere.csv", "no such file"),
+        ("rank 1 all_to_all imbalance 2", "leave 'rank' out"),
     ],
 )
 def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
@@ -86,6 +94,7 @@ def test_what_is_written_wrong_is_refused_with_the_grammar(text, message):
         ("rank 9 compute x2", "rank 9 is not in the trace, which has 8 ranks, 0 to 7"),
         ("all_gather drop", r"no call is one of 'all_gather'; the step has 48 all_reduce of tp"),
         ("all_reduce@pp time x2", "no call is one of 'all_reduce@pp'"),
+        ("all_to_all imbalance 2", "no call is one of 'all_to_all'; the step has"),
         ("algorithm all_reduce[1TB..]=ring", "no call is one of 'all_reduce"),
         ("gaps x0.5", "there are no gaps"),
         ("launch drop and launch x2", "no launch takes time"),
@@ -111,3 +120,25 @@ def test_words_and_ranks_are_read_as_written():
     assert [word.text for word in words] == ["fuse", "a b", "and", "and", "x2"]
     assert [word.quoted for word in words] == [False, True, True, False, False]
     assert ranks_of(words_of("0-2,8,1")[0]) == (0, 1, 2, 8)
+
+
+def test_an_imbalance_moves_as_many_bytes_unevenly():
+    builder = WorkloadBuilder(job_ranks=4)
+    group = builder.group((0, 1, 2, 3), "ep")
+    for size in (4e6, float("nan")):
+        call = builder.call(CallRow("all_to_all", group, 0, size, transfer=1e-6))
+        for rank in range(4):
+            builder.op(
+                What.COLLECTIVE, rank=rank, lane=f"{size}", name="a2a", duration=0.0, call=call
+            )
+    even = Scenario(builder.build(), load_cluster("hgx-h100"))
+    changed = parse_change("all_to_all@ep imbalance 2").apply(even)
+    first = changed.scenario.workload.call_view(0)
+    assert first.size == 8e6
+    assert first.shares.bytes(first.size).sum() == pytest.approx(4 * 4e6)
+    assert changed.scenario.workload.call_view(1).shares is None
+    assert "1 of unknown size as they were" in changed.note
+    assert changed.scenario.run().makespan > even.run().makespan
+    back = parse_change("all_to_all imbalance 1").apply(changed.scenario).scenario
+    assert back.workload.call_view(0).size == pytest.approx(4e6)
+    assert back.run().makespan == pytest.approx(even.run().makespan)

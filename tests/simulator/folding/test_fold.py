@@ -1,6 +1,7 @@
 """Folding is exact: the times of all ranks are those of the few that were simulated."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from simulator.topology import SCALE_OUT, Link, topology
 from simulator.workload import CallRow, What
 
 SAME = {"rel": 1e-9, "abs": 1e-15}
+at_once = partial(with_software, pipelined=True)
+"""All steps under way at once: nobody depends on whom a rank sends to, so more is alike."""
 
 
 def check(workload, network, planner=with_software):
@@ -40,7 +43,8 @@ def check(workload, network, planner=with_software):
 @pytest.mark.slow
 def test_a_replicated_job_is_folded_and_its_times_stay(case):
     workload, network = case
-    folded, found = check(workload, network)
+    check(workload, network)
+    folded, found = check(workload, network, at_once)
     assert len(folded.workload.ranks) <= len(workload.ranks) / 2
     assert "of the others" in folded.text or "are simulated" in folded.text
     held = np.flatnonzero(found.released_by >= 0)
@@ -131,7 +135,8 @@ def test_nodes_that_send_to_each_other_in_pairs_are_kept_in_pairs():
 def test_partners_are_kept_though_others_of_their_kind_come_first():
     workload = data_parallel(4, pairs=[(0, 6), (2, 4)])
     late = np.where(workload.rank >= 4, workload.duration * 2, workload.duration)
-    folded, _ = check(replace(workload, duration=late), like_nodes(4, 2))
+    check(replace(workload, duration=late), like_nodes(4, 2))
+    folded, _ = check(replace(workload, duration=late), like_nodes(4, 2), at_once)
     assert folded.workload.ranks == (0, 1, 6, 7)
 
 
@@ -152,8 +157,30 @@ def test_nodes_on_whose_links_a_call_puts_more_are_told_apart():
 def test_a_measured_duration_of_its_own_keeps_a_node():
     workload = data_parallel(8)
     late = with_straggler(workload, 6, 1e-12)
-    folded, _ = check(late, like_nodes(8, 2))
+    folded, _ = check(late, like_nodes(8, 2), at_once)
     assert folded.workload.ranks == (0, 1, 6, 7)
+
+
+def test_in_a_ring_whose_ranks_run_ahead_nodes_differ_by_how_far_the_odd_one_is():
+    """Both ways round: of eight nodes the odd one, its two neighbours, and so on, each way."""
+    folded, _ = check(with_straggler(data_parallel(8), 6, 1e-12), like_nodes(8, 2))
+    assert folded.text == "nothing is folded: no two nodes do the same"
+
+
+def test_what_all_send_to_all_is_folded_though_ranks_run_ahead():
+    """Transfers within and between nodes differ, and meet an all-reduce of each node."""
+    builder = WorkloadBuilder(job_ranks=16)
+    everyone = tuple(range(16))
+    pairs = [(rank, rank + 1) for rank in range(0, 16, 2)]
+    for sequence, (kind, ranks) in enumerate(
+        [("all_to_all", everyone), *(("all_reduce", pair) for pair in pairs)]
+    ):
+        call = builder.call(CallRow(kind, builder.group(ranks, kind), sequence, 1e6))
+        for rank in ranks:
+            builder.op(What.COLLECTIVE, rank=rank, lane=kind, name=kind, duration=0.0, call=call)
+    folded, _ = check(builder.build(), like_nodes(8, 2))
+    assert folded.workload.ranks == (0, 1)
+    assert set(folded.workload.groups[0].stand_in) == {0, 1}
 
 
 @pytest.mark.parametrize("column", ["lag", "ready", "late", "duration"])
@@ -170,9 +197,9 @@ def test_any_time_of_its_own_keeps_a_node(column):
         values = getattr(workload, column).copy()
         values[op] += 2e-3
         changed = replace(workload, **{column: values})
-    folded, found = check(changed, like_nodes(8, 2))
+    folded, found = check(changed, like_nodes(8, 2), at_once)
     assert folded.workload.ranks == ((0, 1) if column == "late" else (0, 1, 6, 7))
-    before = simulate(workload, like_nodes(8, 2), with_software).makespan
+    before = simulate(workload, like_nodes(8, 2), at_once).makespan
     assert found.makespan > before + 9e-4
 
 

@@ -79,6 +79,8 @@ BAD = {
     "row": ("GPU0 GPU1\nGPU0 X PIX\n", "row GPU1 is missing"),
     "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or has not 2"),
     "one way": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PXB X\n", "GPU0 to GPU1 is PIX, and back PXB"),
+    "two": (MATRIX_A100 + MATRIX_A100.replace("NV12", "NV8"), "row GPU0 is there twice"),
+    "other GPUs": (MATRIX_A100.replace("NV12", "NV18"), "NV18, and a GPU of dgx-a100 has 12 links"),
     "too many": (MATRIX_A100.replace("NV12", "NV9", 1).replace("NV12", "NV9", 0), "back"),
 }
 
@@ -90,6 +92,17 @@ def test_a_bad_file_is_one_clear_line(tmp_path, name):
         read(tmp_path, text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "> ", "node1: ", "0: ", "[0] ", "2025-11-10T12:00:01Z ", "\x1b[4m"]
+)
+def test_what_launchers_and_terminals_add_changes_nothing(tmp_path, before):
+    labelled = "".join(f"{before}{line}\n" for line in MATRIX_A100.splitlines())
+    assert read(tmp_path, labelled).wiring == read(tmp_path, MATRIX_A100).wiring
+    (tmp_path / "wide").write_bytes(labelled.encode("utf-16"))
+    wide = from_nvidia_smi(tmp_path / "wide", load_cluster("dgx-a100"))
+    assert wide.wiring == read(tmp_path, MATRIX_A100).wiring
 
 
 def test_nvlink_needs_a_cluster_that_has_it(tmp_path):

@@ -1,0 +1,174 @@
+"""How sure utilities are, for how the cluster's figures are known.
+
+The step and its changes are costed again with parts of the calls longer, and again shorter, by what
+such machines were off when they were held out (:mod:`experiments.costing.prior`): a tier at a time,
+small calls' parts and large calls'. What a utility moves by each is taken to be independent, so the
+half width is the root of the sum of their squares (GUM, JCGM 100:2008, section 5.1.2, its
+derivatives taken over the whole interval). 95 %: 1.96 standard deviations of a normal logarithm.
+
+A call whose time the trace tells keeps that time, however its parts are: of it only what a change
+makes of it is uncertain. What scatters from call to call besides is in the other interval
+(:mod:`experiments.questions.utility_interval`), and both are independent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import exp, hypot
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.baseline import Baseline
+from experiments.costing.prior import NetworkPrior, prior_of, with_parts
+from experiments.evaluate.design_points import Asked, Costed, Recalibrate, Study
+from experiments.scenario.change import Change
+from experiments.scenario.scenario import Scenario
+from simulator.analytic.contraction import PARTS
+from simulator.analytic.longest_path import makespans
+
+Floats = NDArray[np.float64]
+
+_LEVEL = 1.96
+"""Standard deviations of a normal distribution either side of its mean that hold 95 %."""
+
+
+def prior_half_widths(
+    asked: Asked,
+    changes: Mapping[str, Change],
+    tiers: Sequence[NetworkPrior],
+    told: NDArray[np.bool_],
+) -> dict[str, float]:
+    """Half the width of what the prior alone leaves open of each change's utility (points).
+
+    Parameters
+    ----------
+    asked
+        The step as it is and with each change (:meth:`Study.ask`).
+    changes
+        The same, by name.
+    tiers
+        How far off calls may be (:func:`experiments.costing.prior.prior`).
+    told
+        Which calls' times the trace tells, shape ``(calls,)``.
+
+    Returns
+    -------
+    dict of str to float
+        Percentage points of the step, 0 where nothing is moved.
+    """
+    steps = _moved(asked, [changes[name] for name in asked.names], tiers, told)
+    gains = 100 * (1 - steps[:, :, 1:] / np.where(steps[:, :, :1] > 0, steps[:, :, :1], 1.0))
+    widths = _together(gains)
+    return dict(zip(asked.names, widths.tolist(), strict=True))
+
+
+def step_half_width(study: Study, tiers: Sequence[NetworkPrior], told: NDArray[np.bool_]) -> float:
+    """Half the width of what the prior alone leaves open of the step itself (% of it).
+
+    Parameters are those of :func:`prior_half_widths`.
+    """
+    steps = _moved(study.ask({}), [], tiers, told)
+    return float(100 * _together(steps)[0] / (steps[0, 0, 0] or 1.0))
+
+
+def widths_of(base: Baseline, changes: Mapping[str, Change]) -> dict[str, float]:
+    """Half the width of what the prior leaves open of each change of a baseline's step (points).
+
+    One after which the step makes other calls is left out.
+    """
+    study = Study(replace(base.scenario, slow_down=0.0))
+    told = base.told_calls(study.base.workload)
+    return prior_half_widths(study.ask(changes), changes, base.network_prior["tiers"], told)
+
+
+def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
+    """Half the width of what the priors leave open of a utility against another cluster (points).
+
+    The errors of two machines are independent. On the other one no call was measured; on the
+    first, calls that the trace has timed are known, unless they lend their times to the other.
+
+    Parameters
+    ----------
+    base
+        The step on the first cluster.
+    other
+        The same step on the other one.
+    step
+        How long it takes there (s).
+    """
+    widths = []
+    for scenario in (base.scenario, other):
+        study = Study(replace(scenario, slow_down=0.0))
+        told = np.zeros(len(study.base.workload.calls), dtype=bool)
+        if scenario is base.scenario and base.settings.collective_cost != "trace":
+            told = base.told_calls(study.base.workload)
+        widths.append(step_half_width(study, prior_of(scenario), told))
+    return step / (base.timeline.makespan or 1.0) * hypot(*widths)
+
+
+def _moved(
+    asked: Asked,
+    changes: Sequence[Change],
+    tiers: Sequence[NetworkPrior],
+    told: NDArray[np.bool_],
+) -> Floats:
+    """Step times (s), shape ``(1 + len(tiers), 2, 1 + changes)``: the first is without change.
+
+    The first row is as the cluster is known, the others longer and shorter.
+    """
+    every, own = [Change(), *changes], _call_costs(asked.costed)
+    steps = np.empty((1 + len(tiers), 2, len(every)))
+    steps[0] = _steps(asked.study, asked.costed, np.ones(len(told)))
+    for row, one in enumerate(tiers, 1):
+        for side, times in enumerate((exp(_LEVEL * one["shared"]), exp(-_LEVEL * one["shared"]))):
+            otherwise: Recalibrate = partial(with_parts, one=one, times=times)
+            costed = tuple(asked.study.costed(every, otherwise))
+            steps[row, side] = _steps(asked.study, costed, _held(own, _call_costs(costed), told))
+    return steps
+
+
+def _together(values: Floats) -> Floats:
+    """Root of the sum of squares of the greater move of each row from the first, by change."""
+    moved = np.abs(values[1:] - values[0]).max(axis=1)
+    return np.asarray(np.sqrt((moved**2).sum(axis=0)), dtype=np.float64)
+
+
+def joined(one: float | None, other: float | None) -> float | None:
+    """Half width of two independent intervals together; None where there is neither.
+
+    Examples
+    --------
+    >>> joined(3.0, 4.0), joined(None, 4.0), joined(None, None)
+    (5.0, 4.0, None)
+    """
+    if one is None or other is None:
+        return other if one is None else one
+    return hypot(one, other)
+
+
+def _call_costs(costed: Sequence[Costed]) -> Floats:
+    """Time of each call of the step as it is (s): the first point."""
+    first = costed[0]
+    cost = np.append(first.cost[:, 0], 0.0)
+    return np.asarray(cost[first.rows[0]], dtype=np.float64)
+
+
+def _held(own: Floats, otherwise: Floats, told: NDArray[np.bool_]) -> Floats:
+    """By what calls multiply so that those the trace tells take as long as they did."""
+    held = np.ones(len(own))
+    known = told & (otherwise > 0)
+    held[known] = own[known] / otherwise[known]
+    return held
+
+
+def _steps(study: Study, costed: Sequence[Costed], held: Floats) -> Floats:
+    """Step time of every change (s)."""
+    steps = np.empty(sum(len(one.points) for one in costed))
+    for one in costed:
+        points = one.of_step()
+        scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
+        graph = study.graph(one.steps[0], PARTS)
+        changed = replace(points, factor=points.factor * held, scale=scale)
+        steps[one.points] = makespans(graph, changed)
+    return steps

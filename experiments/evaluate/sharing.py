@@ -1,0 +1,332 @@
+"""Jobs that share a network: each alone where it sits, and all together until that is steady.
+
+Jobs that have no link in common cannot disturb each other. They are not simulated together, so what
+they take is what they take alone, to the last bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.baseline import Watch
+from experiments.scenario.scenario import PAYS, Scenario
+from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
+from simulator.costing.call_costs import distinct_calls
+from simulator.edits.folded_jobs import FoldedJobs, fold_jobs
+from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
+from simulator.engine.simulate import Progress
+from simulator.errors import WhatIfError
+from simulator.quantities import format_quantity
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+from simulator.workload import Floats, Workload
+
+Lost = dict[int, float]
+"""Time (s) by the index of a link."""
+_MOST_STEPS = 100_000
+"""Steps of all jobs that are simulated at most: minutes even of the smallest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedJob:
+    """A job where it sits: a scenario whose ranks are seats of the machine.
+
+    ``begins`` is when its first step does (s).
+    """
+
+    name: str
+    scenario: Scenario
+    begins: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedJob:
+    """What became of a job.
+
+    Attributes
+    ----------
+    alone
+        Its step where it sits, nobody else there.
+    steps
+        Its steps beside the others.
+    meets
+        Numbers of the jobs that it has a link in common with.
+    lost
+        What its calls lose on links in a step, beyond what they lose to each other alone; the mean
+        over its ranks (s). What a call loses is put down to the fullest of its links that another
+        job uses too, to equal parts if several are.
+    done
+        All steps that were simulated; None of a job that meets nobody.
+    workload
+        What was simulated of the job: of ranks that do the same one, where that pays.
+    """
+
+    alone: Timeline
+    steps: SteadyStep
+    meets: tuple[int, ...]
+    lost: Lost
+    done: JobSteps | None
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """Jobs on one network, in their order.
+
+    ``groups`` are the numbers of jobs that were simulated together, each with how that settled.
+    """
+
+    topology: Topology
+    jobs: tuple[SharedJob, ...]
+    groups: tuple[tuple[tuple[int, ...], Steady], ...]
+
+    def utilisation(self) -> NDArray[np.float64]:
+        """Share of each link's bandwidth that each job uses on average, shape ``(jobs, links)``.
+
+        Bytes of a step over its mean time, and over the link's bandwidth; 0 where nothing limits.
+        """
+        bandwidth = self.topology.bandwidth
+        return np.array(
+            [job.alone.link_bytes / job.steps.mean / bandwidth for job in self.jobs]
+        ).reshape(len(self.jobs), len(bandwidth))
+
+    def met(self) -> NDArray[np.intp]:
+        """Links that two jobs or more send bytes over."""
+        return np.flatnonzero((_uses([job.alone for job in self.jobs])).sum(axis=0) > 1)
+
+
+def shared(
+    jobs: Sequence[PlacedJob],
+    window: Window,
+    *,
+    keep: int = 0,
+    watch: Watch = lambda _: None,
+) -> Sharing:
+    """Let jobs run on one network, each alone and those that meet together.
+
+    Parameters
+    ----------
+    jobs
+        On different seats of the same machine.
+    window
+        Which steps are averaged.
+    keep
+        Of how many steps of each job, the last ones, to keep the times of all ops.
+    watch
+        Told what is simulated.
+
+    Returns
+    -------
+    Sharing
+
+    Raises
+    ------
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run`; WhatIfError if one job's steps are so
+        much longer than another's that it takes too many of those, or a step takes no time.
+    """
+    alone = [job.scenario.run(watch(job.name)) for job in jobs]
+    for job, timeline in zip(jobs, alone, strict=True):
+        if not timeline.makespan > 0:
+            raise WhatIfError(f"job {job.name}: its step takes no time: there is nothing to repeat")
+    parts = meeting(_uses(alone))
+    rows: list[SharedJob | None] = [None] * len(jobs)
+    groups = []
+    for part in parts:
+        if len(part) == 1:
+            rows[part[0]] = _by_itself(alone[part[0]])
+            continue
+        some = [jobs[number] for number in part]
+        group = _together(some, [alone[number] for number in part], window, keep, watch)
+        groups.append((part, group.settled))
+        for number, row in zip(part, group.rows(_meets(alone, part)), strict=True):
+            rows[number] = row
+    return Sharing(alone[0].topology, tuple(row for row in rows if row), tuple(groups))
+
+
+def meeting(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Put jobs together that share links, directly or through others.
+
+    Parameters
+    ----------
+    uses
+        Whether each job sends bytes over each link, shape ``(jobs, links)``.
+
+    Returns
+    -------
+    list
+        Numbers of jobs, each in one tuple.
+
+    Examples
+    --------
+    >>> meeting(np.array([[1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1]], dtype=bool))
+    [(0, 2), (1,)]
+    """
+    part = list(range(len(uses)))
+    meets = (uses.astype(np.int64) @ uses.T.astype(np.int64)) > 0
+    for one, other in zip(*np.nonzero(meets), strict=True):
+        low, high = sorted((part[one], part[other]))
+        part = [low if number == high else number for number in part]
+    return [
+        tuple(number for number, of in enumerate(part) if of == first)
+        for first in dict.fromkeys(part)
+    ]
+
+
+def _uses(alone: Sequence[Timeline]) -> NDArray[np.bool_]:
+    """Which links of finite bandwidth each job sends bytes over, shape ``(jobs, links)``."""
+    finite = np.isfinite(alone[0].topology.bandwidth)
+    return np.array([(timeline.link_bytes > 0) & finite for timeline in alone])
+
+
+def _meets(alone: Sequence[Timeline], part: Sequence[int]) -> list[tuple[int, ...]]:
+    uses = _uses(alone)
+    return [
+        tuple(other for other in part if other != one and (uses[one] & uses[other]).any())
+        for one in part
+    ]
+
+
+def _by_itself(alone: Timeline) -> SharedJob:
+    step = alone.makespan
+    steps = SteadyStep(0, 1, step, step, step, 0.0)
+    return SharedJob(alone, steps, (), {}, None, alone.workload)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Jobs that were simulated together: alone and together, and how it settled.
+
+    ``lost_alone`` is what the calls of each lose to each other when it is alone.
+    """
+
+    alone: Sequence[Timeline]
+    jobs: Sequence[RepeatedJob]
+    done: Sequence[JobSteps]
+    settled: Steady
+    lost_alone: Sequence[Floats]
+
+    def rows(self, meets: Sequence[tuple[int, ...]]) -> list[SharedJob]:
+        """Say what became of each job."""
+        columns = (self.alone, self.settled.jobs, meets, self.done, self.jobs)
+        full = self._full()
+        return [
+            SharedJob(alone, steps, met, self._lost(number, full), done, job.workload)
+            for number, (alone, steps, met, done, job) in enumerate(zip(*columns, strict=True))
+        ]
+
+    def _full(self) -> Floats:
+        """Say how full each link is that several jobs use (0 to 1); 0 of all others."""
+        uses = [timeline.link_bytes for timeline in self.alone]
+        steps = [row.mean for row in self.settled.jobs]
+        rate = sum(moved / step for moved, step in zip(uses, steps, strict=True))
+        return (
+            np.where(_uses(self.alone).sum(axis=0) > 1, rate, 0.0)
+            / self.alone[0].topology.bandwidth
+        )
+
+    def _lost(self, number: int, full: Floats) -> Lost:
+        """Put down what the calls of a job lose, in a step that counts, to links."""
+        job, steps = self.jobs[number], self.settled.jobs[number]
+        counted = self.done[number].lost[steps.first : steps.first + steps.count]
+        lost = np.mean(counted, axis=0) - self.lost_alone[number]
+        found: Lost = {}
+        for call, time in zip(distinct_calls(job.workload)[0], lost.tolist(), strict=True):
+            links = _links(job, call)
+            fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
+            for link in fullest[full[fullest] > 0].tolist():
+                found[link] = found.get(link, 0.0) + time / len(fullest)
+        return {link: time for link, time in found.items() if time > _ROUNDING * steps.mean}
+
+
+_ROUNDING = 1e-9
+"""Of a step: what calls lose less than this is rounding."""
+_SAME = 1e-6
+"""Links are equally full within this fraction."""
+
+
+def _links(job: RepeatedJob, call: int) -> NDArray[np.int64]:
+    """Return the links that a call of a job uses."""
+    loads = job.costs.loads(job.workload.call_view(call))
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)]))
+
+
+def _together(
+    jobs: Sequence[PlacedJob],
+    alone: Sequence[Timeline],
+    window: Window,
+    keep: int,
+    watch: Watch,
+) -> _Group:
+    topology = alone[0].topology
+    lengths = [timeline.makespan for timeline in alone]
+    longest = max(lengths)
+    if sum(longest / length for length in lengths) * (window.warm_up + 3) > _MOST_STEPS:
+        raise _too_unlike(jobs, lengths)
+    folded = _folded([job.scenario for job in jobs])
+    workloads = folded.workloads
+    repeated = [
+        RepeatedJob(
+            job.name,
+            workload,
+            job.scenario.costs(),
+            job.begins,
+            stands_for=folded.stands_for,
+        )
+        for job, workload in zip(jobs, workloads, strict=True)
+    ]
+    names = ", ".join(job.name for job in jobs)
+    slowest = len(workloads[lengths.index(longest)].calls)
+    stop = _until(window, watch(f"{names} together"), slowest)
+    found = repeat_together(repeated, topology, stop, keep=keep)
+    try:
+        settled = steady(found.jobs, window)
+    except ValueError as error:
+        raise _too_unlike(jobs, lengths) from error
+    once = [replace(job, begins=0.0, steps=1) for job in repeated]
+    before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
+    return _Group(alone, repeated, found.jobs, settled, before)
+
+
+def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
+    """Keep of ranks that do the same one, where that pays and one library plans for all jobs."""
+    workloads = tuple(scenario.workload for scenario in scenarios)
+    first = scenarios[0]
+    if first.fold is False or any(one.site is not first.site for one in scenarios):
+        return FoldedJobs(workloads, np.ones(first.ranks), "")
+    pays = 0.0 if first.fold else PAYS
+    return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)
+
+
+def _too_unlike(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:
+    short, long = (lengths.index(of) for of in (min(lengths), max(lengths)))
+    told = [
+        f"{jobs[number].name} takes {format_quantity(lengths[number], 's')} a step"
+        for number in (short, long)
+    ]
+    return WhatIfError(
+        f"{told[0]} and {told[1]}: beside a few steps of the one it takes more than"
+        f" {_MOST_STEPS:,} of the other, which are not simulated"
+    )
+
+
+def _until(
+    window: Window, progress: Progress | None, calls: int
+) -> Callable[[Sequence[JobSteps]], bool]:
+    """Make what says when to stop; it looks only when all jobs have done a step more."""
+    least = 0
+
+    def stop(jobs: Sequence[JobSteps]) -> bool:
+        nonlocal least
+        fewest = min(len(job.length) for job in jobs)
+        if fewest == least:
+            return sum(len(job.length) for job in jobs) > _MOST_STEPS
+        least = fewest
+        if progress is not None:
+            asked = max(fewest, window.warm_up + window.least)
+            progress(fewest * calls, asked * calls)
+        return enough(jobs, window)
+
+    return stop

@@ -1,0 +1,427 @@
+"""Several calls beside each other on one network: how long each takes, and what slows it down."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.bandwidth import busbw
+from collectives.libraries.rules import algorithm_named
+from experiments.provenance import Head, Unbounded
+from experiments.question import question
+from experiments.questions.collective import cluster_of, network_of
+from experiments.report import Report, Rows
+from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
+from simulator.builder import WorkloadBuilder
+from simulator.engine.simulate import Costs, Planner, simulate_on
+from simulator.errors import WhatIfError
+from simulator.imbalance import parse_imbalance
+from simulator.schedule import Plan
+from simulator.shares import Shares, largest
+from simulator.timeline import Timeline
+from simulator.topology import Topology
+from simulator.workload import Call, CallRow, What, Workload
+from topologies import Cluster
+
+_GIGA = 1e9
+_MOST = 100_000
+"""Calls of one answer: more are a mistake in ``every``."""
+_ROUNDS = 50
+"""How often it is asked anew until when a call without an end goes on: each adds some calls."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CallBeside:
+    """One call alone and beside the others; times are means over its repetitions (s).
+
+    ``number`` counts from 1. ``slowdown`` is ``mean_s`` over ``alone_s``, ``longest_s`` the longest
+    repetition. ``start_s`` is when the first starts, ``end_s`` when the last ends, beside the
+    others. Busbw in 1e9 B/s, as nccl-tests defines it.
+    """
+
+    number: int
+    call: str
+    kind: str
+    ranks: int
+    size_bytes: float
+    algorithm: str
+    protocol: str
+    times: int
+    alone_s: float
+    mean_s: float
+    longest_s: float
+    slowdown: float
+    start_s: float
+    end_s: float
+    alone_busbw_GBps: Unbounded
+    busbw_GBps: Unbounded
+
+
+@dataclass(frozen=True, slots=True)
+class CallEffect:
+    """What one call does to another, and where they meet.
+
+    ``slowdown`` is how much longer ``call`` takes in the mean where ``beside`` alone is there.
+    ``links`` is how many links carry both; ``link`` the one that they keep busy longest together,
+    of ``resource``, and for how long each keeps it busy by itself, over all its repetitions (s).
+    """
+
+    call: int
+    beside: int
+    slowdown: float
+    links: int
+    link: str
+    resource: str
+    busy_s: float
+    beside_busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpan:
+    """One repetition of a call beside the others (s)."""
+
+    call: int
+    repetition: int
+    start_s: float
+    end_s: float
+
+
+class CollectiveCallsAnswer(Head):
+    """Calls beside each other on the network ``where``."""
+
+    where: str
+    engine: str
+    makespan_s: float
+    calls: list[CallBeside]
+    effects: list[CallEffect]
+    spans: list[CallSpan]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CollectiveCallsReport(Report):
+    """Calls beside each other on a network (``where``): each alone, together, and in pairs."""
+
+    schema: ClassVar[str] = "twofold/collective_calls/1"
+    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective_calls"
+    drawn_by: ClassVar[str] = "experiments.output.figures:collective_calls"
+
+    where: str
+    engine: str
+    makespan_s: float
+    calls: tuple[CallBeside, ...]
+    effects: tuple[CallEffect, ...]
+    spans: tuple[CallSpan, ...]
+    cluster: Cluster | None
+
+    def answer(self) -> "CollectiveCallsAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster),
+            "where": self.where,
+            "engine": self.engine,
+            "makespan_s": self.makespan_s,
+            "calls": list(self.calls),
+            "effects": list(self.effects),
+            "spans": list(self.spans),
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        worst = max(self.calls, key=lambda one: one.slowdown)
+        return (
+            f"{len(self.calls)} calls on {self.where}: {worst.call} takes {worst.slowdown:.3g} "
+            "times as long beside the others"
+        )
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CallBeside, self.calls
+
+
+@question("collective_calls")
+def collective_calls(
+    calls: Sequence[str],
+    network: Cluster | Topology | Path | str,
+    *,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    engine: str = "flow",
+) -> CollectiveCallsReport:
+    """Time calls alone and beside each other on a cluster or a bare topology.
+
+    Parameters
+    ----------
+    calls
+        Such as ``all_reduce 64MiB ranks 0-15`` and ``all_to_all 1MiB ranks 0-31 every 2ms``
+        (:mod:`experiments.scenario.timed_calls`).
+    network
+        A cluster, its name in the catalogue, the path of its file, or a bare topology.
+    ranks
+        Of the job; those who take part where a call does not say. By default as many as are named.
+    nodes
+        Over which they are spread evenly; by default they fill nodes in order.
+    engine
+        ``flow`` or ``transfer``.
+
+    Raises
+    ------
+    TwofoldError
+        If a call is none, names ranks that do not exist, or goes on without an end as all others
+        do; if the network is unknown; if the engine leaves out contention.
+
+    Examples
+    --------
+    The message gets a quarter of its sender's port, as each of the three messages of the other:
+
+    >>> from topologies import switch
+    >>> network = switch(4, bandwidth=1e9, latency=0.0)
+    >>> asked = ["all_to_all 4MB", "send_recv 1MB ranks 0,1"]
+    >>> report = collective_calls(asked, network, ranks=4)
+    >>> [(one.alone_s, one.slowdown) for one in report.calls]
+    [(0.003, 1.3333333333333333), (0.001, 4.0)]
+    """
+    if engine == "analytic":
+        raise WhatIfError("engine analytic knows calls alone only; flow and transfer share links")
+    if not calls:
+        raise WhatIfError("which calls? Name one, such as all_reduce 64MiB ranks 0-15")
+    parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
+    job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
+    where, topology, planner = network_of(network, job, nodes, ("", None))
+    run = _Run(parsed, job, Costs(topology, _forced(parsed, planner)), engine)
+    repetitions = run.repetitions()
+    together = run.simulated(repetitions)
+    alone = [run.alone(number) for number in range(len(parsed))]
+    rows = tuple(run.beside(number, alone, together) for number in range(len(parsed)))
+    return CollectiveCallsReport(
+        where,
+        engine,
+        together.makespan,
+        rows,
+        tuple(run.effects(repetitions, alone, together)),
+        _spans(together, repetitions),
+        cluster_of(network),
+    )
+
+
+def _forced(calls: Sequence[TimedCall], planner: Planner) -> Planner:
+    """Plan calls by the algorithms that are forced on them."""
+    algorithms = {
+        _label(number): algorithm_named(call.algorithm, call.kind)
+        for number, call in enumerate(calls)
+        if call.algorithm
+    }
+
+    def plan(call: Call, topology: Topology) -> Plan:
+        chosen = algorithms.get(call.group.label)
+        if chosen is None:
+            return planner(call, topology)
+        return planner(call, topology, algorithm=chosen)  # type: ignore[call-arg]
+
+    return plan if algorithms else planner
+
+
+def _label(number: int) -> str:
+    return f"call {number + 1}"
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Calls on a network; ``rows`` are they with S, as the simulator takes them."""
+
+    calls: Sequence[TimedCall]
+    ranks: int
+    costs: Costs
+    engine: str
+    rows: list[tuple[float, Shares | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = [_size(call) for call in self.calls]
+
+    def repetitions(self) -> dict[int, int]:
+        """How often each call is made; one without an end for as long as the others go on."""
+        often = {at: call.times for at, call in enumerate(self.calls) if call.times is not None}
+        if not often:
+            raise WhatIfError(
+                f"{self.calls[0].text!r} goes on without an end, as all others do: say how often "
+                "one is made, such as x10"
+            )
+        _check_number(often, self.calls)
+        endless = [at for at in range(len(self.calls)) if at not in often]
+        found = {**often, **dict.fromkeys(endless, 0)}
+        for _ in range(_ROUNDS if endless else 0):
+            timeline = self.simulated(found)
+            over = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)
+            more = {at: max(found[at], _starts_before(self.calls[at], over)) for at in endless}
+            if all(more[at] == found[at] for at in endless):
+                break
+            found |= more
+            _check_number(found, self.calls)
+        for at in endless:  # held up by themselves, some start when the others are over
+            started = timeline.call_start[self.of_call(timeline, at)]
+            found[at] = max(1, int((started < over).sum()))
+        return {at: found[at] for at in sorted(found)}
+
+    def simulated(self, repetitions: Mapping[int, int]) -> Timeline:
+        """Run some of the calls beside each other, each as often as is said."""
+        return simulate_on(self._workload(repetitions), self.costs, engine=self.engine)
+
+    def alone(self, number: int) -> Timeline:
+        """Run a call once, on an idle network."""
+        return self.simulated({number: 1})
+
+    def of_call(self, timeline: Timeline, number: int) -> NDArray[np.intp]:
+        """Repetitions of a call in a timeline."""
+        labels = [group.label == _label(number) for group in timeline.workload.groups]
+        return np.flatnonzero(np.array(labels)[timeline.workload.calls.group])
+
+    def times(self, timeline: Timeline, number: int) -> Floats:
+        """How long each repetition of a call takes in a timeline (s)."""
+        mine = self.of_call(timeline, number)
+        took: Floats = timeline.call_end[mine] - timeline.call_start[mine]
+        return took
+
+    def beside(self, number: int, alone: Sequence[Timeline], together: Timeline) -> CallBeside:
+        """Hold a call alone against itself beside the others."""
+        call, (size, shares) = self.calls[number], self.rows[number]
+        took, mine = self.times(together, number), self.of_call(together, number)
+        mean, idle = float(took.mean()), float(self.times(alone[number], number)[0])
+        chosen = together.plans[mine[0]]
+        speeds = [
+            busbw(call.kind, size=size, n=len(call.ranks), time=time, shares=shares) / _GIGA
+            for time in (idle, mean)
+        ]
+        return CallBeside(
+            number=number + 1,
+            call=call.text,
+            kind=call.kind,
+            ranks=len(call.ranks),
+            size_bytes=size,
+            algorithm=chosen.schedule.algorithm,
+            protocol=chosen.protocol,
+            times=len(mine),
+            alone_s=idle,
+            mean_s=mean,
+            longest_s=float(took.max()),
+            slowdown=mean / idle if idle else 1.0,
+            start_s=float(together.call_start[mine].min()),
+            end_s=float(together.call_end[mine].max()),
+            alone_busbw_GBps=speeds[0],
+            busbw_GBps=speeds[1],
+        )
+
+    def effects(
+        self, repetitions: Mapping[int, int], alone: Sequence[Timeline], together: Timeline
+    ) -> list[CallEffect]:
+        """Say what each call does to each other: the two on the network, and links they share."""
+        found = []
+        for pair in combinations(range(len(self.calls)), 2):
+            both = together
+            if len(self.calls) > 2:
+                both = self.simulated({number: repetitions[number] for number in pair})
+            for mine, other in (pair, pair[::-1]):
+                idle = float(self.times(alone[mine], mine)[0])
+                mean = float(self.times(both, mine).mean())
+                slower = mean / idle if idle else 1.0
+                found.append(self._met(mine, other, slower, repetitions))
+        return found
+
+    def _met(
+        self, mine: int, other: int, slowdown: float, repetitions: Mapping[int, int]
+    ) -> CallEffect:
+        """Find the links that carry two calls."""
+        topology = self.costs.topology
+        busy = [repetitions[number] * self._busy(number) for number in (mine, other)]
+        shared = np.flatnonzero((busy[0] > 0) & (busy[1] > 0))
+        if not len(shared):
+            return CallEffect(mine + 1, other + 1, slowdown, 0, "", "", 0.0, 0.0)
+        worst = int(shared[np.argmax(busy[0][shared] + busy[1][shared])])
+        ends = topology.nodes[topology.source[worst]], topology.nodes[topology.target[worst]]
+        return CallEffect(
+            call=mine + 1,
+            beside=other + 1,
+            slowdown=slowdown,
+            links=len(shared),
+            link=f"{ends[0]} -> {ends[1]}",
+            resource=topology.resources[topology.resource[worst]],
+            busy_s=float(busy[0][worst]),
+            beside_busy_s=float(busy[1][worst]),
+        )
+
+    def _busy(self, number: int) -> Floats:
+        """How long a call by itself keeps each link busy (s), shape ``(links,)``."""
+        topology = self.costs.topology
+        busy = np.zeros(len(topology))
+        for load in self.costs.loads(self._workload({number: 1}).call_view(0)):
+            busy[load.link] += load.weight * load.amount / topology.bandwidth[load.link]
+        return busy
+
+    def _workload(self, repetitions: Mapping[int, int]) -> Workload:
+        builder = WorkloadBuilder(job_ranks=self.ranks)
+        for number, times in repetitions.items():
+            self._add(builder, number, times)
+        return builder.build()
+
+    def _add(self, builder: WorkloadBuilder, number: int, times: int) -> None:
+        """Add a call and its repetitions, each after the one before."""
+        call, (size, shares) = self.calls[number], self.rows[number]
+        group, lane = builder.group(call.ranks, _label(number)), _label(number)
+        ends = {call.ranks[0]: What.SEND} if call.kind == "send_receive" else {}
+        before: dict[int, int] = {}
+        for time in range(times):
+            row = CallRow(call.kind, group, time, size, shares=shares)
+            index = builder.call(row)
+            ready = call.start + time * (call.every or 0.0)
+            for rank in call.ranks:
+                what = ends.get(rank, What.RECEIVE if ends else What.COLLECTIVE)
+                op = builder.op(
+                    what,
+                    rank=rank,
+                    lane=lane,
+                    name=call.kind,
+                    duration=0.0,
+                    call=index,
+                    ready=ready,
+                )
+                if rank in before:
+                    builder.edge(before[rank], op)
+                before[rank] = op
+
+
+def _size(call: TimedCall) -> tuple[float, Shares | None]:
+    """Return S of a call and how it is spread."""
+    if not call.imbalance:
+        return call.size, None
+    _, shares = parse_imbalance(call.imbalance).of_ranks(len(call.ranks))
+    return largest(call.size, shares), shares
+
+
+def _starts_before(call: TimedCall, over: float) -> int:
+    """How many repetitions of a call start before the others are over."""
+    return max(0, math.ceil((over - call.start) / (call.every or math.inf)))
+
+
+def _check_number(repetitions: Mapping[int, int], calls: Sequence[TimedCall]) -> None:
+    for number, times in repetitions.items():
+        if times * len(calls[number].ranks) > _MOST * 10 or times > _MOST:
+            raise WhatIfError(
+                f"{calls[number].text!r} would be made {times:,} times: say how often, such as x10"
+            )
+
+
+def _spans(timeline: Timeline, repetitions: Mapping[int, int]) -> tuple[CallSpan, ...]:
+    """All repetitions in order of calls."""
+    spans = []
+    at = 0
+    for number, times in repetitions.items():
+        for repetition in range(times):
+            start, end = float(timeline.call_start[at]), float(timeline.call_end[at])
+            spans.append(CallSpan(number + 1, repetition + 1, start, end))
+            at += 1
+    return tuple(spans)

@@ -1,0 +1,583 @@
+"""Several jobs on one network: what each loses to the others, where, and what doubling would buy.
+
+Each job is read, costed and replayed by itself as any other command does, put on its seats of the
+cluster, and repeats its step beside the others until that is steady
+(:mod:`simulator.engine.repeating`, :mod:`simulator.analysis.steady`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Unpack
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
+from experiments.evaluate.sharing import PlacedJob, Sharing, shared
+from experiments.provenance import Head, Inputs
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.scenario.resources import (
+    RESOURCES,
+    better,
+    check_factor,
+    check_resource,
+    not_used,
+    utility_pct,
+    value_of,
+)
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.seating import PACKED, Seating, seated
+from experiments.settings import SettingsOptions
+from simulator.analysis.steady import Steady, Window
+from simulator.edits.moved import moved
+from simulator.errors import ClusterError, QuantityError, SettingsError, WhatIfError
+from simulator.names import one_of
+from simulator.quantities import format_quantity, parse_quantity
+from topologies import Cluster, load_cluster
+
+_ENGINE = "flow"
+_MOST_TIMES = 5
+"""How many times ``steps`` are averaged at most, where means do not settle."""
+_MOST_COPIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """A job: its step by itself and beside the others (s).
+
+    ``replayed_step_s`` is its step as ``replay`` has it, nodes filled in order on a machine of its
+    own; ``alone_step_s`` where it sits, nobody else there; ``step_s`` the mean beside the others,
+    with the worst, the least and the standard deviation of ``steps_averaged`` steps, after
+    ``steps_left_out``. ``slow_down`` is ``step_s / alone_step_s``. ``halves_pct`` is by how much
+    the means of the window's halves differ, ``drift_steps`` how far the job's phase against the
+    slowest job moved in it; both are 0 where everything repeats. ``meets`` are the jobs with which
+    it has a link in common; a job that meets nobody takes what it takes alone.
+    """
+
+    job: str
+    trace: str
+    ranks: int
+    nodes: int
+    begins_s: float
+    replayed_step_s: float
+    baseline_error_pct: float | None
+    alone_step_s: float
+    step_s: float
+    worst_step_s: float
+    least_step_s: float
+    deviation_s: float
+    slow_down: float
+    worst_slow_down: float
+    steps_averaged: int
+    steps_left_out: int
+    halves_pct: float
+    drift_steps: float
+    meets: str
+
+
+class LinkPart(TypedDict):
+    """What a job does on a link in a step: its bytes (B), and what its calls lose there (s).
+
+    ``utilisation`` is the share of the bandwidth that its bytes take on average. ``lost_s`` is by
+    how much longer the calls of a rank take where this link holds them back, because of other jobs:
+    the mean over the job's ranks. Not all of it is lost to the step: calls may be hidden by
+    computing, and lie beside each other.
+    """
+
+    job: str
+    bytes_per_step: float
+    utilisation: float
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetLink:
+    """A link that several jobs send over: its bandwidth (B/s), and what is used of it (0 to 1).
+
+    ``lost_s`` is the sum over the jobs, in a step of each. Where ranks that do the same are
+    simulated once, what they lose is put down to the links of the one.
+    """
+
+    link: str
+    resource: str
+    bandwidth: float
+    utilisation: float
+    lost_s: float
+    jobs: list[LinkPart]
+
+
+class JobUtility(TypedDict):
+    """What a resource is worth to a job: beside the others, and alone where it sits (%)."""
+
+    job: str
+    step_s: float
+    utility_pct: float
+    alone_utility_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUtility:
+    """What ``factor`` times of a resource buys, for all jobs at once, and each.
+
+    ``utility_pct`` weighs the jobs' utilities by their ranks:
+    ``sum(ranks * utility) / sum(ranks)``. It is None where the resource cannot matter or be had;
+    ``note`` says why, or that steps did not settle.
+    """
+
+    resource: str
+    baseline: str
+    changed: str
+    utility_pct: float | None
+    jobs: list[JobUtility]
+    note: str = ""
+
+
+class PlacementAnswer(TypedDict):
+    """Where the jobs sit: seat ``s`` is slot ``s % slots`` of node ``s // slots``."""
+
+    placement: str
+    nodes: int
+    slots: int
+    seats: dict[str, list[int]]
+
+
+class GroupAnswer(TypedDict):
+    """Jobs that were simulated together; ``cycle_steps`` of ``slowest`` repeat, 0: nothing does."""
+
+    jobs: list[str]
+    slowest: str
+    cycle_steps: int
+    settled: bool
+    note: str
+
+
+class ShareAnswer(Head):
+    """Jobs on one network; ``lost_pct`` is the share of all ranks' time that goes to sharing.
+
+    It is ``100 sum(ranks (1 - alone / step)) / sum(ranks)``.
+    """
+
+    baselines: list[BaselineAnswer]
+    placement: PlacementAnswer
+    jobs: list[JobShare]
+    lost_pct: float
+    together: list[GroupAnswer]
+    links: list[MetLink]
+    factor: float
+    utilities: list[SharedUtility]
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ShareReport(Report):
+    """Jobs in their order, the links on which they meet, and utilities, the greatest first."""
+
+    schema: ClassVar[str] = "twofold/share/1"
+    printed_by: ClassVar[str] = "experiments.output.tables.sharing:print_share"
+    drawn_by: ClassVar[str] = "experiments.output.figures_of_jobs:share"
+
+    bases: tuple[Baseline, ...]
+    cluster: Cluster
+    seating: Seating
+    placed: tuple[PlacedJob, ...]
+    sharing: Sharing
+    factor: float
+    utilities: tuple[SharedUtility, ...]
+
+    def answer(self) -> "ShareAnswer":
+        """Return the JSON answer."""
+        seating = self.seating
+        return {
+            **self.head(self.cluster, self.bases[0].settings),
+            "baselines": [base.answer() for base in dict.fromkeys(self.bases)],
+            "placement": {
+                "placement": seating.placement,
+                "nodes": seating.nodes,
+                "slots": seating.slots,
+                "seats": {name: seats.tolist() for name, seats in seating.seats.items()},
+            },
+            "jobs": list(self.jobs),
+            "lost_pct": self.lost_pct,
+            "together": list(self.together),
+            "links": list(self.links),
+            "factor": self.factor,
+            "utilities": list(self.utilities),
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def jobs(self) -> tuple[JobShare, ...]:
+        """What became of each job."""
+        return tuple(self._job(number) for number in range(len(self.placed)))
+
+    def _job(self, number: int) -> JobShare:
+        base, placed, found = self.bases[number], self.placed[number], self.sharing.jobs[number]
+        steps, alone = found.steps, found.alone.makespan
+        return JobShare(
+            job=placed.name,
+            trace=base.loaded.trace,
+            ranks=len(self.seating.seats[placed.name]),
+            nodes=len(np.unique(self.seating.seats[placed.name] // self.seating.slots)),
+            begins_s=placed.begins,
+            replayed_step_s=base.timeline.makespan,
+            baseline_error_pct=None if base.error is None else 100 * base.error,
+            alone_step_s=alone,
+            step_s=steps.mean,
+            worst_step_s=steps.worst,
+            least_step_s=steps.least,
+            deviation_s=steps.deviation,
+            slow_down=steps.mean / alone,
+            worst_slow_down=steps.worst / alone,
+            steps_averaged=steps.count,
+            steps_left_out=steps.first,
+            halves_pct=100 * steps.halves,
+            drift_steps=steps.drift,
+            meets=", ".join(self.placed[other].name for other in found.meets),
+        )
+
+    @property
+    def lost_pct(self) -> float:
+        """Share of all ranks' time that goes to sharing, in %."""
+        rows = self.jobs
+        lost = sum(row.ranks * (1 - row.alone_step_s / row.step_s) for row in rows)
+        return 100 * lost / sum(row.ranks for row in rows)
+
+    @property
+    def links(self) -> tuple[MetLink, ...]:
+        """Links on which jobs meet, those first where most time is lost, then the fullest."""
+        used = self.sharing.utilisation()
+        rows = [self._link(int(link), used[:, link]) for link in self.sharing.met()]
+        return tuple(sorted(rows, key=lambda row: (-row.lost_s, -row.utilisation)))
+
+    def _link(self, index: int, used: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> MetLink:
+        link = self.sharing.topology.link(index)
+        parts: list[LinkPart] = [
+            {
+                "job": placed.name,
+                "bytes_per_step": float(found.alone.link_bytes[index]),
+                "utilisation": float(share),
+                "lost_s": found.lost.get(index, 0.0),
+            }
+            for placed, found, share in zip(self.placed, self.sharing.jobs, used, strict=True)
+            if found.alone.link_bytes[index] > 0
+        ]
+        return MetLink(
+            link=f"{link.source} -> {link.target}",
+            resource=link.resource,
+            bandwidth=link.bandwidth,
+            utilisation=float(used.sum()),
+            lost_s=sum(part["lost_s"] for part in parts),
+            jobs=parts,
+        )
+
+    @property
+    def together(self) -> tuple[GroupAnswer, ...]:
+        """Jobs that were simulated together, and how that settled."""
+        return tuple(self._group(part, how) for part, how in self.sharing.groups)
+
+    def _group(self, part: Sequence[int], how: Steady) -> GroupAnswer:
+        names = [self.placed[number].name for number in part]
+        slowest = names[how.slowest]
+        return {
+            "jobs": names,
+            "slowest": slowest,
+            "cycle_steps": how.cycle,
+            "settled": how.settled,
+            "note": _settled_note(how, slowest),
+        }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the answer doubtful, as sentences."""
+        own = [warning for base in dict.fromkeys(self.bases) for warning in base.warnings]
+        return (
+            *dict.fromkeys(own),
+            *(
+                f"{', '.join(one['jobs'])}: {one['note']}"
+                for one in self.together
+                if not one["settled"]
+            ),
+        )
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        told = [
+            f"{row.job} {format_quantity(row.step_s, 's')} ({row.slow_down:.3f}x)"
+            for row in self.jobs
+        ]
+        return f"{self.cluster.name}, {self.seating.placement}: {', '.join(told)}"
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return JobShare, self.jobs
+
+
+def _settled_note(how: Steady, slowest: str) -> str:
+    """Say how sure the means are."""
+    if how.cycle:
+        times = f"{how.cycle} steps" if how.cycle > 1 else "every step"
+        return f"everything repeats after {times} of {slowest}"
+    apart = 100 * max(row.halves for row in how.jobs)
+    moved_by = max(row.drift for row in how.jobs)
+    told = (
+        f"means of the window's halves differ by {apart:.2g} % at most, phases against {slowest}"
+        f" moved by {moved_by:.2g} steps at most"
+    )
+    if how.settled:
+        return f"nothing repeats exactly; {told}"
+    return f"not settled: {told}; more --steps may show others, the worst among them"
+
+
+@question("share")
+def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is asked
+    traces: Sequence[Path | str],
+    cluster: Cluster | Path | str,
+    *,
+    placement: Path | str = PACKED,
+    place_on: int | None = None,
+    seed: int = 0,
+    starts: Mapping[str, str | float] | None = None,
+    steps: int = 10,
+    warm_up: int = 2,
+    factor: float = 2.0,
+    resources: Sequence[str] | str | None = (),
+    keep: int = 0,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> ShareReport:
+    """Run several jobs on one network at once, each repeating its step until that is steady.
+
+    Parameters
+    ----------
+    traces
+        Traces or plans, two or more; ``x3`` behind one stands for three copies of it, in the same
+        text or as one of its own. Jobs are called by their files; copies and files of one name are
+        numbered, ``a:1``, ``a:2``.
+    cluster
+        On which all run, and each is taken to have been recorded.
+    placement, place_on, seed
+        Which seats the jobs take: ``packed``, ``striped``, ``random`` (drawn with the seed), or a
+        file, and on how many nodes (:func:`experiments.scenario.seating.seated`).
+    starts
+        When the first step of a job begins, by its name: text with a unit, or seconds; 0 of others.
+    steps
+        Steps of the slowest job that are averaged at least, where not everything repeats before;
+        at most five times as many.
+    warm_up
+        First steps of each job that are left out.
+    factor, resources
+        How many times as good resources are to be, and which; all if none is named, and None for
+        no utilities.
+    keep
+        Of how many steps of each job, the last ones, to keep all times, for Perfetto.
+    settings
+        How each job is read and costed by itself; the engine is ``flow``.
+    watch
+        Told what is simulated.
+
+    Returns
+    -------
+    ShareReport
+        With ``jobs``, ``links`` and ``utilities``.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` and :func:`experiments.scenario.seating.seated`
+        say; SettingsError for fewer than two jobs, or an option that cannot be.
+
+    Examples
+    --------
+    >>> report = share(
+    ...     ["traces/samples/gpu-dp2-tp4", "x2"], "mi250x-frontier", placement="striped",
+    ...     resources=None,
+    ... )
+    >>> [(row.job, round(row.slow_down, 3)) for row in report.jobs], report.jobs[0].meets
+    ([('gpu-dp2-tp4:1', 1.163), ('gpu-dp2-tp4:2', 1.163)], 'gpu-dp2-tp4:2')
+    """
+    asked = _resources(resources)
+    check_factor(factor)
+    window = _window(steps, warm_up)
+    files = job_files(traces)
+    begins = _begins(starts or {}, list(files))
+    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    settings = _checked(settings or Settings())
+    known = _bases(files, machine, settings, watch)
+    bases = tuple(known[file] for file in files.values())
+    sizes = {name: base.scenario.ranks for name, base in zip(files, bases, strict=True)}
+    seating = seated(sizes, machine, str(placement), nodes=place_on, seed=seed)
+    scenarios = _on_seats([base.scenario for base in bases], seating)
+    placed = tuple(PlacedJob(*one) for one in zip(files, scenarios, begins, strict=True))
+    together = shared(placed, window, keep=keep, watch=watch)
+    report = ShareReport(bases, machine, seating, placed, together, factor, ())
+    utilities = [_utility(report, name, window, watch) for name in asked]
+    utilities.sort(key=lambda one: np.inf if one.utility_pct is None else -one.utility_pct)
+    read = Inputs(tuple(map(Path, known)), _file_of(placement))
+    return replace(report, utilities=tuple(utilities), inputs=read)
+
+
+def _bases(
+    files: Mapping[str, str], cluster: Cluster, settings: Settings, watch: Watch
+) -> dict[str, Baseline]:
+    """Read and replay each trace once, by its path."""
+    found: dict[str, Baseline] = {}
+    for name, file in files.items():
+        if file not in found:
+            try:
+                found[file] = baseline(file, cluster, settings, watch)
+            except ClusterError as error:
+                raise ClusterError(f"job {name}: {error}") from error
+    return found
+
+
+def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
+    """Return the trace of each job by the job's name.
+
+    Raises
+    ------
+    SettingsError
+        If there are fewer than two jobs, or copies of nothing.
+
+    Examples
+    --------
+    >>> job_files(["runs/a", "runs/b.json.gz", "x2"])
+    {'a': 'runs/a', 'b:1': 'runs/b.json.gz', 'b:2': 'runs/b.json.gz'}
+    """
+    several = [traces] if isinstance(traces, str | Path) else list(traces)
+    files: list[str] = []
+    for text in map(str, several):
+        times = re.fullmatch(r"(?:(.*\S)\s+)?x(\d{1,6})", text)
+        if times is None or Path(text).exists():
+            files.append(text)
+            continue
+        if times[1] is None and not files:
+            raise SettingsError(
+                f"{text}: stands for copies of the trace before it, and is the first"
+            )
+        copies = int(times[2])
+        if not 1 <= copies <= _MOST_COPIES:
+            raise SettingsError(f"{text}: copies: write a number from 1 to {_MOST_COPIES}")
+        files += [times[1] or files.pop()] * copies
+    if len(files) < 2:
+        raise SettingsError("jobs that share: name two traces or more; 'TRACE x2' is two of one")
+    names = [_job_name(file) for file in files]
+    often, seen = Counter(names), Counter[str]()
+    found = {}
+    for name, file in zip(names, files, strict=True):
+        seen[name] += 1
+        found[f"{name}:{seen[name]}" if often[name] > 1 else name] = file
+    return found
+
+
+def _job_name(file: str) -> str:
+    """Name a job by its directory, or its file without endings."""
+    path = Path(file)
+    name = path.resolve().name if path.is_dir() else path.name
+    return name if path.is_dir() else re.sub(r"(\.[A-Za-z]\w*)+$", "", name) or name
+
+
+def _file_of(placement: Path | str) -> tuple[Path, ...]:
+    path = Path(placement)
+    return (path,) if path.is_file() else ()
+
+
+def _resources(resources: Sequence[str] | str | None) -> tuple[str, ...]:
+    if resources is None:
+        return ()
+    several = (resources,) if isinstance(resources, str) else resources
+    return tuple(dict.fromkeys(map(check_resource, several))) or RESOURCES
+
+
+def _window(steps: int, warm_up: int) -> Window:
+    if steps < 2:
+        raise SettingsError(f"steps: {steps}: a mean that settles needs 2 steps or more")
+    if warm_up < 0:
+        raise SettingsError(f"warm_up: {warm_up}: write 0 or more")
+    return Window(warm_up, steps, _MOST_TIMES * steps)
+
+
+def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[float]:
+    """Return when each job begins (s)."""
+    found = dict.fromkeys(names, 0.0)
+    for name, time in starts.items():
+        if name not in found:
+            raise SettingsError(f"start of job {one_of(name, names)}")
+        try:
+            value = parse_quantity(time, "s") if isinstance(time, str) else float(time)
+        except QuantityError as error:
+            raise SettingsError(f"start of job {name}: {error}") from error
+        if not 0 <= value < np.inf:
+            raise SettingsError(f"start of job {name}: {time!r} is no time from 0 on")
+        found[name] = value
+    return list(found.values())
+
+
+def _checked(settings: Settings) -> Settings:
+    if settings.engine != _ENGINE:
+        raise SettingsError(
+            f"engine: {settings.engine}: jobs that share are simulated with {_ENGINE}, since the"
+            " others do not let them share or are too slow"
+        )
+    if settings.slow_down:
+        raise SettingsError("slow_down: kernels of jobs that share last as long as recorded")
+    return settings
+
+
+def _on_seats(scenarios: Sequence[Scenario], seating: Seating) -> list[Scenario]:
+    """Put jobs on their seats, on one network built for all where their libraries are the same."""
+    found: list[Scenario] = []
+    for scenario, seats in zip(scenarios, seating.seats.values(), strict=True):
+        workload = moved(scenario.whole().workload, seats, seating.ranks)
+        site = found[0].site if found else None
+        found.append(replace(scenario, workload=workload, nodes=None, _site=site))
+    return found
+
+
+def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -> SharedUtility:
+    """Ask what a better resource buys: of the cluster, or of the ranks of all jobs."""
+    first, factor = report.placed[0].scenario, report.factor
+    now, then = value_of(first, resource), value_of(first, resource, factor)
+    why = [
+        not_used(found.alone, placed.scenario, resource)
+        for placed, found in zip(report.placed, report.sharing.jobs, strict=True)
+    ]
+    if all(why) and not (resource == "scale_up.size" and factor < 1):
+        return SharedUtility(resource, now, then, None, [], "; ".join(dict.fromkeys(why)))
+    try:
+        placed = _changed(report.placed, resource, factor)
+    except WhatIfError as error:
+        return SharedUtility(resource, now, "", None, [], str(error))
+    # A changed network is not averaged for longer than need be: nine of them are asked.
+    shorter = replace(window, most=min(window.most, 2 * window.least))
+    changed = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
+    rows: list[JobUtility] = [
+        {
+            "job": one.name,
+            "step_s": after.steps.mean,
+            "utility_pct": utility_pct(before.steps.mean, after.steps.mean),
+            "alone_utility_pct": utility_pct(before.alone.makespan, after.alone.makespan),
+        }
+        for one, before, after in zip(placed, report.sharing.jobs, changed.jobs, strict=True)
+    ]
+    ranks = [len(seats) for seats in report.seating.seats.values()]
+    weighed = sum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
+    unsettled = [how for _, how in changed.groups if not how.settled]
+    return SharedUtility(
+        resource, now, then, weighed, rows, "steps did not settle" if unsettled else ""
+    )
+
+
+def _changed(placed: Sequence[PlacedJob], resource: str, factor: float) -> list[PlacedJob]:
+    """Change all jobs' scenarios, which share a network again where they did."""
+    change, found = better(resource, factor), list[PlacedJob]()
+    for one in placed:
+        scenario = change.apply(one.scenario).scenario
+        if found:
+            scenario = replace(scenario, _site=found[0].scenario.site)
+        found.append(replace(one, scenario=scenario))
+    return found

@@ -1,0 +1,240 @@
+"""Calls as one writes them beside each other: who, how much, when, and how often.
+
+A call is a kind and a size, then clauses in any order, each at most once::
+
+    all_reduce 64MiB ranks 0-15
+    all_to_all 1MiB ranks 0-31 every 2ms
+    all_gather 16MiB ranks 0-63:8 at 1ms x10
+    alltoall 8MiB imbalance zipf:1.2
+
+``ranks``: numbers and ranges, ``0-15,32``; ``0-63:8`` is every eighth. ``at``: the earliest start
+of the first. ``xN``: how often. ``every``: from start to start; a call does not start before the
+one before it has ended. Without ``every`` the next starts when the one before has ended; without
+``xN`` a call that is given with ``every`` goes on for as long as the others do. ``algorithm``
+forces one.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from simulator.errors import QuantityError, WhatIfError, WorkloadError
+from simulator.imbalance import parse_imbalance
+from simulator.names import did_you_mean
+from simulator.quantities import parse_quantity
+from simulator.workload import KINDS, kind_named
+
+_WORD = re.compile(r"\S+")
+_TIMES = re.compile(r"x(\d{1,6})", re.IGNORECASE)
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
+_MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """One call, or one that is repeated.
+
+    Parameters
+    ----------
+    text
+        As it was written.
+    kind, size
+        What is done, and S of nccl-tests (B); with an imbalance what a rank sends in the mean.
+    ranks
+        Who takes part; () where that was not said.
+    start
+        Earliest start of the first (s).
+    every
+        From start to start (s); None: when the one before has ended.
+    times
+        How often; None: as long as the others go on.
+    imbalance, algorithm
+        As they were written; "" where they were not.
+    """
+
+    text: str
+    kind: str
+    size: float
+    ranks: tuple[int, ...] = ()
+    start: float = 0.0
+    every: float | None = None
+    times: int | None = 1
+    imbalance: str = ""
+    algorithm: str = ""
+
+
+@dataclass(slots=True)
+class _Words:
+    """The words of a call, one after the other; an error says which one is wrong."""
+
+    text: str
+    found: list[re.Match[str]]
+    at: int = 0
+    given: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(text: str) -> "_Words":
+        return _Words(text, list(_WORD.finditer(text)))
+
+    def left(self) -> bool:
+        return self.at < len(self.found)
+
+    def next(self, wanted: str) -> str:
+        """Take the next word."""
+        if not self.left():
+            raise WhatIfError(f"{self.text!r} ends where {wanted} should stand")
+        self.at += 1
+        return self.found[self.at - 1][0]
+
+    def peek(self) -> str:
+        return self.found[self.at][0] if self.left() else ""
+
+    def wrong(self, why: str) -> WhatIfError:
+        """Make an error that points at the word just taken."""
+        word = self.found[self.at - 1]
+        pointed = f"{self.text[: word.start()]}>>{word[0]}<<{self.text[word.end() :]}"
+        return WhatIfError(f"{pointed}: {why}")
+
+
+def parse_timed_call(text: str) -> TimedCall:
+    """Read a call.
+
+    Raises
+    ------
+    WhatIfError
+        If it is none; the word that is wrong stands between arrows.
+
+    Examples
+    --------
+    >>> call = parse_timed_call("all_reduce 64 MiB ranks 0-3,8 at 1ms every 2 ms x10")
+    >>> call.kind, call.size, call.ranks, call.start, call.every, call.times
+    ('all_reduce', 67108864.0, (0, 1, 2, 3, 8), 0.001, 0.002, 10)
+    """
+    words = _Words.of(text)
+    kind = _kind(words)
+    size = 0.0 if kind == "barrier" else _quantity(words, "a size such as 64MiB", "B")
+    if kind != "barrier" and not size > 0:
+        raise words.wrong("a size is more than 0")
+    call = TimedCall(text.strip(), kind, size)
+    while words.left():
+        call = _clause(words, call)
+    if call.imbalance and kind != "all_to_all":
+        raise WhatIfError(f"{text!r}: imbalance is of an all_to_all, and this is {kind}")
+    if kind == "send_receive" and len(call.ranks) not in (0, 2):
+        raise WhatIfError(
+            f"{text!r}: a message has a sender and a receiver, not {len(call.ranks)} ranks"
+        )
+    endless = call.every is not None and "x" not in words.given
+    return replace(call, times=None) if endless else call
+
+
+def _kind(words: _Words) -> str:
+    word = words.next("a kind of call")
+    kind = kind_named(word)
+    if kind is None:
+        hint = did_you_mean(word, KINDS)
+        raise words.wrong(f"{hint}a call begins with its kind: {', '.join(KINDS)}")
+    return kind
+
+
+def _clause(words: _Words, call: TimedCall) -> TimedCall:
+    word = words.next("a clause")
+    times = _TIMES.fullmatch(word)
+    name = "x" if times else word.lower()
+    if name not in _CLAUSES and name != "x":
+        hint = did_you_mean(word, tuple(_CLAUSES))
+        raise words.wrong(f"{hint}a call goes on with {', '.join(_CLAUSES)} or xN")
+    if name in words.given:
+        raise words.wrong("stands twice")
+    words.given.add(name)
+    if times:
+        if int(times[1]) < 1:
+            raise words.wrong("a call is made once or more often")
+        return replace(call, times=int(times[1]))
+    return _CLAUSES[name](words, call)
+
+
+def _quantity(words: _Words, wanted: str, unit: str) -> float:
+    """Read a quantity, whose unit may be a word of its own: ``64MiB``, ``64 MiB``."""
+    text = words.next(wanted)
+    if re.fullmatch(r"[\d.eE+-]+", text) and words.left() and re.match(r"[A-Za-zµ]", words.peek()):
+        after = words.peek()
+        try:
+            value = parse_quantity(f"{text} {after}", unit)
+        except QuantityError:
+            pass
+        else:
+            words.next(wanted)
+            return value
+    try:
+        return parse_quantity(text, unit)
+    except QuantityError as error:
+        raise words.wrong(f"{wanted}: {error}") from error
+
+
+def _ranks(words: _Words, call: TimedCall) -> TimedCall:
+    text = words.next("ranks such as 0-15")
+    ranks: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
+        step = int(match[3] or 1) if match else 1
+        if match is None or last < first or not step or (last - first) // step > _MOST_RANKS:
+            raise words.wrong("no list of ranks such as 0-15, 0,4 or 0-63:8")
+        ranks += range(first, last + 1, step)
+    if len(set(ranks)) < len(ranks):
+        raise words.wrong("a rank stands twice")
+    return replace(call, ranks=tuple(ranks))
+
+
+def _at(words: _Words, call: TimedCall) -> TimedCall:
+    return replace(call, start=_quantity(words, "a time such as 1ms", "s"))
+
+
+def _every(words: _Words, call: TimedCall) -> TimedCall:
+    every = _quantity(words, "a time such as 2ms", "s")
+    if not every > 0:
+        raise words.wrong("a time from start to start is more than 0")
+    return replace(call, every=every)
+
+
+def _imbalance(words: _Words, call: TimedCall) -> TimedCall:
+    text = words.next("an imbalance such as 1.5")
+    try:
+        parse_imbalance(text)
+    except WorkloadError as error:
+        raise words.wrong(str(error)) from error
+    return replace(call, imbalance=text)
+
+
+def _algorithm(words: _Words, call: TimedCall) -> TimedCall:
+    return replace(call, algorithm=words.next("the name of an algorithm"))
+
+
+_CLAUSES: dict[str, Callable[[_Words, TimedCall], TimedCall]] = {
+    "ranks": _ranks,
+    "at": _at,
+    "every": _every,
+    "imbalance": _imbalance,
+    "algorithm": _algorithm,
+}
+
+
+def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
+    """Yield calls with who takes part in each: the first ``ranks``, where that was not said.
+
+    Raises
+    ------
+    WhatIfError
+        If nobody said it, or a rank is none of ``ranks``.
+    """
+    for call in calls:
+        if not call.ranks and ranks is None:
+            raise WhatIfError(f"{call.text!r}: who takes part? Add ranks 0-15, or give --ranks")
+        if call.ranks and ranks is not None and max(call.ranks) >= ranks:
+            raise WhatIfError(f"{call.text!r}: rank {max(call.ranks)} is none of {ranks}")
+        chosen = call.ranks or tuple(range(ranks or 0))
+        if call.kind == "send_receive" and len(chosen) != 2:
+            raise WhatIfError(f"{call.text!r}: a message has a sender and a receiver: ranks 0,8")
+        yield replace(call, ranks=chosen)

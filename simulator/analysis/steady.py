@@ -1,0 +1,265 @@
+"""How long steps of jobs take that disturb each other, once that has settled.
+
+The first steps of each job are left out. Of the others, where what the jobs do repeats, one cycle
+tells all: the same phases of all jobs against the slowest one, and the same steps, twice in a row.
+Where phases drift and nothing repeats, steps are averaged over a window, and how far the phases
+moved in it says how much of what can happen it has seen.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from simulator.workload import Floats
+
+_LONGEST_CYCLE = 12
+"""Steps of the slowest job in a cycle that is looked for."""
+_SAME = 1e-8
+"""Phases and steps are the same within this fraction of a step ..."""
+_SAME_TIME = 1e-11
+"""... and this many seconds: the network rounds ends to a picosecond."""
+
+
+_HELD = 0.01
+"""Phases that moved by this part of a step, or less, are held where they are."""
+
+
+class Steps(Protocol):
+    """When the steps of a job began (s), that under way too, and how long each took (s)."""
+
+    @property
+    def begin(self) -> list[float]:
+        """When each began."""
+
+    @property
+    def length(self) -> list[float]:
+        """How long each took that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which steps are averaged.
+
+    Parameters
+    ----------
+    warm_up
+        Steps of each job that are left out.
+    least, most
+        Steps of the slowest job that are averaged at least, and at most where the mean still moves.
+    close
+        A mean has settled if those of the window's halves differ by this fraction at most.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    warm_up: int = 2
+    least: int = 10
+    most: int = 100
+    close: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.warm_up < 0 or not 2 <= self.least <= self.most or not self.close > 0:
+            raise ValueError(f"{self} is no window")
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyStep:
+    """The steps of a job that count.
+
+    Attributes
+    ----------
+    first, count
+        Number of the first of them, and how many.
+    mean
+        Of their lengths (s): of a cycle exactly its time over the steps that are done in it.
+    least, worst, deviation
+        The shortest and the longest of them, and their standard deviation (s).
+    halves
+        By how much the means of the window's halves differ, as a fraction of the mean; 0 of a
+        cycle.
+    drift
+        How far the job's phase against the slowest job's steps moved in the window, in its own
+        steps, without sign; 0 of a cycle.
+    """
+
+    first: int
+    count: int
+    mean: float
+    least: float
+    worst: float
+    deviation: float
+    halves: float = 0.0
+    drift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What was averaged: ``cycle`` steps of job ``slowest`` in which everything repeats, or 0."""
+
+    jobs: tuple[SteadyStep, ...]
+    slowest: int
+    cycle: int
+    settled: bool
+
+
+def enough(jobs: Sequence[Steps], window: Window) -> bool:
+    """Say whether more steps would tell no more: a cycle, settled means, or the most steps.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> alike = SimpleNamespace(begin=[0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0], length=[2.0] * 6)
+    >>> enough([alike, alike], Window())
+    True
+    """
+    if not _long_enough(jobs, window):
+        return False
+    slowest = _slowest(jobs)
+    if find_cycle(jobs, slowest, window.warm_up):
+        return True
+    counted = [_counted(job, _opens(jobs, window)) for job in jobs]
+    if min(map(len, counted)) < window.least:
+        return False
+    return len(counted[slowest]) >= window.most or _settled(jobs, window).settled
+
+
+def steady(jobs: Sequence[Steps], window: Window) -> Steady:
+    """Average the steps that count of jobs that have done :func:`enough`, or all they could.
+
+    Raises
+    ------
+    ValueError
+        If a job has not done a step that counts.
+    """
+    slowest = _slowest(jobs)
+    cycle = find_cycle(jobs, slowest, window.warm_up) if _long_enough(jobs, window) else 0
+    if not cycle:
+        return _settled(jobs, window)
+    bounds = _boundaries(jobs[slowest])
+    start, stop = bounds[-1 - cycle], bounds[-1]
+    rows = []
+    for job in jobs:
+        own = _begun(job, start, stop)
+        rows.append(_row(job, own))
+    return Steady(tuple(rows), slowest, cycle, settled=True)
+
+
+def find_cycle(jobs: Sequence[Steps], slowest: int, warm_up: int) -> int:
+    """Return the steps of the slowest job after which all repeats, seen twice in a row; 0: none."""
+    bounds = _boundaries(jobs[slowest])[warm_up:]
+    usual = np.array([job.length[-1] for job in jobs])
+    slack = _SAME_TIME + _SAME * usual
+    for cycle in range(1, min(_LONGEST_CYCLE, (len(bounds) - 1) // 2) + 1):
+        last = bounds[-1 - 2 * cycle :]
+        if last[0] < _opens(jobs, Window(warm_up=warm_up)) - float(slack[slowest]):
+            return 0
+        phases = np.array([[_phase(job, time) for job in jobs] for time in last])
+        periods = np.diff(last)
+        same = np.abs(phases[cycle:] - phases[:-cycle]) <= slack
+        repeated = np.abs(periods[cycle:] - periods[:-cycle]) <= slack[slowest]
+        if same.all() and repeated.all() and _all_step(jobs, last[-1 - cycle], last[-1]):
+            return cycle
+    return 0
+
+
+def _all_step(jobs: Sequence[Steps], start: float, stop: float) -> bool:
+    """Whether every job begins a step in a span, and has ended all that it begins there."""
+    return all(
+        len(own) > 0 and own[-1] < len(job.length)
+        for job in jobs
+        for own in [_begun(job, start, stop)]
+    )
+
+
+def _begun(job: Steps, start: float, stop: float) -> range:
+    """Which steps begin in a span."""
+    slack = _SAME_TIME + _SAME * job.length[-1]
+    return range(bisect_left(job.begin, start - slack), bisect_left(job.begin, stop - slack))
+
+
+def _boundaries(job: Steps) -> Floats:
+    """When steps of a job ended; not the last, for what else happened just then may come yet."""
+    return np.array(job.begin[1 : len(job.length)])
+
+
+def _phase(job: Steps, time: float) -> float:
+    """How long before a time the job's step under way began (s)."""
+    slack = _SAME_TIME + _SAME * job.length[-1]
+    return time - job.begin[bisect_right(job.begin, time + slack) - 1]
+
+
+def _slowest(jobs: Sequence[Steps]) -> int:
+    """Find the job whose steps take longest."""
+    return max(range(len(jobs)), key=lambda number: float(np.mean(jobs[number].length)))
+
+
+def _opens(jobs: Sequence[Steps], window: Window) -> float:
+    """When all jobs have done the steps that are left out (s)."""
+    return max(job.begin[window.warm_up] for job in jobs)
+
+
+def _long_enough(jobs: Sequence[Steps], window: Window) -> bool:
+    return all(len(job.length) > window.warm_up for job in jobs)
+
+
+def _counted(job: Steps, opens: float) -> range:
+    """Which steps began when all jobs were there, and are over."""
+    return range(bisect_left(job.begin, opens - _SAME_TIME), len(job.length))
+
+
+def _settled(jobs: Sequence[Steps], window: Window) -> Steady:
+    """Average all steps that count."""
+    if not _long_enough(jobs, window):
+        raise ValueError("a job has done no step that counts")
+    opens, slowest = _opens(jobs, window), _slowest(jobs)
+    rows = []
+    for job in jobs:
+        own = _counted(job, opens)
+        if not len(own):
+            raise ValueError("a job has done no step that counts")
+        length = np.array(job.length[own.start :])
+        half = len(own) // 2
+        apart = abs(float(length[:half].mean() - length[-half:].mean())) if half else np.inf
+        mean = float(length.mean())
+        drift = _drift(job, jobs[slowest], opens)
+        rows.append(_row(job, own, apart / mean, drift))
+    still = all(row.halves <= window.close for row in rows)
+    swept = all(row.drift >= 1 or row.drift <= _HELD for row in rows)
+    return Steady(tuple(rows), slowest, 0, settled=still and swept)
+
+
+def _row(
+    job: Steps,
+    own: range,
+    halves: float = 0.0,
+    drift: float = 0.0,
+) -> SteadyStep:
+    length = np.array(job.length[own.start : own.stop])
+    return SteadyStep(
+        first=own[0],
+        count=len(own),
+        mean=float(length.mean()),
+        least=float(length.min()),
+        worst=float(length.max()),
+        deviation=float(length.std()),
+        halves=halves,
+        drift=drift,
+    )
+
+
+def _drift(job: Steps, slowest: Steps, opens: float) -> float:
+    """Say how far a phase moved, from one step of the slowest job to the next, in steps."""
+    if job is slowest:
+        return 0.0
+    bounds = [time for time in _boundaries(slowest).tolist() if time >= opens]
+    usual = float(np.mean(job.length))
+    phases = [_phase(job, time) / usual for time in bounds]
+    moves = [after - before for before, after in pairwise(phases)]
+    return abs(sum(move - round(move) for move in moves))

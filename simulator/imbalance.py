@@ -1,0 +1,339 @@
+"""How unevenly ranks or experts are asked, as one says it: a factor, Zipf's law, or a file.
+
+``1.5``
+    the busiest rank receives 1.5 times the mean, the others share the rest alike;
+``zipf:1.2``
+    the k-th most popular receives in proportion to ``1 / k^1.2`` (Zipf's law);
+``FILE``
+    a CSV file. Numbers alone are a matrix: what the sender of each row has for the receiver of each
+    column. With names of columns ``expert`` and ``tokens``, and ``layer`` where there are several,
+    it is a histogram of a router's choices; ``FILE:LAYER`` names one layer of it.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import WorkloadError, shown
+from simulator.shares import Shares, of_bytes
+
+Floats = NDArray[np.float64]
+_FORMS = (
+    "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "
+    "or a histogram with the columns expert and tokens"
+)
+_ZIPF = "zipf:"
+_LARGEST_FILE = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imbalance:
+    """What was said of it, and what that is: one of the four.
+
+    Parameters
+    ----------
+    text
+        As it was written.
+    factor
+        Busiest rank over the mean.
+    exponent
+        Of Zipf's law.
+    matrix
+        Bytes of every pair, senders in rows, shape ``(n, n)`` (B).
+    histogram
+        Tokens of each expert, by layer; under None where the file does not name layers.
+    layer
+        The one layer of the histogram that is meant.
+    """
+
+    text: str
+    factor: float | None = None
+    exponent: float | None = None
+    matrix: Floats | None = None
+    histogram: Mapping[int | None, Floats] = field(default_factory=dict)
+    layer: int | None = None
+
+    def __str__(self) -> str:
+        """As it was written."""
+        return self.text
+
+    def popularity(self, ranks: int, choices: int, layer: int) -> Floats:
+        """Share of all tokens that each rank receives in a layer, shape ``(ranks,)``; sum 1.
+
+        ``choices`` experts lie on the ranks in order, as many on each. Under Zipf's law nobody
+        knows which is the most popular: the order is drawn anew for each layer, alike at each call.
+
+        Raises
+        ------
+        WorkloadError
+            If the factor is more than the number of ranks, or the histogram does not have the
+            layer, has more experts, or no tokens.
+
+        Examples
+        --------
+        >>> parse_imbalance("1.5").popularity(4, 8, layer=0).tolist()
+        [0.375, 0.20833333333333334, 0.20833333333333334, 0.20833333333333334]
+        """
+        if self.factor is not None:
+            return _one_hot(self.factor, ranks, self.text)
+        shares: Floats = self.of_experts(choices, layer).reshape(ranks, -1).sum(axis=1)
+        return shares
+
+    def of_experts(self, experts: int, layer: int) -> Floats:
+        """Share of all tokens that each expert receives in a layer, shape ``(experts,)``; sum 1.
+
+        Raises
+        ------
+        WorkloadError
+            As :meth:`popularity`; and for a factor or a matrix, which tell of ranks alone.
+        """
+        if self.exponent is not None:
+            order = np.random.default_rng(layer).permutation(experts)
+            drawn: Floats = zipf(experts, self.exponent)[order]
+            return drawn
+        if not self.histogram:
+            raise WorkloadError(f"imbalance {self.text}: tells of ranks, not of experts")
+        tokens = self.tokens(layer)
+        if len(tokens) > experts:
+            raise WorkloadError(
+                f"{self.text}: expert {len(tokens) - 1}, and the model has {experts} experts "
+                "(0 is the first)"
+            )
+        padded = np.concatenate([tokens, np.zeros(experts - len(tokens))])
+        shares: Floats = padded / padded.sum()
+        return shares
+
+    def tokens(self, layer: int) -> Floats:
+        """Tokens of each expert that the histogram has for a layer.
+
+        Raises
+        ------
+        WorkloadError
+            If it has none.
+        """
+        known = self.histogram.get(None, self.histogram.get(layer))
+        if known is None:
+            there = ", ".join(map(str, sorted(one for one in self.histogram if one is not None)))
+            raise WorkloadError(
+                f"{self.text}: layer: no rows of layer {layer}, which has experts (0 is the first "
+                f"of the model); it has {there if len(there) < 60 else there[:60] + ' ...'}"
+            )
+        if not known.any():
+            raise WorkloadError(f"{self.text}: tokens: layer {layer} has none")
+        return known
+
+    def of_ranks(self, ranks: int) -> tuple[float | None, Shares | None]:
+        """Return how an all-to-all of so many ranks is spread; and S, where a matrix tells it (B).
+
+        Of a histogram all senders choose alike, and experts lie on the ranks in order. Under Zipf's
+        law rank 0 receives the most.
+
+        Raises
+        ------
+        WorkloadError
+            If the matrix is of another number of ranks, the experts cannot lie on them evenly, or
+            it is not said which of several layers is meant.
+
+        Examples
+        --------
+        >>> parse_imbalance("2").of_ranks(4)
+        (None, <Shares of 4 ranks: busiest port 2 x the mean>)
+        """
+        if self.matrix is not None:
+            if len(self.matrix) != ranks:
+                raise WorkloadError(
+                    f"{self.text}: a matrix of {len(self.matrix)} ranks, and {ranks} take part"
+                )
+            return of_bytes(self.matrix)
+        if self.exponent is not None:
+            popular = zipf(ranks, self.exponent)
+        elif self.factor is not None:
+            popular = _one_hot(self.factor, ranks, self.text)
+        else:
+            popular = self._of_layer(ranks)
+        return None, of_bytes(np.tile(popular, (ranks, 1)))[1]
+
+    def _of_layer(self, ranks: int) -> Floats:
+        several = sorted(one for one in self.histogram if one is not None)
+        if len(several) > 1 and self.layer is None:
+            raise WorkloadError(
+                f"{self.text}: {len(several)} layers: say which, such as {self.text}:{several[0]}"
+            )
+        layer = self.layer if self.layer is not None else (several or [0])[0]
+        tokens = self.tokens(layer)
+        if len(tokens) % ranks:
+            raise WorkloadError(
+                f"{self.text}: {len(tokens)} experts do not lie evenly on {ranks} ranks"
+            )
+        shares: Floats = tokens.reshape(ranks, -1).sum(axis=1) / tokens.sum()
+        return shares
+
+
+def zipf(count: int, exponent: float) -> Floats:
+    """Shares in proportion to ``1 / k^exponent``, the largest first (Zipf's law).
+
+    Examples
+    --------
+    >>> zipf(2, 1.0).tolist()
+    [0.6666666666666666, 0.3333333333333333]
+    """
+    weight = np.arange(1, count + 1, dtype=np.float64) ** -exponent
+    shares: Floats = weight / weight.sum()
+    return shares
+
+
+def parse_imbalance(text: str) -> Imbalance:
+    """Read how unevenly ranks are asked.
+
+    Raises
+    ------
+    WorkloadError
+        If it is none of the forms, or the file cannot be read as one.
+
+    Examples
+    --------
+    >>> parse_imbalance("zipf:1.2").exponent, parse_imbalance("3").factor
+    (1.2, 3.0)
+    """
+    said = text.strip()
+    if said.lower().startswith(_ZIPF):
+        exponent = _number(said[len(_ZIPF) :])
+        if not 0 <= exponent < math.inf:
+            raise WorkloadError(f"imbalance {shown(text)}: {_ZIPF} needs an exponent of 0 or more")
+        return Imbalance(said, exponent=exponent)
+    factor = _number(said)
+    if not math.isnan(factor):
+        if not 1 <= factor < math.inf:
+            raise WorkloadError(
+                f"imbalance {shown(text)}: the busiest rank over the mean is 1 or more"
+            )
+        return Imbalance(said, factor=factor)
+    return _file(said)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _one_hot(factor: float, ranks: int, text: str) -> Floats:
+    if factor > ranks:
+        raise WorkloadError(
+            f"imbalance {text}: the busiest of {ranks} ranks receives {ranks} times the mean at "
+            "most"
+        )
+    rest = (ranks - factor) / (ranks - 1) if ranks > 1 else 1.0
+    shares = np.full(ranks, rest / ranks)
+    shares[0] = factor / ranks
+    return shares
+
+
+def _file(text: str) -> Imbalance:
+    path, layer = Path(text), None
+    before, colon, after = text.rpartition(":")
+    if colon and after.isdecimal() and not path.exists():
+        path, layer = Path(before), int(after)
+    if not path.is_file():
+        raise WorkloadError(f"imbalance {shown(text)}: no such file; {_FORMS}")
+    rows = _rows(path)
+    if any(math.isnan(_number(cell)) for cell in rows[0][1]):
+        histogram = _histogram(rows, path)
+        if layer is not None and layer not in histogram:
+            raise WorkloadError(f"{path}: layer: there is no layer {layer}")
+        return Imbalance(str(path), histogram=histogram, layer=layer)
+    if layer is not None:
+        raise WorkloadError(f"{text}: a matrix has no layers")
+    return Imbalance(str(path), matrix=_matrix(rows, path))
+
+
+_Rows = Sequence[tuple[int, Sequence[str]]]
+"""Cells of lines, each with its number."""
+
+
+def _rows(path: Path) -> _Rows:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise WorkloadError(f"{path}: more than {_LARGEST_FILE >> 20} MiB: no such table")
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WorkloadError(f"{path}: cannot be read as a table: {reason}") from error
+    lines = [
+        (at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()[:1] not in "#"
+    ]
+    cells = csv.reader(io.StringIO("\n".join(line for _, line in lines)))
+    rows = [
+        (at, [cell.strip() for cell in row]) for (at, _), row in zip(lines, cells, strict=False)
+    ]
+    if not rows:
+        raise WorkloadError(f"{path}: is empty; {_FORMS}")
+    return rows
+
+
+def _matrix(rows: _Rows, path: Path) -> Floats:
+    table = np.zeros((len(rows), len(rows)))
+    for number, (at, cells) in enumerate(rows):
+        if len(cells) != len(rows):
+            raise WorkloadError(
+                f"{path}, line {at}: {len(cells)} columns of a matrix of {len(rows)} rows: it has "
+                "a row and a column for every rank"
+            )
+        for column, cell in enumerate(cells):
+            table[number, column] = _amount(cell, f"{path}, line {at}, column {column + 1}")
+    if not table.any():
+        raise WorkloadError(f"{path}: nobody has anything for anybody")
+    return table
+
+
+def _histogram(rows: _Rows, path: Path) -> Mapping[int | None, Floats]:
+    names = [name.lower() for name in rows[0][1]]
+    for needed in ("expert", "tokens"):
+        if needed not in names:
+            has = ", ".join(names)
+            raise WorkloadError(
+                f"{path}, line {rows[0][0]}: no column {needed}: it has {has}; {_FORMS}"
+            )
+    counts: dict[int | None, dict[int, float]] = {}
+    for at, cells in rows[1:]:
+        if len(cells) != len(names):
+            raise WorkloadError(f"{path}, line {at}: {len(cells)} of {len(names)} columns")
+        row = dict(zip(names, cells, strict=True))
+        expert = _whole(row["expert"], f"{path}, line {at}: expert")
+        layer = _whole(row["layer"], f"{path}, line {at}: layer") if "layer" in row else None
+        own = counts.setdefault(layer, {})
+        if expert in own:
+            where = "" if layer is None else f" of layer {layer}"
+            raise WorkloadError(f"{path}, line {at}: expert {expert}{where} stands twice")
+        own[expert] = _amount(row["tokens"], f"{path}, line {at}: tokens")
+    if not counts:
+        raise WorkloadError(f"{path}: a histogram has a row for each expert; it has none")
+    experts = 1 + max(max(own) for own in counts.values())
+    return {
+        layer: np.array([own.get(expert, 0.0) for expert in range(experts)])
+        for layer, own in counts.items()
+    }
+
+
+_MOST = 1 << 20
+"""Experts and layers of the largest histogram; a higher number is a mistake."""
+
+
+def _whole(cell: str, where: str) -> int:
+    if not (cell.isdecimal() and int(cell) < _MOST):
+        raise WorkloadError(f"{where}: {shown(cell)} is not a whole number from 0 on")
+    return int(cell)
+
+
+def _amount(cell: str, where: str) -> float:
+    value = _number(cell)
+    if not 0 <= value < math.inf:
+        raise WorkloadError(f"{where}: {shown(cell)} is not an amount")
+    return value

@@ -1,0 +1,346 @@
+"""Names of the parts of a network: its cables, NICs, switches and nodes, as a user calls them.
+
+A cable is both directions of a link; the two sides of a NIC are one part. ``leaf:0-spine:1`` is the
+cable between two switches, ``rank3-scale_up:0`` that of rank 3 to the switch of its domain,
+``nic:2.3-leaf:0`` the cable of NIC 3 of node 2. Case, colons and blanks make no other name:
+``leaf0-spine1`` is the first of these.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import TopologyError
+from simulator.names import did_you_mean
+from simulator.topology import Node, Topology
+
+Mask = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+NOWHERE = -1
+"""Node of what belongs to none: a switch between nodes."""
+_SIDE = re.compile(r"(.*):(?:out|in)")
+_NIC = re.compile(r"nic:(\d+)\.(\d+)(?:-(\d+))?")
+_ONE_NIC = re.compile(r"nic(\d+)\.(\d+)")
+_DOMAIN = re.compile(r"scale_up(\d+)")
+_RANK = re.compile(r"rank(\d+)")
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """Both directions of a link, or the one that there is.
+
+    ``bandwidth`` (B/s) and ``latency`` (s) are those of the first direction; infinite where nothing
+    limits it.
+    """
+
+    name: str
+    resource: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of one network, by name.
+
+    Parameters
+    ----------
+    network
+        The topology.
+    home
+        Node (host) of each node of the graph, :data:`NOWHERE` of what belongs to none, shape
+        ``(nodes,)``; None where the network tells of no hosts.
+    """
+
+    network: Topology
+    home: Ints | None = None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Name of every part that is no cable, in the order of the graph."""
+        return tuple(dict.fromkeys(map(part_name, self.network.nodes)))
+
+    @cached_property
+    def part(self) -> Ints:
+        """Which part each node of the graph is, as an index into ``names``."""
+        number = {name: index for index, name in enumerate(self.names)}
+        return np.array([number[part_name(node)] for node in self.network.nodes], dtype=np.int64)
+
+    @cached_property
+    def cable(self) -> Ints:
+        """Which cable each link is a direction of, numbered as they appear, shape ``(links,)``."""
+        ends = self.part[self.network.source], self.part[self.network.target]
+        key = np.minimum(*ends) * len(self.names) + np.maximum(*ends)
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        return np.asarray(np.argsort(np.argsort(first))[which.ravel()], dtype=np.int64)
+
+    @cached_property
+    def first_link(self) -> Ints:
+        """First direction of each cable, shape ``(cables,)``."""
+        return np.asarray(np.unique(self.cable, return_index=True)[1], dtype=np.int64)
+
+    def cable_name(self, cable: int) -> str:
+        """Return what a cable is called: ``leaf:0-spine:1``."""
+        link = self.first_link[cable]
+        network = self.network
+        here, there = self.part[network.source[link]], self.part[network.target[link]]
+        return f"{self.names[here]}-{self.names[there]}"
+
+    def cables(self) -> Iterator[Cable]:
+        """Go through all cables in the order of the network's links."""
+        for number, index in enumerate(self.first_link.tolist()):
+            link = self.network.link(index)
+            yield Cable(self.cable_name(number), link.resource, link.bandwidth, link.latency)
+
+    def link_named(self, text: str) -> tuple[Mask, int]:
+        """Links that ``leaf0-spine1`` names: both directions; of ``leaf0->spine1`` the one.
+
+        Returns
+        -------
+        tuple
+            Which links, and for how many cables they stand: NICs that serve a rank together are
+            drawn as one, and an end may name one of them.
+
+        Raises
+        ------
+        TopologyError
+            If there is no such cable: with the nearest names, or what the first end leads to.
+        """
+        here, there, one_way = self._ends(text)
+        found = self._between(here, there, one_way=one_way)
+        if not found.any():
+            first = self.vertices(here)[self.network.source]
+            led = dict.fromkeys(self.names[self.part[end]] for end in self.network.target[first])
+            name = self._name(here)
+            raise TopologyError(
+                f"{self.network.name} has no link {text}: {name} leads to {_listed(led)}"
+            )
+        return found, max(self._stands_for(here), self._stands_for(there))
+
+    def link_moved(self, text: str) -> tuple[Mask, int]:
+        """Links that a name meant on a network whose domains had other sizes, and so other numbers.
+
+        Of a rank and the switch of its domain it is the link to the switch of the domain that the
+        rank is in now; of all else, and where the name still is one, as :meth:`link_named`.
+        """
+        ends = text.replace("→", "->").replace("->", "-").split("-")
+        match = [_DOMAIN.fullmatch(_letters(end)) for end in ends]
+        rank = [_RANK.fullmatch(_letters(end)) for end in ends]
+        if len(ends) != 2 or not any(match) or not any(rank):
+            return self.link_named(text)
+        number = next(int(one[1]) for one in rank if one)
+        if number >= self.network.ranks:
+            return self.link_named(text)
+        out = self.part[self.network.target[self.network.source == number]]
+        switches = [
+            self.names[part] for part in out if _DOMAIN.fullmatch(_letters(self.names[part]))
+        ]
+        if len(switches) != 1:
+            return self.link_named(text)
+        moved = [switches[0] if one else end for one, end in zip(match, ends, strict=True)]
+        return self.link_named(("->" if "->" in text or "→" in text else "-").join(moved))
+
+    def _ends(self, text: str) -> tuple[str, str, bool]:
+        """Split the name of a link at the hyphen that is between its ends."""
+        arrow = text.replace("→", "->")
+        if "->" in arrow:
+            here, there = arrow.split("->", 1)
+            return here, there, True
+        marks = [index for index, letter in enumerate(text) if letter == "-"]
+        if not marks:
+            raise TopologyError(f"link {text!r}: name both ends, as in leaf0-spine1")
+        tried = [(text[:mark], text[mark + 1 :]) for mark in marks]
+        return (*max(tried, key=self._how_known), False)
+
+    def vertices(self, name: str) -> Mask:
+        """Nodes of the graph that are the part of a name, shape ``(nodes,)``.
+
+        Raises
+        ------
+        TopologyError
+            If no part is called so: with the nearest names.
+        """
+        return np.asarray(self.part == self.names.index(self._name(name)))
+
+    def nic(self, node: int, number: int) -> tuple[Mask, int]:
+        """Nodes of the graph that stand for a NIC, and for how many NICs together they stand.
+
+        Raises
+        ------
+        TopologyError
+            If the node has no such NIC, or there is no such node.
+        """
+        there = self._nics_of(node)
+        for name, first, last in there:
+            if first <= number <= last:
+                return self.vertices(name), last - first + 1
+        if not there:
+            self.node(node)
+            raise TopologyError(f"{self.network.name}: node {node} has no NICs")
+        most = max(last for _, _, last in there)
+        raise TopologyError(f"{self.network.name}: node {node} has NICs 0 to {most}, no {number}")
+
+    def node(self, node: int) -> Mask:
+        """Nodes of the graph that are inside a node (host), shape ``(nodes,)``.
+
+        Raises
+        ------
+        TopologyError
+            If there is no such node, or the network tells of none.
+        """
+        if self.home is None:
+            raise TopologyError(f"{self.network.name} tells of no nodes; name links and switches")
+        inside = np.asarray(self.home == node)
+        if not inside.any():
+            raise TopologyError(
+                f"{self.network.name} has no node {node}: the job is on nodes 0 to"
+                f" {self.home.max()}"
+            )
+        return inside
+
+    def switch(self, name: str) -> Mask:
+        """Nodes of the graph that are a switch of this name.
+
+        Raises
+        ------
+        TopologyError
+            If no part is called so, or it is a rank or a NIC.
+        """
+        found = self.vertices(name)
+        if found[: self.network.ranks].any() or _NIC.fullmatch(self._name(name)):
+            raise TopologyError(f"{self._name(name)} is no switch; name its link or NIC")
+        return found
+
+    @cached_property
+    def switches(self) -> Ints:
+        """Parts that are neither ranks nor NICs, as indices into ``names``."""
+        ranks = set(self.part[: self.network.ranks].tolist())
+        return np.array(
+            [
+                number
+                for number, name in enumerate(self.names)
+                if number not in ranks and not _NIC.fullmatch(name)
+            ],
+            dtype=np.int64,
+        )
+
+    @cached_property
+    def nics(self) -> Ints:
+        """Parts that are NICs, as indices into ``names``."""
+        found = [number for number, name in enumerate(self.names) if _NIC.fullmatch(name)]
+        return np.array(found, dtype=np.int64)
+
+    @cached_property
+    def _spelt(self) -> dict[str, str]:
+        spelt = {str(rank): part_name(rank) for rank in range(self.network.ranks)}
+        return spelt | {_letters(name): name for name in self.names}
+
+    def _known(self, name: str) -> bool:
+        return _letters(name) in self._spelt or self._together(name) is not None
+
+    def _together(self, name: str) -> str | None:
+        """Return the name of the NICs of which a text names one; None if it names no such."""
+        match = _ONE_NIC.fullmatch(_letters(name))
+        if match is None or _letters(name) in self._spelt:
+            return None
+        node, number = int(match[1]), int(match[2])
+        return next(
+            (one for one, first, last in self._nics_of(node) if first <= number <= last), None
+        )
+
+    def _stands_for(self, name: str) -> int:
+        """For how many NICs the part stands of which a text names one; 1 of anything else."""
+        together = self._together(name)
+        match = _NIC.fullmatch(together) if together else None
+        return int(match[3]) - int(match[2]) + 1 if match else 1
+
+    def _nics_of(self, node: int) -> list[tuple[str, int, int]]:
+        """NICs of a node: the name, the first and the last number that it stands for."""
+        return [
+            (name, int(match[2]), int(match[3] or match[2]))
+            for name in self.names
+            if (match := _NIC.fullmatch(name)) and int(match[1]) == node
+        ]
+
+    def _how_known(self, pair: tuple[str, str]) -> int:
+        """Count ends that exist, and the cable between them: names may hold hyphens."""
+        known = sum(map(self._known, pair))
+        return known + (known == len(pair) and bool(self._between(*pair, one_way=False).any()))
+
+    def _name(self, text: str) -> str:
+        if not self._known(text):
+            hint = did_you_mean(text, self.names)
+            raise TopologyError(
+                f"no part of {self.network.name} is called {text.strip()!r}; {hint}"
+                "'twofold clusters NAME --links' lists all names"
+            )
+        return self._together(text) or self._spelt[_letters(text)]
+
+    def _between(self, here: str, there: str, *, one_way: bool) -> Mask:
+        one, other = self.vertices(here), self.vertices(there)
+        network = self.network
+        found: Mask = one[network.source] & other[network.target]
+        if not one_way:
+            found |= other[network.source] & one[network.target]
+        return found
+
+
+def part_name(node: Node) -> str:
+    """Return what a node of a graph is called; the two sides of a NIC are called the same.
+
+    Examples
+    --------
+    >>> part_name(3), part_name("nic:0.1:out"), part_name("spine:1")
+    ('rank3', 'nic:0.1', 'spine:1')
+    """
+    if isinstance(node, int):
+        return f"rank{node}"
+    text = str(node)
+    side = _SIDE.fullmatch(text)
+    return side[1] if side else text
+
+
+def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] = ()) -> Ints:
+    """Say in which node (host) each node of a cluster's graph is.
+
+    Parameters
+    ----------
+    network
+        As :func:`topologies.build` makes it.
+    node_of_rank
+        Node of each rank.
+    inside
+        Names of what else is in a node, followed in the graph by its number: the vertices of a
+        wiring.
+
+    Returns
+    -------
+    array of int
+        Node of each node of the graph, :data:`NOWHERE` of switches between nodes, shape
+        ``(nodes,)``.
+    """
+    named = {"host", *inside}
+    home = np.full(len(network.nodes), NOWHERE, dtype=np.int64)
+    home[: network.ranks] = node_of_rank
+    for index, node in enumerate(network.nodes[network.ranks :], start=network.ranks):
+        word, _, number = str(node).partition(":")
+        if word in ("nic", "gpu"):
+            home[index] = int(number.partition(".")[0])
+        elif word in named and number.isdecimal():
+            home[index] = int(number)
+    return home
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[:\s]", "", name).lower()
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

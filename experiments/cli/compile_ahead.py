@@ -61,7 +61,8 @@ def _array(annotation: Any) -> types.Type:
     Of records ``Annotated[NDArray[np.void], dtype]``.
     """
     leaves = _leaves(annotation)
-    (dtype,) = [one for one in leaves if isinstance(one, np.dtype)] or [
+    records: list[Any] = [one for one in leaves if isinstance(one, np.dtype)]
+    (dtype,) = records or [
         one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)
     ]
     dimensions = max(1, leaves.count(int))

@@ -23,7 +23,7 @@ from collectives.libraries.planners import times
 from collectives.machine import Machine, Ranks, choose
 from experiments.baseline import Baseline, Watch
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.scenario.change import LINKS, Change, Multiplied, Part, Scaled
+from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
 from experiments.scenario.resources import RANKS, better, check_factor, check_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import Contracted, contract
@@ -150,7 +150,9 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 
 
-_NUMBERS = (*LINKS, *RANKS)
+def _is_number(name: str) -> bool:
+    """Whether more of a resource leaves the graphs of links and of ops as they are."""
+    return name in RANKS or is_of_links(name)
 
 
 def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
@@ -293,8 +295,8 @@ class Study:
         """
         given = _checked(factors)
         count = len(next(iter(given.values())))
-        shapes = {name: values for name, values in given.items() if name not in _NUMBERS}
-        numbers = {name: values for name, values in given.items() if name in _NUMBERS}
+        shapes = {name: values for name, values in given.items() if not _is_number(name)}
+        numbers = {name: values for name, values in given.items() if _is_number(name)}
         return self._passed(self._costed_at(shapes, numbers, count), count)
 
     def costed(

@@ -7,6 +7,9 @@ ranks, where that is shorter or the only way. Among equal next hops the topology
 ECMP). Which switch the target is entered from, among equal paths, is the sender's choice and always
 by that hash: equal-cost paths are all used and every run chooses the same.
 
+A graph may name resources of its own (:mod:`topologies.families.from_file`): of ways of as many
+hops the one over the faster of them is then taken, whatever a what-if makes of their bandwidths.
+
 Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
 eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
 paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.

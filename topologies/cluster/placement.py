@@ -65,9 +65,12 @@ class Placement:
         if self.parts:
             part = self.part(rank)
             return part.placement.domain(part.cluster, rank)
+        return self.first_domain + self.place(cluster, rank) // cluster.scale_up.size
+
+    def place(self, cluster: Cluster, rank: int) -> int:
+        """Place of a rank among all those of the machine or, of a kind of node, of its part."""
         node, slot = self.seat(rank)
-        place = (node - self.first_node) * cluster.ranks_per_node + slot
-        return self.first_domain + place // cluster.scale_up.size
+        return (node - self.first_node) * cluster.ranks_per_node + slot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +115,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """
     if ranks < 1:
         raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
+    if cluster.is_one_graph and nodes is not None:
+        raise ClusterError(f"{cluster.name} is one graph without nodes: leave --nodes out")
     kinds = kinds_of(cluster)
     machine = " and ".join(f"{one.nodes} nodes of {one.ranks_per_node}" for one in kinds.values())
     if ranks > cluster.capacity:

@@ -79,6 +79,7 @@ ANSWERS = {
         ("all_reduce", "-n", "8", "-s", "1MiB", *C),
         ("barrier", "-n", "1", "--topology", "ring:4", "--bandwidth", "1 GB/s", "--latency", "0 s"),
     ],
+    "plugins": [()],
     "topology": [("torus:4x4",), ("dragonfly:5x4x2",), ("ring:1",)],
 }
 WITHOUT_ANSWER = {"warm", "schema"}

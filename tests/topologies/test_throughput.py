@@ -28,7 +28,7 @@ def test_uniform_traffic_on_a_ring_or_torus_loads_a_link_by_an_eighth_of_its_len
     ("routing", "published"), [("dimension_order", 1 / 3), ("minimal", 1 / 3), ("valiant", 0.5)]
 )
 def test_tornado_traffic_on_a_torus_of_8_by_8(routing, published):
-    """A. Singh et al., "GOAL", ISCA 2003: 3 links one way of 8, and a half; 8/15 with both ways weighted."""
+    """Three links one way of 8, so 1/3 of capacity; Valiant has half of it whatever the traffic."""
     assert of(f"torus:8x8@{routing}", "adversarial").of_capacity == pytest.approx(published)
 
 
@@ -53,8 +53,7 @@ KIM = "dragonfly:33x8x4x4"
     ("routing", "published"), [("minimal", 1 / 32), ("valiant", 0.5), ("adaptive", 0.5)]
 )
 def test_adversarial_traffic_on_the_dragonfly_of_kim_et_al(routing, published):
-    """Minimal routing is limited to 1 / (a h), for one cable; Valiant to a half, as each byte crosses
-    two global cables."""
+    """Minimal routing is limited to 1 / (a h) by one cable; Valiant to a half by two for each byte."""
     assert rate(f"{KIM}@{routing}", "adversarial") == pytest.approx(1e9 * published, rel=0.1)
 
 

@@ -53,7 +53,7 @@ KIM = "dragonfly:33x8x4x4"
     ("routing", "published"), [("minimal", 1 / 32), ("valiant", 0.5), ("adaptive", 0.5)]
 )
 def test_adversarial_traffic_on_the_dragonfly_of_kim_et_al(routing, published):
-    """Minimal routing is limited to 1 / (a h) by one cable; Valiant to a half by two for each byte."""
+    """Minimal routing is limited to 1 / (a h) by one cable, Valiant to a half by two."""
     assert rate(f"{KIM}@{routing}", "adversarial") == pytest.approx(1e9 * published, rel=0.1)
 
 

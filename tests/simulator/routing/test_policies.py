@@ -100,7 +100,7 @@ def test_loads_are_the_sums_of_the_shares(spec, policy):
 @pytest.mark.parametrize("policy", ["d_mod_k", "spray", "adaptive"])
 @pytest.mark.parametrize("by", [1, 3, 8, 9, 64, 100, 127])
 def test_a_shift_meets_no_other_message_on_a_fat_tree(policy, by):
-    """Zahavi (2010), theorem 1: D-Mod-K is free of contention for shift permutations."""
+    """Zahavi (2010): D-Mod-K is free of contention for shift permutations."""
     network = parse_topology(f"fat_tree:8@{policy}", **CABLE)
     assert busiest(network, *shift(network, by)) == pytest.approx(1.0)
 

@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from simulator.routing.routes import Routes
 
 Node = Hashable
 Route = Callable[[int, int], Sequence[Node]]
@@ -210,9 +208,7 @@ class Topology:
         return offset, order
 
     @cached_property
-    def known_routes(
-        self,
-    ) -> dict[tuple[bytes, ...], "Routes"]:
+    def known_routes(self) -> dict[tuple[bytes, ...], Any]:
         """What :func:`simulator.routing.routes.routes` found last, by sources and targets."""
         return {}
 

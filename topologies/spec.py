@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.errors import TopologyError
 from simulator.names import nearest
 from simulator.plugins import TOPOLOGIES, names_added
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.from_file import SUFFIXES, custom
@@ -35,7 +35,7 @@ def parse_topology(
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
     ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
     a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
-    everything by a policy of :mod:`simulator.routing.policy`, ``fat_tree:8@d_mod_k`` or, with a
+    everything by a policy of :mod:`simulator.policy`, ``fat_tree:8@d_mod_k`` or, with a
     seed of its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
 
     Parameters
@@ -65,8 +65,10 @@ def parse_topology(
     >>> parse_topology("dragonfly:9x4x2", bandwidth=25e9, latency=1e-6).ranks
     72
     """
-    if Path(spec).suffix in SUFFIXES:
-        return custom(spec, bandwidth=bandwidth, latency=latency)
+    path, _, policy = spec.partition("@")
+    if Path(path).suffix in SUFFIXES:
+        drawn = custom(path, bandwidth=bandwidth, latency=latency)
+        return routed(drawn, policy) if policy else drawn
     said = spec_words(spec)
     if bandwidth is None or latency is None:
         raise TopologyError(
@@ -137,8 +139,6 @@ def spec_words(spec: str) -> SpecWords:
     SpecWords(words='leaf_spine:4x2x8:2', family='leaf_spine', numbers=(4, 2, 8), option='2', routing='')
     """  # noqa: E501
     words, _, routing = spec.partition("@")
-    if Path(words).suffix in (".graphml", ".json"):
-        return routed(custom(words, bandwidth=bandwidth, latency=latency), routing)
     name, _, rest = words.partition(":")
     found = family_named(name)
     if found is None:
@@ -204,7 +204,7 @@ def routed(
     network
         Stays as it is.
     policy
-        One of :data:`simulator.routing.policy.POLICIES`, with the seed of its hash behind a colon.
+        One of :data:`simulator.policy.POLICIES`, with the seed of its hash behind a colon.
     group
         Gives each node its group of routers; without it there are no detours.
 

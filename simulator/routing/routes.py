@@ -3,7 +3,7 @@
 Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
 stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
 ranks, where that is shorter or the only way. Among equal next hops the topology's routing policy
-(:mod:`simulator.routing.policy`) chooses; if it has none, a hash of source, target and node (static
+(:mod:`simulator.policy`) chooses; if it has none, a hash of source, target and node (static
 ECMP). Which switch the target is entered from, among equal paths, is the sender's choice and always
 by that hash: equal-cost paths are all used and every run chooses the same.
 

@@ -15,7 +15,7 @@ from simulator.routing.choice import ALIKE, DIGITS, HASH, TABLE, Rule
 from simulator.routing.detours import Detours
 from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
-from simulator.routing.policy import GROUPED, Routing
+from simulator.policy import GROUPED, Routing
 from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Topology
 
 _PCIE_METRIC = 8

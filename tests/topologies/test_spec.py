@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simulator.errors import TopologyError
-from simulator.routing.policy import POLICIES
+from simulator.policy import POLICIES
 from simulator.topology import Topology, scaled
 from topologies import (
     FAMILIES,

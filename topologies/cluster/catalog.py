@@ -288,24 +288,30 @@ _IN_GRAPHS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the fields that are accepted where an unknown one was found."""
-    model: type[BaseModel] = Cluster
-    if location[0] == "node_kinds" and len(location) > 2:
+    part, depth = location[0], len(location)
+    if part == "node_kinds" and depth > 2:
         return _fields_of_kind(location[2:])
     if location[:-1] in _IN_GRAPHS:
         return list(Graph.model_fields)
-    if location[0] == "scale_out" and len(location) > 1:
+    model: type[BaseModel] = Cluster
+    if part == "scale_out" and depth > 1:
         model = FABRICS[location[1]]
-    elif location[0] == "link_factors" and len(location) > 2:
-        model = LinkFactors
-    elif location[0] == "calibration" and len(location) > 2:
-        model = Calibrated
-    elif location[0] == "wiring" and len(location) > 2:
-        model = Cable
-    elif location[0] == "known" and len(location) > 3:
-        model = TierErrors if len(location) == 4 else CallErrors
-    elif len(location) > 1:
-        model = _PARTS[str(location[0])]
+    elif part in _TABLES and depth > _TABLES[str(part)][0]:
+        model = _TABLES[str(part)][1]
+        if part == "known" and depth > 4:
+            model = CallErrors
+    elif depth > 1:
+        model = _PARTS[str(part)]
     return list(model.model_fields)
+
+
+_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
+    "link_factors": (2, LinkFactors),
+    "calibration": (2, Calibrated),
+    "wiring": (2, Cable),
+    "known": (3, TierErrors),
+}
+"""Tables of tables: deeper than so many keys stand the fields of this."""
 
 
 def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:

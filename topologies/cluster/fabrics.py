@@ -87,7 +87,7 @@ FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni
 """What the fabric between nodes is made of."""
 
 FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
-"""A policy of :data:`simulator.routing.policy.POLICIES`."""
+"""A policy of :data:`simulator.policy.POLICIES`."""
 
 
 class _Nics(ClusterPart):

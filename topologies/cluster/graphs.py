@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from simulator.errors import TopologyError, TwofoldError
-from simulator.routing.policy import POLICIES
+from simulator.policy import POLICIES
 from simulator.topology import SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES

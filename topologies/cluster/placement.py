@@ -129,15 +129,22 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
     if ranks % nodes:
         raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
-    placement, per_node = _placed(kinds, ranks, ranks // nodes), ranks // nodes
+    placement = _placed(kinds, ranks, ranks // nodes)
+    _check_room(cluster, placement, ranks // nodes, (ranks, nodes))
+    return placement
+
+
+def _check_room(
+    cluster: Cluster, placement: Placement, per_node: int, asked: tuple[int, int]
+) -> None:
+    """Refuse more ranks per node than a node of some kind has; ``asked`` are ranks and nodes."""
     for part in placement.parts_of(cluster):
         if per_node > part.cluster.ranks_per_node:
             node = f"a node of kind {part.kind}" if part.kind else "a node"
             raise ClusterError(
-                f"{cluster.name}: {ranks} ranks on {nodes} nodes are {per_node} per node,"
+                f"{cluster.name}: {asked[0]} ranks on {asked[1]} nodes are {per_node} per node,"
                 f" and {node} has {part.cluster.ranks_per_node}"
             )
-    return placement
 
 
 def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:

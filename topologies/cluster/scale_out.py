@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,

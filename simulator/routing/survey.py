@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
+from simulator.policy import GROUPED, Routing
 from simulator.routing.choice import ALIKE, DIGITS, HASH, TABLE, Rule
 from simulator.routing.detours import Detours
 from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
-from simulator.policy import GROUPED, Routing
 from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Topology
 
 _PCIE_METRIC = 8

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.strategies import wild_networks
 from simulator.errors import TopologyError
-from simulator.routing.adaptive import best_part
 from simulator.policy import POLICIES, Routing
+from simulator.routing.adaptive import best_part
 from simulator.routing.routes import link_loads, routes
 from simulator.routing.survey import link_metrics
 from simulator.topology import Link, topology

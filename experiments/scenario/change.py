@@ -46,7 +46,7 @@ def is_of_links(name: str) -> bool:
     [True, False, False]
     """
     resource, _, number = name.rpartition(".")
-    return bool(resource) and number in _OF_LINKS
+    return bool(resource) and "@" not in resource and number in _OF_LINKS  # one kind of node: @
 
 
 def unit_of_value(name: str) -> str:

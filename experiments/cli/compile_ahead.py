@@ -48,6 +48,8 @@ def _called(loop: HotLoop[..., Any]) -> list[HotLoop[..., Any]]:
 def _type(annotation: Any) -> types.Type:
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
+    if get_origin(annotation) is tuple:
+        return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
     if fields := getattr(annotation, "_fields", ()):
         parts = [_type(annotation.__annotations__[field]) for field in fields]
         whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]

@@ -110,7 +110,8 @@ def routes(
         if len(known) >= _KEPT:
             del known[next(iter(known))]
         known[asked] = _routes(network, source, target, amount)
-    return known[asked]
+    found: Routes = known[asked]
+    return found
 
 
 def link_loads(

@@ -278,7 +278,7 @@ def hardware_warning(recorded: str, workload: Workload, chip: Accelerator, clust
     return f"recorded on {recorded}, not on {chip.name}: {kept}"
 
 
-_MODEL = re.compile(r"\b(GB|GH|MI|TPU\s*V|[ABHLPTV])(\d+)(\s+LITE\b|[A-Z]*)")
+_MODEL = re.compile(r"\b(GB|GH|MI|RTX\s*(?:PRO\s*)?|TPU\s*V?|[ABHLPTV])(\d+)(\s+LITE\b|[A-Z]*)")
 """Model names of data sheets; TPUs are called ``TPU v5 lite`` where others write v5e."""
 _GFX = {"gfx90a": "cdna2", "gfx94": "cdna3", "gfx950": "cdna4"}
 """ROCm's names of architectures, and the generations they are (LLVM, AMDGPU processors)."""
@@ -304,6 +304,7 @@ def _model(name: str) -> tuple[str, str, str] | None:
     if found is None:
         return None
     family, number, suffix = (re.sub(r"\s", "", part) for part in found.groups())
+    family = "TPUV" if family == "TPU" else family  # Google writes TPU7x, and TPU v6e
     if (family, number, suffix) == ("TPUV", "5", ""):
         suffix = "P"
     return family, number, "E" if suffix == "LITE" else suffix

@@ -30,6 +30,8 @@ from simulator.names import did_you_mean
 
 POLICIES = ("ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant")
 """Every policy by its name."""
+HASHED = ("ecmp", "static")
+"""Those that choose by a hash, of which a seed is another draw."""
 GROUPED = ("adaptive", "minimal", "valiant")
 """Those that count a cable between groups as longer than two cables inside."""
 

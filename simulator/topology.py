@@ -343,6 +343,7 @@ def with_links(network: Topology, kept: NDArray[np.bool_], *, name: str = "") ->
         latency=network.latency[kept],
         resource=network.resource[kept],
         latency_resource=network.latency_resource[kept],
+        metric=None if network.metric is None else network.metric[kept],
         routing=replace(network.routing, capacity=None if capacity is None else capacity[kept]),
     )
 

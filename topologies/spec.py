@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulator.errors import TopologyError
 from simulator.names import nearest
 from simulator.plugins import TOPOLOGIES, names_added
-from simulator.policy import Routing
+from simulator.policy import HASHED, POLICIES, Routing
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec, family_of
 from topologies.families.from_file import SUFFIXES, custom
@@ -211,7 +211,8 @@ def routed(
     Raises
     ------
     TopologyError
-        If the policy is unknown or needs groups, or the seed is no number.
+        If the policy is unknown or needs groups, or the seed is no number, or of a policy
+        without a hash.
 
     Examples
     --------
@@ -222,6 +223,10 @@ def routed(
     name, _, seed = policy.partition(":")
     if seed and not (seed.isascii() and seed.isdigit()):
         raise TopologyError(f"{policy!r}: the seed behind the colon is no number: write {name}:1")
+    if seed and name in POLICIES and name not in HASHED:
+        raise TopologyError(
+            f"{policy!r}: a seed is of the hash of {' and '.join(HASHED)}; write {name} without one"
+        )
     groups = None if group is None else group(network)
     return replace(network, routing=Routing(name, seed=int(seed or 0), group=groups))
 

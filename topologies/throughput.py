@@ -98,9 +98,9 @@ def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]
     Parameters and errors are those of :func:`throughput`, which compares it with the capacity.
     """
     busy = _loads(network, traffic) / network.bandwidth
-    worst = int(np.argmax(busy))
-    if not busy[worst] > 0:
+    if not busy.max(initial=0.0) > 0:
         raise TopologyError(f"{network.name}: {traffic} traffic passes no link")
+    worst = int(np.argmax(busy))
     ends = network.nodes[network.source[worst]], network.nodes[network.target[worst]]
     return float(1 / busy[worst]), (str(ends[0]), str(ends[1]))
 

@@ -141,7 +141,7 @@ def topology(
         If the spec names none, or the pattern is unknown; QuantityError for a bandwidth or latency
         without its unit.
     """
-    if not is_graph_file(spec):
+    if not is_graph_file(spec.partition("@")[0]):
         bandwidth, latency = bandwidth or USUAL[0], latency or USUAL[1]
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"

@@ -90,8 +90,9 @@ class Site:
     @cached_property
     def home(self) -> Ints:
         """Node (host) of each node of the network's graph."""
-        placement = place(self.cluster, self.ranks, self.nodes)
-        seats = [placement.seat(rank)[0] for rank in range(self.ranks)]
+        ranks = self.intact.ranks  # a user's graph is whole: it may have more than the job
+        placement = place(self.cluster, ranks, self.nodes if ranks == self.ranks else None)
+        seats = [placement.seat(rank)[0] for rank in range(ranks)]
         wiring = self.cluster.wiring
         return homes(self.intact, seats, wiring.vertices if wiring else ())
 

@@ -19,6 +19,7 @@ from simulator.errors import ClusterError, SettingsError, shown
 from simulator.names import one_of, same_name
 from simulator.yaml_text import parse_yaml
 from topologies import Cluster
+from topologies.cluster.schema import kinds_of
 
 Seats = NDArray[np.int64]
 Sizes = Mapping[str, int]
@@ -89,8 +90,8 @@ def seated(
     Raises
     ------
     ClusterError
-        If there are not as many seats as ranks, or the file seats a rank twice, not at all, or
-        where another sits.
+        If there are not as many seats as ranks, nodes have unlike slots, or the file seats a
+        rank twice, not at all, or where another sits.
     SettingsError
         If the placement is none of these, or the file cannot be read.
 
@@ -117,7 +118,22 @@ def seated(
         count = cluster.nodes
     _check_room(jobs, count, slots, cluster.name)
     seats = _PLACEMENTS[known](jobs, count, slots, seed)
-    return Seating(count, slots, seats, known)
+    return _on_nodes_of_one_size(Seating(count, slots, seats, known), cluster)
+
+
+def _on_nodes_of_one_size(seating: Seating, cluster: Cluster) -> Seating:
+    """Refuse nodes with other slots than the first: seats are numbered by as many for each."""
+    alike = 0
+    for kind in kinds_of(cluster).values():
+        if kind.ranks_per_node != seating.slots:
+            break
+        alike += kind.nodes
+    if seating.nodes > alike:
+        raise ClusterError(
+            f"{cluster.name}: jobs that share sit on nodes of one size, and only its first"
+            f" {alike} nodes have {seating.slots} slots, not all {seating.nodes} asked for"
+        )
+    return seating
 
 
 def _check_room(jobs: Sizes, nodes: int, slots: int, where: str) -> None:
@@ -209,7 +225,7 @@ def _from_file(jobs: Sizes, cluster: Cluster, placement: str) -> Seating:
         raise SettingsError(f"{path}: the placement cannot be read: {why}") from error
     is_csv = path.suffix.lower() == ".csv"
     rows = list(_csv_rows(text, path) if is_csv else _yaml_rows(text, path))
-    return Seating(*_checked(rows, jobs, cluster), str(path))
+    return _on_nodes_of_one_size(Seating(*_checked(rows, jobs, cluster), str(path)), cluster)
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,11 @@ def test_a_what_if_does_not_change_the_error_of_the_replay():
         ("gfx942:sramecc+:xnack-", "MI300X"),
         ("TPU v6 Lite", "TPU v6e"),
         ("TPU v5", "TPU v5p"),
+        ("TPU v7x", "TPU7x"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "RTX PRO 6000 Blackwell Server Edition",
+        ),
         ("NVIDIA A100-SXM4-80GB", "what we have"),
     ],
 )
@@ -284,6 +289,9 @@ def test_the_same_model_is_the_same_whatever_its_memory(recorded, cluster):
         ("TPU v5 lite", "TPU v5p"),
         ("ARTEMIS", "H100-SXM5-80GB"),
         ("NVIDIA A100-SXM4-80GB", "cpu"),
+        ("NVIDIA A100-SXM4-80GB", "TPU7x"),
+        ("NVIDIA A100-SXM4-80GB", "RTX PRO 6000 Blackwell Server Edition"),
+        ("NVIDIA GeForce RTX 4090", "RTX PRO 6000 Blackwell Server Edition"),
     ],
 )
 def test_another_model_is_said(recorded, cluster):

@@ -313,3 +313,18 @@ def test_a_wired_node_without_a_nic_is_cut_off_and_its_vertices_have_names():
     met = {str(network.nodes[end]) for end in network.source[inside.bandwidth < network.bandwidth]}
     assert {"plx0:1", "cpu:1", "nic:1.0:out", "4"} <= met
     assert not met & {"plx0:0", "nic:0.0:out", "0"}
+
+
+def test_links_that_are_left_keep_their_metrics():
+    """Links of a resource of one's own have metrics, which tell the fast way from the slow one."""
+    links = [
+        Link(one, other, speed, 1e-6, resource, metric=metric)
+        for resource, speed, metric in (("mine", 4e9, 17), ("spare", 1e9, 18))
+        for one, other in ((0, f"{resource}0"), (1, f"{resource}0"))
+        for one, other in ((one, other), (other, one))
+    ]
+    network = topology("own", 2, links)
+    after = broken(network, [Fault(LinkNamed("0-mine0"), None)]).network
+    assert sorted(after.metric) == [17, 17, 18, 18, 18, 18]
+    found = routes(after, np.array([0], dtype=np.int32), np.array([1], dtype=np.int32))
+    assert {after.link(index).resource for index in found.link} == {"spare"}

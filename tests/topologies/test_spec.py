@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simulator.errors import TopologyError
-from simulator.policy import POLICIES
+from simulator.policy import HASHED, POLICIES
 from simulator.topology import Topology, scaled
 from topologies import (
     FAMILIES,
@@ -200,8 +200,17 @@ def test_a_graph_of_a_file_may_be_routed_too(tmp_path):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("spec", ["torus:4x4", "dragonfly:5x4x2", "fully_connected:4"])
 def test_networks_with_groups_of_routers_have_every_policy(spec, policy):
-    network = parse_topology(f"{spec}@{policy}:3", bandwidth=25e9, latency=1e-6)
-    assert (network.routing.policy, network.routing.seed) == (policy, 3)
+    network = parse_topology(f"{spec}@{policy}", bandwidth=25e9, latency=1e-6)
+    assert (network.routing.policy, network.routing.seed) == (policy, 0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_seed_is_of_a_policy_that_draws(policy):
+    if policy in HASHED:
+        assert parse_topology(f"torus:4x4@{policy}:3", bandwidth=1e9, latency=0.0).routing.seed == 3
+        return
+    with pytest.raises(TopologyError, match=f"a seed is of the hash of .*; write {policy} without"):
+        parse_topology(f"torus:4x4@{policy}:3", bandwidth=1e9, latency=0.0)
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,8 @@ def test_a_fat_tree_carries_every_permutation_spread_alike_and_uniform_traffic_b
 def test_traffic_that_is_none_is_refused(traffic, message):
     with pytest.raises(TopologyError, match=message):
         of("ring:8", traffic)
+
+
+def test_a_network_of_one_rank_carries_no_traffic():
+    with pytest.raises(TopologyError, match="passes no link"):
+        of("ring:1", "uniform")

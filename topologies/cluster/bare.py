@@ -34,7 +34,7 @@ def is_bare(text: str) -> bool:
     """
     network = _parts(text)[0]
     family = network.partition(":")[0]
-    return is_graph_file(network) or (":" in network and family_named(family) is not None)
+    return is_graph_file(_file(network)) or (":" in network and family_named(family) is not None)
 
 
 def bare_words(network: str, bandwidth: str | None = None, latency: str | None = None) -> str:
@@ -55,7 +55,8 @@ def bare_network(text: str) -> Cluster:
     ----------
     text
         ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable, one
-        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``.
+        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
+        ``g.json@spray``.
 
     Returns
     -------
@@ -80,7 +81,10 @@ def bare_network(text: str) -> Cluster:
     numbers = {base: parse_quantity(one, base) for base, one in cable.items()}
     built = parse_topology(network, bandwidth=numbers.get("B/s"), latency=numbers.get("s"))
     named = {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
-    source = {"file": network} if is_graph_file(network) else {"spec": network}
+    file, policy = _file(network), network.partition("@")[2]
+    source = {"spec": network}
+    if is_graph_file(file):
+        source = {"file": file} | ({"routing": policy} if policy and file != network else {})
     graph = source | {name: value for name, value in named.items() if value is not None}
     try:
         return Cluster.model_validate(
@@ -96,6 +100,11 @@ def bare_network(text: str) -> Cluster:
     except ValidationError as error:
         told = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
         raise TopologyError(f"{network}: {told}") from error
+
+
+def _file(network: str) -> str:
+    """Return the name without a routing policy behind ``@``, unless a file is called so."""
+    return network if Path(network).exists() else network.partition("@")[0]
 
 
 def _parts(text: str) -> list[str]:

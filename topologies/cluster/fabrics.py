@@ -27,10 +27,11 @@ from pydantic import (
 )
 
 from simulator.errors import TopologyError
+from simulator.policy import HASHED
 from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.topology import SCALE_OUT, Topology
 from topologies.families.from_file import custom
-from topologies.spec import parse_topology
+from topologies.spec import parse_topology, routed
 
 
 def _written(base: str) -> PlainSerializer:
@@ -140,6 +141,15 @@ class _Routed(_Nics):
         Interconnect", SC 2020). RoCE and other Ethernet, and where nothing is said: a hash (ECMP).
         """
         return self.routing or _USUAL.get(self.link or "", "ecmp")
+
+    @model_validator(mode="after")
+    def _a_seed_is_of_a_hash(self) -> Self:
+        if self.routing_seed and self.policy not in HASHED:
+            raise ValueError(
+                f"routing_seed {self.routing_seed} is of the hash of {' and '.join(HASHED)}, and"
+                f" routing is {self.policy}: leave it out"
+            )
+        return self
 
 
 _USUAL = {"infiniband": "d_mod_k", "slingshot": "adaptive", "efa": "spray"}
@@ -280,6 +290,7 @@ _TABLE: dict[str, Any] = {
         "spec": {"type": "string"},
         "bandwidth": {"type": "string"},
         "latency": {"type": "string"},
+        "routing": {"type": "string"},
         "ranks": {"enum": ["nics", "nodes"]},
     },
     "additionalProperties": False,
@@ -297,6 +308,8 @@ class Graph(ClusterPart):
     tier, and a spec divides the tier's bandwidth of a rank (a NIC, a node) over its cables.
     ``ranks`` says, in the scale-out tier, what the ranks of the graph are; where it is not given
     their number tells it. ``sha256`` is that of the file; one that was changed since is refused.
+    ``routing`` is the policy of a ``file`` that is the whole network, as behind the ``@`` of a
+    spec; a fabric between nodes has its own field for it.
     """
 
     file: str | None = None
@@ -304,12 +317,15 @@ class Graph(ClusterPart):
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
     ranks: Literal["nics", "nodes"] | None = None
+    routing: str | None = None
     sha256: str | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.file is None) == (self.spec is None):
             raise ValueError("give either file, a graph (.graphml, .json), or spec, such as ring:8")
+        if self.routing is not None and self.spec is not None:
+            raise ValueError(f"routing of a spec stands behind it: {self.spec}@{self.routing}")
         return self
 
     @property
@@ -341,7 +357,8 @@ class Graph(ClusterPart):
         """
         own = self.bandwidth if self.bandwidth is not None else bandwidth
         delay = self.latency if self.latency is not None else latency
-        return _network(self.file, self.spec, self.sha256, (own, delay), resource)
+        drawn = _network(self.file, self.spec, self.sha256, (own, delay), resource)
+        return drawn if self.routing is None else routed(drawn, self.routing)
 
 
 @lru_cache(maxsize=16)

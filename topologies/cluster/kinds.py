@@ -57,7 +57,10 @@ def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
                 f"node_kinds.{name}.like: {kind['like']!r}: name a cluster of the catalogue, or a"
                 " YAML file"
             )
-        other = load(kind["like"])
+        try:
+            other = load(kind["like"])
+        except ClusterError as error:
+            raise ClusterError(f"node_kinds.{name}.like: {error}") from error
         written[name] = _like(kind, other)
         sources = _sources(name, kind, other) | sources
     return data | {"node_kinds": written} | ({"sources": sources} if sources else {})

@@ -375,13 +375,16 @@ class Cluster(ClusterPart):
     def _graphs_fit(self) -> Self:
         fabric, per_node = self.scale_out, self.ranks_per_node
         inside = self.scale_up.graph
-        if inside is not None and "@" in (inside.spec or "") and not self.is_one_graph:
+        routed = inside is not None and (inside.routing or "@" in (inside.spec or ""))
+        if inside is not None and routed and not self.is_one_graph:
             raise ValueError(
-                f"scale_up.topology: {inside.spec}: a routing behind @ is for a network that is one"
+                f"scale_up.topology: {inside.name}: a routing behind @ is for a network that is one"
                 " graph; inside domains messages take the shortest path"
             )
         if isinstance(fabric, GraphFabric):
             nics = fabric.nics_per_node
+            if fabric.graph.routing is not None:
+                raise ValueError("scale_out.graph.routing: write it as scale_out.routing")
             if fabric.graph.ranks is None:
                 raise ValueError("scale_out.graph.ranks: nics or nodes?")
             if fabric.graph.ranks == "nics" and nics > per_node:

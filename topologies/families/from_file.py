@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import QuantityError, TopologyError
+from simulator.names import did_you_mean
 from simulator.quantities import parse_quantity
 from simulator.topology import (
     HOP,
@@ -221,5 +222,29 @@ def _node_link(data: object) -> "nx.Graph[Any]":
     import networkx as nx
 
     key = "edges" if "edges" in data else "links"
+    _check_edges(data.get(key), {_id(*one) for one in enumerate(data["nodes"])})
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
     return graph
+
+
+def _id(number: int, node: object) -> object:
+    """Return what edges call a node, as networkx reads it: its number where it has no id."""
+    return _name(node.get("id", number) if isinstance(node, dict) else number)
+
+
+def _name(name: object) -> object:
+    return tuple(map(_name, name)) if isinstance(name, list) else name
+
+
+def _check_edges(edges: object, nodes: set[object]) -> None:
+    """Refuse an end that is no node of the file: networkx would make one of a misspelt name."""
+    if not isinstance(edges, list):
+        raise TypeError("there is no list 'edges' (or 'links') of cables")
+    for edge in edges:
+        for end in ("source", "target"):
+            if (name := _name(edge[end])) not in nodes:
+                hint = did_you_mean(str(name), sorted(map(str, nodes)))
+                raise ValueError(
+                    f"edge {edge['source']} - {edge['target']}: {end} {name!r} is none of the"
+                    f" nodes; {hint}add it to them or mend the edge"
+                )

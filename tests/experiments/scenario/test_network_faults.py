@@ -341,3 +341,16 @@ def test_every_link_that_is_listed_can_be_broken():
             f"link {link.link} latency x2" if not link.bandwidth else f"link {link.link} x0.5"
         ).apply(scenario)
         assert done.note == link.link
+
+
+def test_a_job_on_part_of_a_users_graph_is_asked_about_its_links():
+    """The graph is whole, with more ranks than the job."""
+    report = what_ifs(
+        SAMPLES / "gpu-dp2-tp4",
+        "ring:16, 50 GB/s, 1 us",
+        ["link rank0-rank1 x0.5", "link rank12-rank13 x0.5", "20% of links x0.5"],
+        draws=2,
+    )
+    near, far, _ = report.points
+    assert near.step_s > report.base.timeline.makespan
+    assert far.step_s == report.base.timeline.makespan

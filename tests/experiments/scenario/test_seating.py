@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from experiments.scenario.seating import PLACEMENTS, seated
 from simulator.errors import ClusterError, SettingsError
-from topologies import load_cluster
+from topologies import load_cluster, parse_cluster
 
 DGX = load_cluster("dgx-a100")
 SMALL = DGX.model_copy(update={"nodes": 3})
@@ -142,3 +142,23 @@ def test_what_is_no_placement_is_refused(tmp_path):
         seated({"a": 1, "b": 1}, DGX, "pack")
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         seated({"a": 1, "b": 1}, DGX, str(tmp_path / "missing.csv"))
+
+
+def test_nodes_of_two_sizes_are_no_seats_of_one_numbering():
+    """Seats are node * slots + slot: on nodes of four after nodes of eight that is another rank."""
+    text = """
+    name: two
+    accelerator: {name: chip}
+    ranks_per_node: 8
+    nodes: 4
+    node_kinds:
+      a: {count: 2}
+      b: {count: 2, ranks_per_node: 4,
+          scale_up: {topology: switch, size: 4, bandwidth: 200 GB/s, latency: 1 us}}
+    scale_up: {topology: switch, size: 8, bandwidth: 300 GB/s, latency: 1 us}
+    scale_out: {topology: switch, nics_per_node: 4, bandwidth: 25 GB/s, latency: 2 us}
+    """
+    cluster = parse_cluster(text, source="two.yaml")
+    assert seated({"a": 8, "b": 8}, cluster).nodes == 2
+    with pytest.raises(ClusterError, match="only its first 2 nodes have 8 slots, not all 4"):
+        seated({"a": 8, "b": 8}, cluster, "striped", nodes=4)

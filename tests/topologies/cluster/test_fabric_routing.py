@@ -134,6 +134,7 @@ def one_call(kind, ranks):
         ("fat_tree", ("ports: 16", "routing: valiant"), "for dragonfly and torus"),
         ("fat_tree", ("ports: 16", "routing: random"), "scale_out.*routing"),
         ("fat_tree", ("ports: 16", "routing_seed: -1"), "routing_seed"),
+        ("fat_tree", ("ports: 16", "routing: spray", "routing_seed: 3"), "seed 3 is of the hash"),
         ("fat_tree", ("ports: 16", "link: myrinet"), "scale_out.*link"),
         ("switch", ("routing: ecmp",), "routing"),
     ],

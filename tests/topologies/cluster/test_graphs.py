@@ -377,3 +377,20 @@ def test_many_domains_are_drawn_by_one_graph(tmp_path):
     inside = network.resource == network.resources.index("scale_up")
     ends = zip(network.source[inside].tolist(), network.target[inside].tolist(), strict=True)
     assert {tuple(sorted(one)) for one in ends} == {(2 * at, 2 * at + 1) for at in range(8)}
+
+
+def test_a_graph_of_ones_own_takes_a_routing_behind_its_name(tmp_path):
+    """As ``topology g.json@spray`` does; a fabric between nodes has a field for it."""
+    file = tmp_path / "g.json"
+    ends = [("r0", "leaf0"), ("r1", "leaf1")]
+    ends += [(f"leaf{leaf}", f"spine{spine}") for leaf in (0, 1) for spine in (0, 1)]
+    nodes = [{"id": f"r{rank}", "rank": rank} for rank in (0, 1)]
+    nodes += [{"id": f"{kind}{number}"} for kind in ("leaf", "spine") for number in (0, 1)]
+    cable = {"bandwidth": "1 GB/s", "latency": "1 us"}
+    edges = [{"source": one, "target": other} | cable for one, other in ends]
+    file.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    cluster = load_cluster(f"{file}@spray")
+    assert build(cluster, 2).routing.policy == "spray"
+    assert build(load_cluster(str(file)), 2).routing.policy == "ecmp"
+    with pytest.raises(TopologyError, match="'foo' is no routing policy"):
+        build(load_cluster(f"{file}@foo"), 2)

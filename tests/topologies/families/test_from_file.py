@@ -127,3 +127,19 @@ def test_what_is_no_graph_is_refused(tmp_path, name, text, message):
 def test_a_file_that_is_not_there_is_refused(tmp_path, name):
     with pytest.raises(TopologyError, match="cannot be read: No such file"):
         custom(tmp_path / name)
+
+
+def test_an_edge_to_a_node_that_nobody_drew_is_refused(tmp_path):
+    """networkx would make a switch of a misspelt name, and its link would lead nowhere."""
+    file = tmp_path / "g.json"
+    nodes = [{"id": "a", "rank": 0}, {"id": "b", "rank": 1}, {"id": "switch0"}]
+    edges = [
+        {"source": end, "target": "swich0", "bandwidth": "1 GB/s", "latency": "1 us"}
+        for end in ("a", "b")
+    ]
+    file.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    with pytest.raises(TopologyError, match=r"edge a - swich0: target 'swich0'.*switch0"):
+        custom(file)
+    file.write_text(json.dumps({"nodes": nodes}))
+    with pytest.raises(TopologyError, match="no list 'edges'"):
+        custom(file)

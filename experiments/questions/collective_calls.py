@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw
 from collectives.libraries.rules import algorithm_named
+from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.questions.collective import cluster_of, network_of
 from experiments.report import Report, Rows
+from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, Planner, simulate_on
@@ -94,7 +96,10 @@ class CallSpan:
 
 
 class CollectiveCallsAnswer(Head):
-    """Calls beside each other on the network ``where``."""
+    """Calls beside each other on the network ``where``.
+
+    ``network_prior`` says how the cluster's figures are known; empty for a bare topology.
+    """
 
     where: str
     engine: str
@@ -102,6 +107,7 @@ class CollectiveCallsAnswer(Head):
     calls: list[CallBeside]
     effects: list[CallEffect]
     spans: list[CallSpan]
+    network_prior: list[NetworkPrior]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -119,6 +125,7 @@ class CollectiveCallsReport(Report):
     effects: tuple[CallEffect, ...]
     spans: tuple[CallSpan, ...]
     cluster: Cluster | None
+    network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveCallsAnswer":
         """Return the JSON answer."""
@@ -130,6 +137,7 @@ class CollectiveCallsReport(Report):
             "calls": list(self.calls),
             "effects": list(self.effects),
             "spans": list(self.spans),
+            "network_prior": list(self.network_prior),
         }
 
     def summary(self) -> str:
@@ -199,6 +207,8 @@ def collective_calls(
     together = run.simulated(repetitions)
     alone = [run.alone(number) for number in range(len(parsed))]
     rows = tuple(run.beside(number, alone, together) for number in range(len(parsed)))
+    known = cluster_of(network)
+    prior = () if known is None else prior_of(Scenario(together.workload, known, nodes=nodes))
     return CollectiveCallsReport(
         where,
         engine,
@@ -206,7 +216,8 @@ def collective_calls(
         rows,
         tuple(run.effects(repetitions, alone, together)),
         _spans(together, repetitions),
-        cluster_of(network),
+        known,
+        tuple(prior),
     )
 
 

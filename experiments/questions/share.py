@@ -15,11 +15,13 @@ from typing import ClassVar, Unpack
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, WhatIfNote, baseline
 from experiments.evaluate.sharing import PlacedJob, Sharing, shared
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.change import Faulty, Multiplied, changed
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import (
     RESOURCES,
     better,
@@ -158,7 +160,8 @@ class GroupAnswer(TypedDict):
 class ShareAnswer(Head):
     """Jobs on one network; ``lost_pct`` is the share of all ranks' time that goes to sharing.
 
-    It is ``100 sum(ranks (1 - alone / step)) / sum(ranks)``.
+    It is ``100 sum(ranks (1 - alone / step)) / sum(ranks)``. ``faults`` are what-ifs on parts of
+    the network, which is that of all jobs; the jobs' ``baselines`` are without them.
     """
 
     baselines: list[BaselineAnswer]
@@ -170,6 +173,7 @@ class ShareAnswer(Head):
     factor: float
     utilities: list[SharedUtility]
     warnings: list[str]
+    faults: list[WhatIfNote]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -187,12 +191,14 @@ class ShareReport(Report):
     sharing: Sharing
     factor: float
     utilities: tuple[SharedUtility, ...]
+    settings: Settings
+    faults: tuple[WhatIfNote, ...] = ()
 
     def answer(self) -> "ShareAnswer":
         """Return the JSON answer."""
         seating = self.seating
         return {
-            **self.head(self.cluster, self.bases[0].settings),
+            **self.head(self.cluster, self.settings),
             "baselines": [base.answer() for base in dict.fromkeys(self.bases)],
             "placement": {
                 "placement": seating.placement,
@@ -207,6 +213,7 @@ class ShareReport(Report):
             "factor": self.factor,
             "utilities": list(self.utilities),
             "warnings": list(self.warnings),
+            "faults": list(self.faults),
         }
 
     @property
@@ -407,18 +414,62 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     begins = _begins(starts or {}, list(files))
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = _checked(settings or Settings())
-    known = _bases(files, machine, settings, watch)
+    own, of_network = _told_apart(settings.what_ifs)
+    known = _bases(files, machine, replace(settings, what_ifs=own), watch)
     bases = tuple(known[file] for file in files.values())
     sizes = {name: base.scenario.ranks for name, base in zip(files, bases, strict=True)}
     seating = seated(sizes, machine, str(placement), nodes=place_on, seed=seed)
-    scenarios = _on_seats([base.scenario for base in bases], seating)
+    scenarios, faults = _with_faults(
+        _on_seats([base.scenario for base in bases], seating), of_network
+    )
     placed = tuple(PlacedJob(*one) for one in zip(files, scenarios, begins, strict=True))
     together = shared(placed, window, keep=keep, watch=watch)
-    report = ShareReport(bases, machine, seating, placed, together, factor, ())
+    report = ShareReport(
+        bases, machine, seating, placed, together, factor, (), settings=settings, faults=faults
+    )
     utilities = [_utility(report, name, window, watch) for name in asked]
     utilities.sort(key=lambda one: np.inf if one.utility_pct is None else -one.utility_pct)
     read = Inputs(tuple(map(Path, known)), _file_of(placement))
     return replace(report, utilities=tuple(utilities), inputs=read)
+
+
+def _told_apart(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tell changes of each job from those with parts of the network, which all jobs share.
+
+    Raises
+    ------
+    WhatIfError
+        If one change is of both.
+    """
+    own: list[str] = []
+    of_network: list[str] = []
+    for text in what_ifs:
+        parts = parse_change(text).parts
+        of_parts = any(isinstance(part, Faulty) for part in parts)
+        if of_parts and not all(isinstance(part, Faulty | Multiplied) for part in parts):
+            raise WhatIfError(
+                f"what-if {text!r}: of jobs that share, write changes of their steps and of parts"
+                " of the network as what-ifs of their own"
+            )
+        (of_network if of_parts else own).append(text)
+    return tuple(own), tuple(of_network)
+
+
+def _with_faults(
+    scenarios: Sequence[Scenario], changes: Sequence[str]
+) -> tuple[list[Scenario], tuple[WhatIfNote, ...]]:
+    """Break the one network of all jobs, and say what that touched; errors as ``Change.apply``."""
+    if not changes:
+        return list(scenarios), ()
+    first, made = changed(scenarios[0], map(parse_change, changes))
+    found = [first]
+    for scenario in scenarios[1:]:
+        after, _ = changed(scenario, map(parse_change, changes))
+        found.append(replace(after, _site=first.site))
+    notes: list[WhatIfNote] = [
+        {"change": text, "note": one.note} for text, one in zip(changes, made, strict=True)
+    ]
+    return found, tuple(notes)
 
 
 def _bases(
@@ -554,7 +605,7 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
         return SharedUtility(resource, now, "", None, [], str(error))
     # A changed network is not averaged for longer than need be: nine of them are asked.
     shorter = replace(window, most=min(window.most, 2 * window.least))
-    changed = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
+    better = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
     rows: list[JobUtility] = [
         {
             "job": one.name,
@@ -562,11 +613,11 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
             "utility_pct": utility_pct(before.steps.mean, after.steps.mean),
             "alone_utility_pct": utility_pct(before.alone.makespan, after.alone.makespan),
         }
-        for one, before, after in zip(placed, report.sharing.jobs, changed.jobs, strict=True)
+        for one, before, after in zip(placed, report.sharing.jobs, better.jobs, strict=True)
     ]
     ranks = [len(seats) for seats in report.seating.seats.values()]
     weighed = sum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
-    unsettled = [how for _, how in changed.groups if not how.settled]
+    unsettled = [how for _, how in better.groups if not how.settled]
     return SharedUtility(
         resource, now, then, weighed, rows, "steps did not settle" if unsettled else ""
     )

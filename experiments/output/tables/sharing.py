@@ -67,7 +67,8 @@ def _facts(report: "ShareReport") -> Iterator[tuple[str, str]]:
     steps = {base.loaded.trace: say_step(base.loaded) for base in report.bases}
     yield "jobs", "\n".join(f"{trace}: {step}" for trace, step in steps.items())
     changes = {line: None for base in report.bases for line in say_what_ifs(base)}
-    yield "what if", "\n".join(changes)
+    faults = (f"{one['change']} ({one['note']})" for one in report.faults)
+    yield "what if", "\n".join((*changes, *faults))
     yield "steady", "\n".join(_steady(report))
     yield "lost", f"{percent(report.lost_pct)} of all ranks' time goes to sharing"
     yield "warning", "\n".join(report.warnings)

@@ -283,3 +283,25 @@ def test_jobs_that_meet_through_a_third_do_not_meet_each_other(tmp_path, pairs):
     assert [group["jobs"] for group in report.together] == [["a", "b", "c"]]
     assert [row.slow_down for row in report.jobs] == pytest.approx([2, 2, 2, 1], rel=0.35)
     assert report.jobs[3].slow_down == 1.0
+
+
+def test_a_broken_part_is_one_of_the_network_of_all_jobs():
+    """Dealt to two nodes, each job sits as it does by itself, and meets the same slow NIC.
+
+    By itself, nodes filled in order, it has one node and no NIC of the other.
+    """
+    fault = "nic 0 of node 1 x0.5"
+    found = share(
+        [GPU, "x2"], "dgx-a100", placement="striped", resources=None, what_ifs=(fault,)
+    ).jobs
+    alone, slow = (
+        replay(GPU, "dgx-a100", nodes=2, what_ifs=changes).base.timeline.makespan
+        for changes in ((), (fault,))
+    )
+    assert slow > alone
+    assert sorted(job.alone_step_s for job in found) == pytest.approx([alone, slow], rel=1e-9)
+
+
+def test_changes_of_steps_and_of_the_network_are_what_ifs_of_their_own():
+    with pytest.raises(WhatIfError, match="as what-ifs of their own"):
+        share([GPU, "x2"], "dgx-a100", what_ifs=("compute x0.5 and nic 0 of node 0 x0.5",))

@@ -23,6 +23,7 @@ from experiments.cli.options import (
     Algorithms,
     ClusterOfTrace,
     Engine,
+    EngineOfCalls,
     Figure,
     Fold,
     Kernels,
@@ -205,7 +206,7 @@ def collective(
             help="Measured calls to hold it against: a log of nccl-tests, …, or CSV; repeat it."
         ),
     ] = None,
-    engine: Engine = "flow",
+    engine: EngineOfCalls = "flow",
     figure: Annotated[
         Path | None, typer.Option("--figure", "--plot", help="Draw it: .png, .svg or .pdf.")
     ] = None,

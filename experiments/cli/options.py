@@ -92,6 +92,12 @@ def _engines() -> Iterable[str]:
     return (*ENGINES, AUTO)
 
 
+def _engines_of_calls() -> Iterable[str]:
+    from simulator.engine.simulate import ENGINES
+
+    return ENGINES
+
+
 def _costs() -> Iterable[str]:
     from experiments.costing.calibration import COLLECTIVE_COSTS
 
@@ -305,6 +311,14 @@ Engine = Annotated[
         rich_help_panel=_SIMULATION,
         help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
         "transfer: the reference.",
+    ),
+]
+EngineOfCalls = Annotated[
+    str,
+    typer.Option(
+        **choice(_engines_of_calls),
+        rich_help_panel=_SIMULATION,
+        help="flow: links are shared; analytic: they are not; transfer: the reference.",
     ),
 ]
 Cost = Annotated[

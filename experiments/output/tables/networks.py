@@ -183,11 +183,11 @@ def print_collective_calls(console: Console, report: "CollectiveCallsReport") ->
     print_rows(console, rows)
     if report.effects:
         _print_effects(console, report)
-    print_foot(
-        console,
+    foot = (
         "times are means over the repetitions; busbw as nccl-tests defines it; all is over after "
-        f"{say_time(report.makespan_s)}",
+        f"{say_time(report.makespan_s)}"
     )
+    print_foot(console, "; ".join((*say_prior(report.network_prior), foot)))
 
 
 def _print_effects(console: Console, report: "CollectiveCallsReport") -> None:

@@ -188,3 +188,11 @@ def test_what_cannot_be_asked_is_refused(calls, options, why):
 def test_the_answer_is_what_its_schema_says():
     answer = json.loads(collective_calls(["all_reduce 1MB", "barrier"], SWITCH, ranks=8).to_json())
     Draft202012Validator(schema_of("collective_calls")).validate(answer)
+
+
+def test_calls_beside_each_other_say_how_the_network_is_known_as_one_call_does():
+    report = collective_calls(["all_reduce 1MiB ranks 0-15"], "dgx-a100")
+    known = {one["tier"]: one["known"] for one in report.answer()["network_prior"]}
+    assert known == {"scale_up": "fitted", "scale_out": "same generation"}
+    bare = collective_calls(["all_reduce 1MiB"], switch(4, bandwidth=1e9, latency=0.0), ranks=4)
+    assert bare.answer()["network_prior"] == []

@@ -162,3 +162,10 @@ def test_topology_prints_the_links_that_a_file_draws(tmp_path):
     table = CliRunner().invoke(app, ["topology", str(file)]).stdout
     assert "1 GB/s" not in table
     assert "50 GB/s" in table
+
+
+def test_uplinks_that_are_wider_than_what_was_asked_for_are_not_called_each_cable():
+    """Eight ranks of a leaf share two uplinks: each is as wide as four of their cables."""
+    said = CliRunner().invoke(app, ["topology", "leaf_spine:4x2x8", "--bandwidth", "50 GB/s"])
+    assert "each cable" not in said.stdout
+    assert "50 GB/s to 200 GB/s" in said.stdout

@@ -330,8 +330,10 @@ class Graph(ClusterPart):
 
     @property
     def name(self) -> str:
-        """How it was called: the file's name, or the spec."""
-        return self.spec if self.spec is not None else Path(str(self.file)).name
+        """How it was called: the file's name with its routing, or the spec."""
+        if self.spec is not None:
+            return self.spec
+        return Path(str(self.file)).name + (f"@{self.routing}" if self.routing else "")
 
     @property
     def is_absolute(self) -> bool:

@@ -216,7 +216,8 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
     bisection = "unknown"
     if summary.bisection_bandwidth is not None:
         bisection = format_quantity(summary.bisection_bandwidth, "B/s")
-    alike = None not in report.cable
+    # Uplinks of a leaf or an edge may be wider than the cables of ranks that were asked for.
+    alike = None not in report.cable and len(set(report.network.bandwidth.tolist())) <= 1
     facts = {
         "ranks": str(summary.ranks),
         "nodes": str(summary.nodes),

@@ -61,9 +61,9 @@ def _array(annotation: Any) -> types.Type:
     Of records ``Annotated[NDArray[np.void], dtype]``.
     """
     leaves = _leaves(annotation)
-    (dtype,) = [one for one in leaves if isinstance(one, np.dtype)] or [
-        one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)
-    ]
+    records = [one for one in leaves if isinstance(one, np.dtype)]
+    numbers = [one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)]
+    dtype = (records or numbers)[0]
     dimensions = max(1, leaves.count(int))
     return types.Array(from_dtype(np.dtype(dtype)), dimensions, "C", readonly=READ_ONLY in leaves)
 

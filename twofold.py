@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
+    from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
     from experiments.questions.collective_calls import collective_calls as collective_calls
     from experiments.questions.compare import compare as compare
@@ -93,6 +94,7 @@ _PLACES = {
     "validate": f"{_QUESTIONS}.validate:validate",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
+    "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
@@ -171,6 +173,7 @@ __all__ = [
     "parse_cluster",
     "parse_topology",
     "plan_on",
+    "plugins",
     "replay",
     "share",
     "simulate",

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from collectives.added import added_algorithm
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
 from collectives.algorithms.direct import spread
 from collectives.algorithms.local_rings import local_rings
@@ -213,7 +214,11 @@ def _schedule(
     if name in (*BY_GRID.get(kind, {}), *BY_RINGS, _UNEVEN) and kind in BY_GRID:
         return _shaped(kind, name, positions, (where, network))
     if name not in ALGORITHMS[kind]:
-        raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {', '.join(names(kind))}")
+        added = added_algorithm(kind, name)
+        if added is None:
+            known = ", ".join(names(kind))
+            raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {known}")
+        return placed(added(len(positions)), _order(kind, positions, network, machine))
     if follows_numbers(kind, name):
         chunks = _chain_chunks(positions, where, call.size, network)
         schedule = _CHAINS[kind](len(positions), chunks)

@@ -29,6 +29,7 @@ from experiments.costing.slowdown import (
     with_slow_down,
 )
 from experiments.provenance import jsonable
+from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, settings_of
@@ -38,6 +39,7 @@ from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
+from topologies.cluster.bare import untold
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
@@ -82,7 +84,8 @@ class Baseline:
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
-        return self.asked(replace(self.recorded, cluster=cluster))
+        nodes = None if cluster.is_one_graph else self.recorded.nodes  # a graph has none
+        return self.asked(replace(self.recorded, cluster=cluster, nodes=nodes))
 
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""
@@ -247,11 +250,15 @@ def baseline(
     cluster: Where = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
+    *,
+    resources: Iterable[str] = (),
     **options: Unpack[SettingsOptions],
 ) -> Baseline:
     """Read a trace or package, replay it on a cluster, then with the what-ifs of the settings.
 
     Without a cluster it is that of the package's card. Settings are given whole or field by field.
+    ``resources`` are those that will be asked about: one that the cluster does not know is refused
+    before anything is simulated.
 
     Raises
     ------
@@ -261,6 +268,7 @@ def baseline(
     """
     settings = settings_of(settings, options) or Settings()
     where, notes = _where(trace, cluster)
+    check_resources(resources, where)
     for rule in settings.algorithms:
         parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
@@ -339,11 +347,12 @@ def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
 def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
     """Find the cluster, and what there is to say about it."""
     if isinstance(cluster, Cluster):
-        return cluster, ()
+        return cluster, untold(cluster)
     if isinstance(cluster, CardCluster):
         return cluster.cluster, cluster.notes
     if cluster is not None:
-        return load_cluster(cluster), ()
+        found = load_cluster(cluster)
+        return found, untold(found)
     package = find_package(trace)
     if package is None:
         raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")

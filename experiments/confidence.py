@@ -180,13 +180,13 @@ class Doubts:
         causes = {
             cause: share
             for cause, share in self.pinned.items()
-            if any(resource in _MAY_BE.get(cause, ()) for resource in resources)
+            if any(_kind(resource) in _MAY_BE.get(cause, ()) for resource in resources)
         }
         said = []
         if sum(causes.values()) > MUCH:
             share = f"{sum(causes.values()):.0f} % of the path is pinned"
             said.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
-        tiers = dict.fromkeys(one.partition(".")[0] for one in resources if one in _NETWORK)
+        tiers = dict.fromkeys(one.partition(".")[0] for one in resources if one not in RANKS)
         said += [self.hidden[tier] for tier in tiers if tier in self.hidden]
         return "; ".join(said)
 
@@ -226,6 +226,11 @@ class Doubts:
         }
 
 
+def _kind(resource: str) -> str:
+    """Return what a resource that a graph names is like: a value of the network as any."""
+    return resource if resource in _EVERYTHING else _NETWORK[0]
+
+
 _HIDDEN = 0.1
 """Twice as good a tier saves up to half of what is exposed; less than this share is nothing."""
 
@@ -243,7 +248,8 @@ def touched(before: Scenario, after: Scenario) -> tuple[str, ...]:
     }
     other_now = {one for one in {*values, *now} if values.get(one) != now.get(one)}
     of_kinds = {split_resource(one)[0] for one in other_now}
-    found = [name for name in CLUSTER_RESOURCES if name in of_kinds or name in faulty]
+    names = dict.fromkeys((*CLUSTER_RESOURCES, *other_now))
+    found = [name for name in names if "@" not in name and (name in of_kinds or name in faulty)]
     one, other = before.workload, after.workload
     if len(one) != len(other) or one is other:
         return tuple(found)

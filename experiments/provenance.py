@@ -110,11 +110,24 @@ def identity(cluster: "Cluster") -> ClusterIdentity:
     >>> identity(a100)["sha256"] == identity(renamed)["sha256"]
     True
     """
+    where = {"graph": {"file"}}  # a graph's content is hashed, wherever it lies
     content = cluster.model_dump(
-        mode="json", exclude_defaults=True, exclude={"name", "description", "sources"}
+        mode="json",
+        exclude_defaults=True,
+        exclude={
+            **dict.fromkeys(("name", "description", "sources"), True),
+            **dict.fromkeys(("scale_up", "scale_out"), where),
+        },
     )
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return {"name": cluster.name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def drawn_by(cluster: "Cluster | None") -> "Inputs":
+    """Name the graphs that a cluster is drawn by."""
+    tiers = () if cluster is None else (cluster.scale_up, cluster.scale_out)
+    graphs = [getattr(tier, "graph", None) for tier in tiers]
+    return Inputs(files=tuple(Path(one.file) for one in graphs if one is not None and one.file))
 
 
 def hashed(files: Sequence[Path]) -> list[InputFile]:

@@ -140,8 +140,14 @@ def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
     for name in names:
         value = arguments.get(name)
         each = value if isinstance(value, list | tuple) else [value]
-        found += [Path(one) for one in each if isinstance(one, str | Path)]
+        found += [_file(one) for one in each if isinstance(one, str | Path)]
     return found
+
+
+def _file(given: str | Path) -> Path:
+    """Return the path that an argument is; behind a comma a graph's file has what it lacks."""
+    path = Path(given)
+    return path if path.exists() else Path(str(given).partition(",")[0].strip())
 
 
 def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Option]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from experiments.provenance import Head, Inputs, Option, identity, jsonable, version
+from experiments.provenance import Head, Inputs, Option, drawn_by, identity, jsonable, version
 from simulator.errors import OutputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Report(ABC):
             "command": self.command,
             "settings": {**shared, **self.options},
             "cluster": None if cluster is None else identity(cluster),
-            "inputs": self.inputs.hashed(),
+            "inputs": self.inputs.joined(drawn_by(cluster)).hashed(),
         }
 
     def record(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.meetings import Meeting, meetings
+from simulator.costing.call_costs import distinct_calls
 from simulator.costing.collisions import Collision, collision, spread_alike
 from simulator.quantities import format_quantity
 from simulator.routing.survey import between_switches
@@ -151,20 +152,21 @@ def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collisi
         return ()
     networks = network, spread_alike(network)
     lasted = np.nan_to_num(timeline.call_end - timeline.call_start)
-    total: dict[tuple[str, str, float], float] = {}
-    first: dict[tuple[str, str, float], int] = {}
-    for call in np.argsort(-lasted, kind="stable").tolist():
-        if timeline.plans[call] is None or np.isnan(workload.calls.size[call]):
-            continue
-        view = workload.call_view(call)
-        sort = view.kind, view.group.label, view.size
-        first.setdefault(sort, call)
-        total[sort] = total.get(sort, 0.0) + float(lasted[call])
+    first, row = distinct_calls(workload)
+    joined = row >= 0
+    total = np.bincount(row[joined], weights=lasted[joined], minlength=len(first))
+    seen: set[tuple[str, str, float]] = set()
     found = []
-    for sort in sorted(total, key=lambda one: (-total[one], one))[:_CALLS]:
-        view = workload.call_view(first[sort])
+    for number in np.argsort(-total, kind="stable").tolist():
+        view, plan = workload.call_view(first[number]), timeline.plans[first[number]]
+        sort = view.kind, view.group.label, view.size
+        if plan is None or sort in seen:
+            continue
+        if len(seen) == _CALLS:
+            break
+        seen.add(sort)
         ranks = np.array(view.group.ranks, dtype=np.int32)
-        one = collision(timeline.plans[first[sort]], ranks, view.size, networks)
+        one = collision(plan, ranks, view.size, networks)
         if one is not None:
             label = f" ({view.group.label})" if view.group.label else ""
             name = f"{view.kind}{label} of {format_quantity(view.size, 'B')}"

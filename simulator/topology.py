@@ -13,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from simulator.routing.routes import Routes
 
 Node = Hashable
 Route = Callable[[int, int], Sequence[Node]]
 """Nodes from a rank to another, both included."""
 SCALE_UP, SCALE_OUT, PCIE = "scale_up", "scale_out", "pcie"
+SCALE_OUT_HOPS = 1000
+"""Hops that a link between domains counts as: more than any scale-up domain has, so that leaving it
+never looks shorter."""
+HOP = 1024
+"""What a link counts on a path where links have metrics of their own: parts of it break ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class Link:
     latency_resource
         The resource whose latency this is, "" for the link's own: a PCIe switch may be given the
         latency of the scale-up fabric.
+    metric
+        What it counts on a path, in parts of a hop (:data:`HOP`); 0 for what its resource does
+        (:mod:`simulator.routing.routes`).
 
     Raises
     ------
@@ -67,6 +73,7 @@ class Link:
     latency: float
     resource: str = SCALE_UP
     latency_resource: str = ""
+    metric: int = 0
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -136,6 +143,9 @@ class Topology:
         :mod:`simulator.routing.routes` finds the shortest path.
     doors
         By which NICs messages leave and enter nodes; without them by those on the shortest path.
+    metric
+        What each link counts on a path, 0 for what its resource does, shape ``(links,)``; None
+        where none has a metric of its own.
     routing
         How switches choose among equally near next hops; by a hash if not given.
     kind
@@ -161,6 +171,7 @@ class Topology:
     latency_resource: NDArray[np.str_]
     route: Route | None = None
     doors: Doors | None = None
+    metric: NDArray[np.int64] | None = None
     routing: Routing = field(default_factory=Routing)
     kind: tuple[int, ...] = ()
 
@@ -197,9 +208,7 @@ class Topology:
         return offset, order
 
     @cached_property
-    def known_routes(
-        self,
-    ) -> dict[tuple[bytes, ...], "Routes"]:
+    def known_routes(self) -> dict[tuple[bytes, ...], Any]:
         """What :func:`simulator.routing.routes.routes` found last, by sources and targets."""
         return {}
 
@@ -217,6 +226,7 @@ class Topology:
             latency=float(self.latency[index]),
             resource=self.resources[self.resource[index]],
             latency_resource=str(self.latency_resource[index]),
+            metric=0 if self.metric is None else int(self.metric[index]),
         )
 
     def graph(self) -> "nx.DiGraph[Node]":
@@ -296,6 +306,11 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
         resources=resources,
         latency_resource=np.array(
             [link.latency_resource or link.resource for link in table], dtype=np.str_
+        ),
+        metric=(
+            np.array([link.metric for link in table], dtype=np.int64)
+            if any(link.metric for link in table)
+            else None
         ),
     )
 

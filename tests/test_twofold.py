@@ -19,7 +19,7 @@ QUESTIONS = tuple(
     word
     for line in (
         "calibrate calibrate_logs clusters collective collective_calls compare convert curve",
-        "diff explain generate inspect metrics package replay share sweep topology utility",
+        "diff explain generate inspect metrics package plugins replay share sweep topology utility",
         "validate what_if",
     )
     for word in line.split()
@@ -34,7 +34,7 @@ OTHERS = tuple(
     )
     for word in line.split()
 )
-WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "topology"}
+WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
 WITHOUT_SETTINGS |= {"collective_calls"}
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 

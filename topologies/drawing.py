@@ -100,6 +100,7 @@ def _panel(axes: "Axes", network: Topology) -> None:
         raise TopologyError(
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
         )
+    colours = _colours(network)
     graph, where, levels = merged(network), places(network), in_levels(network)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
     for here, there, data in graph.edges(data=True):
@@ -110,7 +111,7 @@ def _panel(axes: "Axes", network: Topology) -> None:
                 arrowstyle="-",
                 connectionstyle=f"arc3,rad={_bow(where, here, there) * (2 if levels else 1)}",
                 linewidth=0.6 + 1.4 * min(data["bandwidth"] / most, 1.0),
-                color=_COLOURS.get(data["resource"], _OTHER),
+                color=colours[data["resource"]],
                 zorder=1,
                 shrinkA=0,
                 shrinkB=0,
@@ -131,7 +132,14 @@ _MOST_RANKS = 1024
 
 
 _COLOURS = {SCALE_UP: "#2563a8", SCALE_OUT: "#d9722b", PCIE: "#7d8590"}
-_OTHER = "#3a8a4a"
+_OTHERS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
+"""Of resources that a user's graph names, in their order; after the last the first comes again."""
+
+
+def _colours(network: Topology) -> dict[str, str]:
+    """Give every resource a colour."""
+    own = [name for name in network.resources if name not in _COLOURS]
+    return _COLOURS | {name: _OTHERS[at % len(_OTHERS)] for at, name in enumerate(own)}
 
 
 def _bow(where: Places, here: Node, there: Node) -> float:
@@ -153,7 +161,7 @@ def _between(
 def _legend(axes: "Axes", network: Topology) -> None:
     if len(network.resources) > 1:
         handles = [
-            Line2D([], [], color=_COLOURS.get(name, _OTHER), label=name, linewidth=2)
+            Line2D([], [], color=_colours(network)[name], label=name, linewidth=2)
             for name in network.resources
         ]
         axes.legend(handles=handles, fontsize=8, loc="upper right", frameon=False)

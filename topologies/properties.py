@@ -6,6 +6,7 @@ then there is none. The closed forms are held to what is measured here.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.errors import TopologyError
 from simulator.topology import Node, Topology
 from topologies.families.family import family_of
-from topologies.families.table import FAMILIES
+from topologies.families.table import family_named
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -118,6 +119,82 @@ def bisection_bandwidth(network: Topology) -> float:
     return min(_least_cut(graph, half, ranks) for half in cuts)
 
 
+def middle_cut(network: Topology) -> float:
+    """Least one-way bandwidth between the first half of the ranks and the second.
+
+    An upper bound of the bisection bandwidth: another half may be cut off for less. Nodes that are
+    not ranks fall on the side where the cut is least; the lesser of both directions counts.
+
+    Parameters
+    ----------
+    network
+        A topology of at least 2 ranks and at most :data:`MOST_LINKS` links.
+
+    Returns
+    -------
+    float
+        Bandwidth (B/s).
+
+    Raises
+    ------
+    TopologyError
+        If it has fewer ranks, or more links.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> middle_cut(ring(16, bandwidth=50e9, latency=1e-6))
+    100000000000.0
+    """
+    ranks = network.ranks
+    if ranks < 2 or len(network) > MOST_LINKS:
+        raise TopologyError(
+            f"{network.name}: the halves of 2 or more ranks are cut, of at most {MOST_LINKS} links"
+        )
+    graph, half = network.graph(), range(ranks // 2)
+    rest = range(ranks // 2, ranks)
+    return min(_least_cut(graph, half, ranks), _least_cut(graph, rest, ranks))
+
+
+MOST_LINKS = 20_000
+"""Of a network that is cut once: a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinksOf:
+    """Links of one resource: how many, one way each, and the least and greatest numbers of them.
+
+    Bandwidths in B/s, latencies in s; ``total_bandwidth`` is that of all together.
+    """
+
+    resource: str
+    links: int
+    least_bandwidth: float
+    most_bandwidth: float
+    total_bandwidth: float
+    least_latency: float
+    most_latency: float
+
+
+def links_by_resource(network: Topology) -> tuple[LinksOf, ...]:
+    """Describe the links of each resource, in the order of ``network.resources``.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> links_by_resource(ring(4, bandwidth=50e9, latency=1e-6))[0].total_bandwidth
+    400000000000.0
+    """
+    found = []
+    for number, resource in enumerate(network.resources):
+        links = network.resource == number
+        speed, delay = network.bandwidth[links], network.latency[links]
+        ends = float(speed.min()), float(speed.max()), float(speed.sum())
+        times = float(delay.min()), float(delay.max())
+        found.append(LinksOf(resource, int(links.sum()), *ends, *times))
+    return tuple(found)
+
+
 MOST_RANKS = 12
 """Balanced cuts of 12 ranks: 924, a second or two. Of 16: 12,870."""
 
@@ -151,7 +228,8 @@ def closed_form(network: Topology) -> float | None:
     True
     """
     name, numbers, change = family_of(network)
-    family = FAMILIES.get(name)
+    found = family_named(name) if name else None
+    family = None if found is None else found[1]
     if family is None or family.bisection is None or change or not len(network):
         return None
     return family.bisection(network, numbers)

@@ -1,20 +1,28 @@
 """A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.names import nearest, same_name
-from simulator.routing.policy import Routing
+from simulator.names import nearest
+from simulator.plugins import TOPOLOGIES, names_added
+from simulator.policy import Routing
 from simulator.topology import Topology
-from topologies.families.family import Family, ParsedSpec
-from topologies.families.from_file import custom
-from topologies.families.table import FAMILIES
-from topologies.properties import MOST_RANKS, bisection_bandwidth, closed_form, diameter
+from topologies.families.family import Family, ParsedSpec, family_of
+from topologies.families.from_file import SUFFIXES, custom
+from topologies.families.table import FAMILIES, family_named, family_names
+from topologies.properties import (
+    MOST_LINKS,
+    MOST_RANKS,
+    bisection_bandwidth,
+    closed_form,
+    diameter,
+    middle_cut,
+)
 
 
 def parse_topology(
@@ -26,8 +34,9 @@ def parse_topology(
     (:mod:`topologies.families.from_file`), whose edges may then say both themselves.
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
     ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
-    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, a dragonfly
-    ``@minimal`` or ``@valiant``; else messages take the shortest path.
+    a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
+    everything by a policy of :mod:`simulator.policy`, ``fat_tree:8@d_mod_k`` or, with a
+    seed of its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
 
     Parameters
     ----------
@@ -56,40 +65,110 @@ def parse_topology(
     >>> parse_topology("dragonfly:9x4x2", bandwidth=25e9, latency=1e-6).ranks
     72
     """
-    if Path(spec).suffix in (".graphml", ".json"):
-        return custom(spec, bandwidth=bandwidth, latency=latency)
+    path, _, policy = spec.partition("@")
+    if Path(path).suffix in SUFFIXES:
+        drawn = custom(path, bandwidth=bandwidth, latency=latency)
+        return routed(drawn, policy) if policy else drawn
+    said = spec_words(spec)
+    if bandwidth is None or latency is None:
+        raise TopologyError(
+            f"{said.words!r} needs a bandwidth and a latency for its cables: --bandwidth '50 GB/s'"
+            " --latency '1 us'"
+        )
+    family = said.of
+    try:
+        parsed = ParsedSpec(said.numbers, said.option, bandwidth, latency)
+        _refuse_huge(family, parsed)
+        return _routed(family, parsed, said.family, said.routing)
+    except ValueError as error:
+        raise TopologyError(f"{said.words!r}: write {_form(family)}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SpecWords:
+    """A spec taken apart: ``words`` without the routing, of which the others are the parts."""
+
+    words: str
+    family: str
+    of: Family = field(repr=False)
+    numbers: tuple[int, ...]
+    option: str
+    routing: str
+
+    @property
+    def on_unit_cables(self) -> ParsedSpec:
+        """The spec with cables of 1 B/s and no latency, which is enough to count it."""
+        return ParsedSpec(self.numbers, self.option, 1.0, 0.0)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks by the closed form.
+
+        Raises
+        ------
+        TopologyError
+            If the numbers do not fit the family.
+        """
+        try:
+            return self.of.counts(self.on_unit_cables).ranks
+        except ValueError as error:
+            raise TopologyError(f"{self.words!r}: write {_form(self.of)}: {error}") from error
+
+
+def spec_words(spec: str) -> SpecWords:
+    """Take a spec apart.
+
+    Parameters
+    ----------
+    spec
+        As :func:`parse_topology` takes it; not the path of a graph.
+
+    Returns
+    -------
+    SpecWords
+        With the name of a family that exists, and as many numbers as it takes.
+
+    Raises
+    ------
+    TopologyError
+        If the family is unknown (the message lists all), or it is not written so.
+
+    Examples
+    --------
+    >>> spec_words("leaf_spine:4x2x8:2")
+    SpecWords(words='leaf_spine:4x2x8:2', family='leaf_spine', numbers=(4, 2, 8), option='2', routing='')
+    """  # noqa: E501
     words, _, routing = spec.partition("@")
     name, _, rest = words.partition(":")
-    name = same_name(name, FAMILIES) or name
-    family = FAMILIES.get(name)
-    if family is None:
+    found = family_named(name)
+    if found is None:
         raise TopologyError(_unknown(words, name))
+    name, family = found
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts) or (
         len(parts) not in family.numbers or (option and not family.option)
     ):
-        raise TopologyError(f"{words!r}: write {family.form}{family.option}")
-    if bandwidth is None or latency is None:
-        raise TopologyError(f"{words!r} needs a bandwidth and a latency for its cables")
-    try:
-        parsed = ParsedSpec(tuple(int(part) for part in parts), option, bandwidth, latency)
-        _refuse_huge(family, parsed)
-        return _routed(family, parsed, name, routing)
-    except ValueError as error:
-        raise TopologyError(f"{words!r}: write {family.form}{family.option}: {error}") from error
+        raise TopologyError(f"{words!r}: write {_form(family)}")
+    return SpecWords(words, name, family, tuple(int(part) for part in parts), option, routing)
+
+
+def _form(family: Family) -> str:
+    return family.form + family.option
 
 
 def _unknown(words: str, name: str) -> str:
-    near = nearest(name, FAMILIES)
-    hint = f"did you mean {' or '.join(FAMILIES[one].form for one in near)}? " if near else ""
+    near = nearest(name, family_names())
+    forms = [FAMILIES[one].form if one in FAMILIES else f"{one}:…" for one in near]
+    hint = f"did you mean {' or '.join(forms)}? " if near else ""
     return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
 
 def accepted() -> str:
     """Every way to write a spec, in one line."""
-    forms = ", ".join(family.form + family.option for family in FAMILIES.values())
-    return f"{forms}, or the path of a graph (.graphml, .json)"
+    forms = [_form(family) for family in FAMILIES.values()]
+    forms += [f"{name}:…" for name in names_added(TOPOLOGIES, tuple(FAMILIES))]
+    return f"{', '.join(forms)}, or the path of a graph (.graphml, .json)"
 
 
 _MOST_LINKS = 10_000_000
@@ -125,7 +204,7 @@ def routed(
     network
         Stays as it is.
     policy
-        One of :data:`simulator.routing.policy.POLICIES`, with the seed of its hash behind a colon.
+        One of :data:`simulator.policy.POLICIES`, with the seed of its hash behind a colon.
     group
         Gives each node its group of routers; without it there are no detours.
 
@@ -167,6 +246,9 @@ class Summary:
 def summary(network: Topology) -> Summary:
     """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
 
+    Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
+    bound of it.
+
     Parameters
     ----------
     network
@@ -192,6 +274,9 @@ def summary(network: Topology) -> Summary:
         bandwidth, how = None, "one rank cannot be cut in two"
     elif bandwidth is None and network.ranks <= MOST_RANKS:
         bandwidth, how = bisection_bandwidth(network), "every cut tried"
+    elif bandwidth is None and not family_of(network)[0] and len(network) <= MOST_LINKS:
+        bandwidth, half = middle_cut(network), network.ranks // 2
+        how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
     elif bandwidth is None:
         how = f"no closed form is known, and more than {MOST_RANKS} ranks have too many cuts"
     return Summary(

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from simulator.errors import TraceError
+from simulator.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from traces.core.events import Job
 from traces.core.files import head_of
 from traces.core.loaded import MEDIAN, Loaded, Options
@@ -93,19 +94,54 @@ def open_trace(
     TraceError
         As :func:`load` does; some of its errors only come with a step.
     """
-    if name is not None and name not in FORMATS:
-        raise TraceError(f"format {name!r} is not one of {', '.join(FORMATS)}")
     path, options = Path(path), options or Options()
     name = recognised(path) if name is None else name
-    if options != Options() and not FORMATS[name].profiler:
+    form = format_named(name)
+    if options != Options() and not form.profiler:
         raise TraceError(
             f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
             f"{name}"
         )
-    return _with_typical(FORMATS[name].open(path, options), FORMATS[name])
+    return _with_typical(form.open(path, options), form)
 
 
-def _with_typical(read: OpenTrace, form: "_Format") -> OpenTrace:
+def format_named(name: str) -> "Format":
+    """Find a format by its name: one of :data:`FORMATS`, else one that a distribution adds.
+
+    Raises
+    ------
+    TraceError
+        If there is none.
+    PluginError
+        If a distribution adds it and it is broken.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    added = plugin_named(TRACE_FORMATS, name)
+    if added is None:
+        raise TraceError(f"format {name!r} is not one of {', '.join(format_names())}")
+    return load_plugin(added, as_format)
+
+
+def format_names() -> tuple[str, ...]:
+    """Names of all formats, those that distributions add last."""
+    return (*FORMATS, *names_added(TRACE_FORMATS, tuple(FORMATS)))
+
+
+def as_format(found: object) -> "Format":
+    """Refuse what is no format.
+
+    Raises
+    ------
+    TypeError
+        If it is another thing.
+    """
+    if not isinstance(found, Format):
+        raise TypeError(f"write a traces.load.Format, not a {type(found).__name__}")
+    return found
+
+
+def _with_typical(read: OpenTrace, form: "Format") -> OpenTrace:
     """Answer for the typical step, too: where one reading serves for all steps."""
     # Intervals and calibration look at the steps of which one is made typical, too.
     known = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
@@ -124,8 +160,9 @@ def recognised(path: Path | str) -> str:
     Errors as :func:`load`.
     """
     files = Counter(name for file in files_of(Path(path)) if (name := format_of(file)))
-    timed = [name for name in FORMATS if files[name] and name not in _WITHOUT_TIMES]
-    return max(timed or FORMATS, key=lambda name: files[name])
+    timed = [name for name in files if name not in _WITHOUT_TIMES]
+    order = [*FORMATS, *(name for name in files if name not in FORMATS)]
+    return max([name for name in order if name in timed] or order, key=lambda name: files[name])
 
 
 def format_of(file: Path) -> str | None:
@@ -134,7 +171,11 @@ def format_of(file: Path) -> str | None:
         head = head_of(file)
     except TraceError:
         return None
-    return next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
+    own = next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
+    if own is not None:
+        return own
+    added = names_added(TRACE_FORMATS, tuple(FORMATS))
+    return next((name for name in added if format_named(name).recognises(head, file)), None)
 
 
 def input_files(path: Path) -> list[Path]:
@@ -146,7 +187,7 @@ def input_files(path: Path) -> list[Path]:
     if path.is_dir():
         listed = files_of(path)
         return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
-    return [path, *FORMATS[recognised(path)].beside(path)]
+    return [path, *format_named(recognised(path)).beside(path)]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -270,7 +311,7 @@ def _open_goal(path: Path, _: Options) -> OpenTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class Format:
     """A format: ``begins`` is true of the first 64 KiB of its files, ``open`` reads them.
 
     ``is_file`` decides where the first bytes do not. Formats of ``profiler`` traces take
@@ -289,15 +330,15 @@ class _Format:
 
 
 FORMATS = {
-    "kineto": _Format(is_kineto, _open_kineto, profiler=True),
-    "xplane": _Format(is_xplane, _open_xplane),
-    "xla_json": _Format(is_xla_json, _open_xla_json),
-    "nsys_jax": _Format(is_zip, _open_nsys_jax, _is_bundle),
-    "nsys": _Format(is_sqlite, _open_nsys, profiler=True),
-    "pytorch_et": _Format(is_execution_trace, _open_execution_trace),
-    "chakra": _Format(_is_chakra, _open_chakra, beside=_group_tables),
-    "plan": _Format(is_plan, _open_plan, beside=_named_by_plan),
-    "goal": _Format(is_goal, _open_goal),
+    "kineto": Format(is_kineto, _open_kineto, profiler=True),
+    "xplane": Format(is_xplane, _open_xplane),
+    "xla_json": Format(is_xla_json, _open_xla_json),
+    "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
+    "nsys": Format(is_sqlite, _open_nsys, profiler=True),
+    "pytorch_et": Format(is_execution_trace, _open_execution_trace),
+    "chakra": Format(_is_chakra, _open_chakra, beside=_group_tables),
+    "plan": Format(is_plan, _open_plan, beside=_named_by_plan),
+    "goal": Format(is_goal, _open_goal),
 }
 """Formats that can be read, by name.
 

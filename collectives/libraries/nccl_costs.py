@@ -304,14 +304,16 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
     per_byte = case.wire(schedule, pipelined=False).per_byte
     transfer = case.size * per_byte
     block = case.size / schedule.parts
+    carried = 1.0  # bytes over those of an even call of this size
     if case.shares is not None:
         block = case.size * float(case.shares.crossing.max())
+        carried = case.shares.port * case.n / max(peers, 1)
     half = case.link.fractions["LL"]
     alone = block / case.tuning.p2p_channel
     slot = case.slot("Simple")
     fill = transfer / max(peers, 1) * slot / (slot + block)
     moves = per_byte > 0
-    slowest = np.maximum(per_byte / _sends_fraction(case), 1 / case.tuning.sends)
+    slowest = np.maximum(per_byte / _sends_fraction(case), carried / case.tuning.sends)
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),

@@ -9,6 +9,7 @@ import re
 from math import inf
 
 from collectives import select
+from collectives.added import added_names
 from collectives.libraries import nccl
 from collectives.machine import Rule
 from simulator.errors import ScheduleError
@@ -62,6 +63,9 @@ def algorithm_named(text: str, kind: str) -> str:
     """
     choices = known(kind)
     found = same_name(text, choices)
+    if found is None:
+        choices = (*choices, *added_names(kind))
+        found = same_name(text, choices)
     if found is None:
         hint = did_you_mean(text, choices)
         raise ScheduleError(f"{kind} has no algorithm {text!r}; {hint}it has {', '.join(choices)}")

@@ -48,6 +48,8 @@ def _called(loop: HotLoop[..., Any]) -> list[HotLoop[..., Any]]:
 def _type(annotation: Any) -> types.Type:
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
+    if get_origin(annotation) is tuple:
+        return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
     if fields := getattr(annotation, "_fields", ()):
         parts = [_type(annotation.__annotations__[field]) for field in fields]
         whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]
@@ -61,9 +63,10 @@ def _array(annotation: Any) -> types.Type:
     Of records ``Annotated[NDArray[np.void], dtype]``.
     """
     leaves = _leaves(annotation)
-    records = [one for one in leaves if isinstance(one, np.dtype)]
-    numbers = [one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)]
-    dtype = (records or numbers)[0]
+    records: list[Any] = [one for one in leaves if isinstance(one, np.dtype)]
+    (dtype,) = records or [
+        one for one in leaves if isinstance(one, type) and issubclass(one, np.generic)
+    ]
     dimensions = max(1, leaves.count(int))
     return types.Array(from_dtype(np.dtype(dtype)), dimensions, "C", readonly=READ_ONLY in leaves)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
     Algorithms,
     ClusterOfTrace,
@@ -40,9 +41,9 @@ def _forms() -> Iterable[str]:
 
 
 def _formats() -> Iterable[str]:
-    from traces.load import FORMATS
+    from traces.load import format_names
 
-    return FORMATS
+    return format_names()
 
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
@@ -52,6 +53,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(look(trace, step=step), output)
 
 
+@on_a_network
 def convert(
     ctx: typer.Context,
     source: Trace,
@@ -92,6 +94,7 @@ def convert(
     show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)
 
 
+@on_a_network
 def package(
     ctx: typer.Context,
     trace: Trace,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
     Algorithms,
     Cluster,
@@ -44,6 +45,7 @@ def _schedules() -> Iterable[str]:
     return SCHEDULES
 
 
+@on_a_network
 def generate(
     ctx: typer.Context,
     model: Annotated[

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.options import completed
+from experiments.cli.options import Output, OutputOption, completed
+from experiments.cli.show import show
 
 
 def _schemas() -> tuple[str, ...]:
@@ -33,3 +34,10 @@ def schema(
     from experiments.schemas.schema import schema_of
 
     typer.echo(json.dumps(schema_of(command), indent=2))
+
+
+def plugins(output: OutputOption = Output.TABLE) -> None:
+    """List what other installed distributions add: topologies, algorithms, formats, clusters."""
+    from experiments.questions.clusters import list_plugins as ask
+
+    show(ask(), output)

@@ -38,7 +38,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
     "Files": {"files": ("inspect", "convert", "package")},
-    "Installation": {"installation": ("warm", "schema")},
+    "Installation": {"installation": ("warm", "schema", "plugins")},
 }
 """The panels of ``--help``: by module of this folder the commands, each a function of its name."""
 COMMANDS = {

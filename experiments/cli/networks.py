@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import options
+from experiments.cli.bare_networks import (
+    Bandwidth,
+    BareTopology,
+    Latency,
+    network_of,
+    on_a_network,
+)
 from experiments.cli.options import (
     Algorithms,
     ClusterOfTrace,
@@ -33,20 +40,24 @@ from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
-    from simulator.topology import Topology
 
 _SIZES = "1KiB..1GiB"
 
-Bandwidth = Annotated[
+
+CableBandwidth = Annotated[
     str | None,
     typer.Option(
-        callback=quantity("B/s"), help="Of each cable of a bare topology, such as '50 GB/s'."
+        callback=quantity("B/s"),
+        help="Of each cable, one direction, such as '50 GB/s'; of a file's, where it says none.",
+        show_default="1 GB/s; a file's own",
     ),
 ]
-Latency = Annotated[
+CableLatency = Annotated[
     str | None,
     typer.Option(
-        callback=quantity("s"), help="Of each cable of a bare topology, such as '500 ns'."
+        callback=quantity("s"),
+        help="Of each cable, such as '500 ns'; of a file's, where it says none.",
+        show_default="1 us; a file's own",
     ),
 ]
 
@@ -171,13 +182,7 @@ def collective(
         ),
     ] = None,
     nodes: Nodes = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completed(options.topologies),
-            help="A bare topology instead: torus:4x4, ring:8, … or a graph's file.",
-        ),
-    ] = None,
+    topology: BareTopology = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     algorithm: Annotated[
@@ -214,6 +219,7 @@ def collective(
     check_perfetto(perfetto)
     if topology is not None and nodes is not None:
         raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
+    network = _network(cluster, topology, bandwidth, latency)
     several = _calls(calls)
     if several is not None:
         given = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
@@ -221,7 +227,6 @@ def collective(
             raise typer.BadParameter(f"{name} means nothing for calls: each has its own words.")
         from experiments.questions.collective_calls import collective_calls
 
-        network = _network(cluster, topology, bandwidth, latency)
         together = collective_calls(several, network, ranks=ranks, nodes=nodes, engine=engine)
         if perfetto is not None:
             from experiments.output.perfetto import write_calls
@@ -242,7 +247,7 @@ def collective(
         raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
     report = ask(
         calls[0],
-        _network(cluster, topology, bandwidth, latency),
+        network,
         None if sizes is None else parse_sizes(sizes),
         ranks=ranks,
         nodes=nodes,
@@ -254,29 +259,21 @@ def collective(
     show(report, output, figure)
 
 
+def _network(
+    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
+) -> str:
+    """Return the one of cluster and topology that was given, as one text."""
+    network = network_of(cluster, topology=topology, bandwidth=bandwidth, latency=latency)
+    if network is None:
+        raise typer.BadParameter("give either --cluster or --topology.")
+    return network
+
+
 def _calls(words: "Sequence[str]") -> list[str] | None:
     """Return the calls that were typed, one of which may lack its quotes; None for a kind alone."""
     if any(" " in word.strip() for word in words):
         return list(words)
     return None if len(words) == 1 else [" ".join(words)]
-
-
-def _network(
-    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
-) -> "Topology | str":
-    """Return the one of cluster and topology that was given."""
-    if (cluster is None) == (topology is None):
-        raise typer.BadParameter("give either --cluster or --topology.")
-    if cluster is not None:
-        if (bandwidth, latency) != (None, None):
-            raise typer.BadParameter(
-                "--bandwidth and --latency are for a bare --topology: a cluster has its own; "
-                "write a cluster file for others."
-            )
-        return cluster
-    from experiments.questions.topology import bare
-
-    return bare(topology or "", bandwidth, latency)
 
 
 def topology(
@@ -287,8 +284,8 @@ def topology(
             help="torus:4x4, dragonfly:9x4x2, … or a graph's file.",
         ),
     ],
-    bandwidth: Bandwidth = "1 GB/s",
-    latency: Latency = "1 us",
+    bandwidth: CableBandwidth = None,
+    latency: CableLatency = None,
     throughput: Annotated[
         str | None,
         typer.Option(
@@ -301,7 +298,7 @@ def topology(
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Count a topology's nodes and links; its diameter and bisection bandwidth."""
+    """Count a topology's nodes and links, by resource; its diameter and bisection bandwidth."""
     from experiments.questions.topology import topology as ask
 
     check_figure(figure)
@@ -336,6 +333,7 @@ _OF_TRACES = ("engine", "step", "algorithm", "kernels", "replicate", "slow_down"
 """Options of calibrate that mean nothing for logs."""
 
 
+@on_a_network
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -431,6 +429,7 @@ def _kind(text: str | None) -> str | None:
     return named
 
 
+@on_a_network
 def validate(
     ctx: typer.Context,
     trace: Annotated[

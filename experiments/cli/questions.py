@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.bare_networks import Bandwidth, Latency, network_of, on_a_network
 from experiments.cli.options import (
     Algorithms,
     Changes,
@@ -40,10 +41,12 @@ from experiments.cli.options import (
     completed,
     percent,
     settings_of,
+    topologies,
 )
 from experiments.cli.show import check_figure, check_perfetto, draw_perfetto, say, show
 
 
+@on_a_network
 def utility(
     ctx: typer.Context,
     trace: Trace,
@@ -80,6 +83,7 @@ def utility(
     show(report, output)
 
 
+@on_a_network
 def sweep(
     ctx: typer.Context,
     trace: Trace,
@@ -125,6 +129,7 @@ def sweep(
     show(report, output, figure)
 
 
+@on_a_network
 def curve(
     ctx: typer.Context,
     trace: Trace,
@@ -181,18 +186,26 @@ def compare(
     ctx: typer.Context,
     trace: Trace,
     cluster: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--cluster",
             "-c",
             autocompletion=completed(clusters),
-            help="The cluster of the trace first, then others; repeat it.",
+            help="The cluster of the trace first, then others, graphs' files among them; repeat "
+            "it.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     topology: Annotated[
         list[str] | None,
-        typer.Option(help="The first cluster with another: ring, torus:2x4, scale_out=torus:2x2."),
+        typer.Option(
+            autocompletion=completed(topologies),
+            help="The first cluster with another: ring, torus:2x4, scale_out=fat_tree:8, "
+            "scale_out=g.json. With --bandwidth or --latency, a bare network: torus:4x4.",
+        ),
     ] = None,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
     figure: Figure = None,
     *,
     engine: Engine = "flow",
@@ -213,13 +226,35 @@ def compare(
     from experiments.output.progress import watching
     from experiments.questions.compare import compare as ask
 
+    where, changes = _compared(cluster, topology, bandwidth, latency)
     check_figure(figure)
     settings = settings_of(ctx)
     with watching() as watch:
-        report = ask(trace, cluster, topologies=topology or (), settings=settings, watch=watch)
+        report = ask(trace, where, topologies=changes, settings=settings, watch=watch)
     show(report, output, figure)
 
 
+def _compared(
+    cluster: list[str] | None,
+    topology: list[str] | None,
+    bandwidth: str | None,
+    latency: str | None,
+) -> tuple[list[str], list[str]]:
+    """Return clusters and bare networks, and topologies that the first of them is to have."""
+    changes, bare = topology or [], []
+    if (bandwidth, latency) != (None, None):
+        if not changes:
+            raise typer.BadParameter("--bandwidth and --latency are for bare networks: --topology.")
+        cables = {"bandwidth": bandwidth, "latency": latency}
+        bare = [network_of(None, topology=one, **cables) or "" for one in changes]
+        changes = []
+    where = [*(cluster or ()), *bare]
+    if not where:
+        raise typer.BadParameter("Missing option '--cluster' / '-c'.")
+    return where, changes
+
+
+@on_a_network
 def what_if(
     ctx: typer.Context,
     trace: Trace,
@@ -287,6 +322,7 @@ def what_if(
     show(report, output, figure)
 
 
+@on_a_network
 def replay(
     ctx: typer.Context,
     trace: Trace,
@@ -330,6 +366,7 @@ def replay(
     show(report, output)
 
 
+@on_a_network
 def explain(
     ctx: typer.Context,
     trace: Trace,
@@ -374,6 +411,7 @@ def explain(
     show(report, output, figure)
 
 
+@on_a_network
 def diff(
     ctx: typer.Context,
     trace: Trace,
@@ -418,6 +456,7 @@ def diff(
     show(report, output, figure)
 
 
+@on_a_network
 def metrics(
     ctx: typer.Context,
     trace: Trace,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
     Algorithms,
     Cluster,
@@ -45,6 +46,7 @@ def _starts(values: list[str] | None) -> list[str]:
     return values or []
 
 
+@on_a_network
 def share(
     ctx: typer.Context,
     traces: Annotated[

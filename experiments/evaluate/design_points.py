@@ -23,7 +23,7 @@ from collectives.libraries.planners import times
 from collectives.machine import Machine, Ranks, choose
 from experiments.baseline import Baseline, Watch
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.scenario.change import LINKS, Change, Multiplied, Part, Scaled
+from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
 from experiments.scenario.resources import RANKS, better, check_factor, check_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import Contracted, contract
@@ -32,6 +32,7 @@ from simulator.costing.call_costs import distinct_calls
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
 from simulator.routing.routes import routes
+from simulator.routing.survey import of_resource
 from simulator.workload import Call, Floats, What, Workload, by_appearance
 from topologies import Cluster
 
@@ -114,6 +115,8 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
 def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:
     """Say how a group lies on a network, whichever its ranks and links are; None if it is large.
 
+    None also where messages may take detours: which these are the shortest paths do not tell.
+
     Groups lie alike if their members are in domains in the same order and on the same kinds of
     node, if the same members have links of the same classes between them, and if the messages of
     the same members pass links of the same classes and meet on the same of them.
@@ -132,6 +135,8 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
     source, target = (one.ravel() for one in np.meshgrid(member, member))
     apart = source != target
     offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
+    if graph.routing.detours and of_resource(graph, graph.routing)[link].any():
+        return None
     parts = [
         order,
         np.unique(machine.domains[ranks], return_inverse=True)[1],
@@ -145,7 +150,9 @@ def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, .
     return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 
 
-_NUMBERS = (*LINKS, *RANKS)
+def _is_number(name: str) -> bool:
+    """Whether more of a resource leaves the graphs of links and of ops as they are."""
+    return name in RANKS or is_of_links(name)
 
 
 def grid(factors: Mapping[str, Sequence[float]]) -> dict[str, Floats]:
@@ -288,8 +295,8 @@ class Study:
         """
         given = _checked(factors)
         count = len(next(iter(given.values())))
-        shapes = {name: values for name, values in given.items() if name not in _NUMBERS}
-        numbers = {name: values for name, values in given.items() if name in _NUMBERS}
+        shapes = {name: values for name, values in given.items() if not _is_number(name)}
+        numbers = {name: values for name, values in given.items() if _is_number(name)}
         return self._passed(self._costed_at(shapes, numbers, count), count)
 
     def costed(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.evaluate.design_points import Study
-from experiments.scenario.change import CLUSTER_RESOURCES, LINKS
+from experiments.scenario.change import cluster_values, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
@@ -399,7 +399,7 @@ def _given(base: Scenario, others: Cluster) -> list[Likely]:
     mine, theirs = resource_values(base.cluster), resource_values(others)
     return [
         Likely(f"{name} {factor(theirs[name] / mine[name])}")
-        for name in CLUSTER_RESOURCES
+        for name in cluster_values(base.cluster)
         if name in mine and name in theirs and mine[name] != theirs[name] and mine[name] > 0
     ]
 
@@ -417,8 +417,8 @@ def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[Li
     study = Study(scenario)
     tried = {
         name: _best(study, name, pairs, (wanted, weight, now))
-        for name in LINKS
-        if name in resource_values(scenario.cluster)
+        for name in resource_values(scenario.cluster)
+        if is_of_links(name)
     }
     least = min((off for _, off in tried.values()), default=np.inf)
     if least > _EXPLAINS * whole:

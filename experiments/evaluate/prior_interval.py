@@ -8,7 +8,7 @@ derivatives taken over the whole interval). 95 %: 1.96 standard deviations of a 
 
 A call whose time the trace tells keeps that time, however its parts are: of it only what a change
 makes of it is uncertain. What scatters from call to call besides is in the other interval
-(:mod:`experiments.questions.utility_interval`), and both are independent.
+(:mod:`experiments.evaluate.utility_interval`), and both are independent.
 """
 
 from collections.abc import Mapping, Sequence

@@ -211,7 +211,8 @@ def _parameters(
 def payload(cluster: Cluster, known: Calibrated) -> dict[str, float]:
     """Return latencies (s) and payload bandwidths (B/s) of the tiers as they are now."""
     values = {name: float(value) for name, value in resource_values(cluster).items()}
-    values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
+    if not cluster.is_one_graph:
+        values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
     if cluster.scale_out is not None:
         values["scale_out.bandwidth"] *= cluster.scale_out.efficiency
     for tier, multiple in known.latency.items():

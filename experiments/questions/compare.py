@@ -20,7 +20,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
-from topologies import Cluster, load_cluster, with_topology
+from topologies import Cluster, load_cluster, place, with_topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ def compare(
     base = baseline(trace, known[0], settings, watch)
     here = base.recorded.cluster
     elsewhere = [with_calibration(cluster, here.calibration) for cluster in known[1:]]
-    candidates = [here, *elsewhere, *(with_topology(here, change) for change in topologies)]
+    nodes = place(here, base.recorded.ranks, base.settings.nodes).nodes
+    candidates = [here, *elsewhere, *(with_topology(here, change, nodes) for change in topologies)]
     others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
     found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
     answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]

@@ -15,7 +15,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
-from experiments.scenario.change import LINKS
+from experiments.scenario.change import is_of_links
 from experiments.scenario.resources import (
     RANKS,
     amount_of,
@@ -33,6 +33,7 @@ from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats
 from topologies import resource_values
+from topologies.cluster.kinds import split_resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     if not isinstance(reach, str):
         _check_reach(*reach)
     settings = replace(settings or Settings(), engine="analytic")
-    base = baseline(job, cluster, settings, watch)
+    base = baseline(job, cluster, settings, watch, resources=[resource])
     scenario, step = base.scenario, base.timeline.makespan
     factors = _factors(reach, scenario, resource)
     note = without_effect(base, resource, 2.0)
@@ -205,7 +206,9 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:
-    if resource not in (*LINKS, *RANKS):
+    if split_resource(resource)[1] is not None:
+        raise WhatIfError(f"a curve is of all kinds of node, not of {resource}: sweep that")
+    if resource not in RANKS and not is_of_links(resource):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
     if not 1e-6 <= gap < 1:
         raise WhatIfError(f"gap {gap:g} is not a fraction of the step from 1e-6 to 1")

@@ -143,7 +143,7 @@ def sweep(
     resource = check_resource(resource)
     for factor in factors:
         check_factor(factor)
-    base = baseline(trace, cluster, settings, watch)
+    base = baseline(trace, cluster, settings, watch, resources=[resource])
     asked = sorted(set(factors))
     changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
     answers = steps(base, changes, watch)

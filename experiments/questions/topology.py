@@ -11,6 +11,8 @@ from experiments.report import Report, Rows
 from experiments.routing_notes import policy_of
 from simulator.quantities import parse_quantity
 from simulator.topology import Topology
+from topologies.cluster.graphs import is_graph_file
+from topologies.properties import LinksOf, links_by_resource
 from topologies.spec import Summary, parse_topology, summary
 from topologies.throughput import Throughput
 from topologies.throughput import throughput as carry
@@ -34,8 +36,9 @@ class TopologyAnswer(Head):
     """A topology's counts, its diameter and its bisection bandwidth (B/s).
 
     ``cable_bandwidth`` (B/s) and ``cable_latency`` (s) are the numbers of ``cables``; null where
-    the graph's file says them cable by cable. ``routing`` is how switches choose among equal next
-    hops; ``throughput`` is null where no traffic was asked about.
+    the graph's file says them cable by cable. ``resources`` are its links, by resource. ``routing``
+    is how switches choose among equal next hops; ``throughput`` is null where no traffic was asked
+    about.
     """
 
     name: str
@@ -48,6 +51,7 @@ class TopologyAnswer(Head):
     cables: str
     cable_bandwidth: float | None
     cable_latency: float | None
+    resources: list[LinksOf]
     routing: str
     throughput: ThroughputAnswer | None
 
@@ -87,6 +91,7 @@ class TopologyReport(Report):
             "cables": self.cables,
             "cable_bandwidth": bandwidth,
             "cable_latency": latency,
+            "resources": list(links_by_resource(self.network)),
             "routing": self.routing,
             "throughput": None if self.carried is None else _throughput(self.carried),
         }
@@ -101,6 +106,10 @@ class TopologyReport(Report):
         return Summary, self.rows
 
 
+USUAL = ("1 GB/s", "1 us")
+"""Bandwidth and latency of the cables of a spec that nobody says anything of."""
+
+
 @question("topology")
 def topology(
     spec: str,
@@ -109,7 +118,19 @@ def topology(
     latency: str | None = None,
     throughput: str | None = None,
 ) -> TopologyReport:
-    """Build a topology from its spec and describe it.
+    """Build a topology from its spec or its file and describe it.
+
+    Parameters
+    ----------
+    spec
+        A spec (:mod:`topologies.spec`), or a graph's file.
+    bandwidth, latency
+        Of each cable, as text with a unit: of a spec 1 GB/s and 1 us if they are not given, of a
+        file what its edges leave open.
+
+    Returns
+    -------
+    TopologyReport
 
     ``throughput`` is a traffic pattern (:func:`topologies.throughput.throughput`) of which it says
     how much the topology carries under its routing.
@@ -120,6 +141,8 @@ def topology(
         If the spec names none, or the pattern is unknown; QuantityError for a bandwidth or latency
         without its unit.
     """
+    if not is_graph_file(spec):
+        bandwidth, latency = bandwidth or USUAL[0], latency or USUAL[1]
     network = bare(spec, bandwidth, latency)
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
     carried = None if throughput is None else carry(network, throughput)

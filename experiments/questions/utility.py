@@ -17,17 +17,19 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Wher
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
 from experiments.evaluate.prior_interval import joined, prior_half_widths
+from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility_interval import half_widths, spread
 from experiments.report import Report, Rows
-from experiments.scenario.change import CLUSTER_RESOURCES, Change
+from experiments.scenario.change import Change
 from experiments.scenario.resources import (
-    RESOURCES,
+    RANKS,
     amount_of,
     better,
     check_factor,
     check_resource,
+    check_resources,
+    every_resource,
     improve,
     not_used,
     unit_of,
@@ -72,7 +74,8 @@ def most_utility(
     TwofoldError
         As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
-    asked = tuple(map(check_resource, resources)) or RESOURCES
+    asked = tuple(map(check_resource, resources)) or every_resource(base.cluster)
+    check_resources(asked, base.cluster)
     check_factor(factor)
     changes = {name: better(name, factor) for name in asked}
     study = Study(replace(base, slow_down=0.0))
@@ -149,7 +152,7 @@ class Utility:
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
     ``interval_pct`` is half the width of its 95 % interval, of two that are independent:
     ``scatter_pct``, what steps and calls of the trace scatter by
-    (:mod:`experiments.questions.utility_interval`; None where it shows no spread), and
+    (:mod:`experiments.evaluate.utility_interval`; None where it shows no spread), and
     ``prior_pct``, what follows from how the cluster's figures are known
     (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
@@ -259,9 +262,10 @@ def utility(
         that is not positive.
     """
     resources = (resources,) if isinstance(resources, str) else resources
-    asked = tuple(dict.fromkeys(map(check_resource, resources))) or RESOURCES
+    named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
-    base = baseline(trace, cluster, settings, watch)
+    base = baseline(trace, cluster, settings, watch, resources=named)
+    asked = named or every_resource(base.scenario.cluster)
     rows = _simulated(base, asked, factor, watch)
     rows = _with_doubt(base, rows, factor)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
@@ -343,7 +347,7 @@ def _answered(base: Baseline, resource: str, factor: float, found: Outcome) -> U
 
 def _unsized(base: Baseline, resource: str) -> str:
     """Say how many calls no network can make faster, as nobody knows what they move; "" if none."""
-    if resource not in CLUSTER_RESOURCES:
+    if resource in RANKS:
         return ""
     unknown = np.isnan(base.scenario.workload.calls.size)
     if not unknown.any():

@@ -18,6 +18,7 @@ from simulator.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
+from topologies.cluster.changed import resource_range
 from topologies.cluster.kinds import by_kind, differing, split_resource
 from topologies.faults import Drawn, Fault, chosen, lots
 
@@ -33,6 +34,40 @@ CLUSTER_RESOURCES = {
 """Values of the cluster that one may multiply, and their units."""
 LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
 """Those that are numbers of links; any other changes which links there are."""
+_OF_LINKS = {"bandwidth": "B/s", "latency": "s"}
+
+
+def is_of_links(name: str) -> bool:
+    """Whether a value is a number of links: those of a tier, or of a resource that a graph names.
+
+    Examples
+    --------
+    >>> [is_of_links(name) for name in ("leaf.bandwidth", "scale_up.size", "compute")]
+    [True, False, False]
+    """
+    resource, _, number = name.rpartition(".")
+    return bool(resource) and "@" not in resource and number in _OF_LINKS  # one kind of node: @
+
+
+def unit_of_value(name: str) -> str:
+    """Return the unit of a value of a cluster, whether every cluster may have it or only a graph.
+
+    Examples
+    --------
+    >>> unit_of_value("scale_up.size"), unit_of_value("leaf.latency")
+    ('ranks', 's')
+    """
+    plain = split_resource(name)[0]
+    return CLUSTER_RESOURCES.get(plain) or _OF_LINKS[plain.rpartition(".")[2]]
+
+
+def cluster_values(cluster: Cluster) -> tuple[str, ...]:
+    """Names of all values that one may ask about on a cluster, whether it has them or not.
+
+    Those that every cluster may have come first, then those of the resources that its graph names.
+    """
+    return tuple(dict.fromkeys((*CLUSTER_RESOURCES, *resource_values(cluster))))
+
 
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
 _MANY = {"copy": "copies", "launch": "launches"}
@@ -267,7 +302,8 @@ class Change:
         numbers = tuple(
             part
             for part in self.parts
-            if isinstance(part, Scaled) or (isinstance(part, Multiplied) and part.resource in LINKS)
+            if isinstance(part, Scaled)
+            or (isinstance(part, Multiplied) and is_of_links(part.resource))
         )
         return tuple(part for part in self.parts if part not in numbers), numbers
 
@@ -288,12 +324,18 @@ def _said_times(factor: float) -> str:
 
 
 def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
-    """Say ``by`` times a value of the cluster; where kinds of node differ in it, kind by kind."""
-    values, unit = resource_values(cluster), CLUSTER_RESOURCES[split_resource(resource)[0]]
+    """Say ``by`` times a value of the cluster.
+
+    Where kinds of node differ in it kind by kind; of unlike links the least and the most.
+    """
+    values, unit = resource_values(cluster), unit_of_value(resource)
     kinds = by_kind(cluster, resource, values)
-    if not kinds or not differing(kinds):
-        return _say_quantity(values[resource] * by, unit)
-    return ", ".join(f"{_say_quantity(value * by, unit)} ({one})" for one, value in kinds.items())
+    if kinds and differing(kinds):
+        told = [f"{_say_quantity(value * by, unit)} ({one})" for one, value in kinds.items()]
+        return ", ".join(told)
+    low, high = resource_range(cluster).get(resource, (values[resource],) * 2)
+    most = _say_quantity(values[resource] * by, unit)
+    return most if low >= high else f"{_say_quantity(low * by, unit)} to {most}"
 
 
 def _say_quantity(value: float, unit: str) -> str:

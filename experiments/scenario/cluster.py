@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Changed, Edited, Multiplied, say_ops
+from experiments.scenario.change import Changed, Edited, Multiplied, say_ops, unit_of_value
 from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
 from simulator.edits.ops import Mask, durations_scaled
@@ -13,7 +13,7 @@ from simulator.names import did_you_mean
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats, What
 from topologies import Cluster, catalog, load_cluster, place, resource_values
-from topologies.cluster.kinds import by_kind, differing, split_resource
+from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.schema import Accelerator, kinds_of
 
 _HALVES = ("bf16", "fp16")
@@ -22,7 +22,7 @@ _HALVES = ("bf16", "fp16")
 
 def set_resource(resource: str, text: str) -> Edited:
     """Set a value of the cluster, written with its unit; a number of things is a bare number."""
-    unit = CLUSTER_RESOURCES[split_resource(resource)[0]]
+    unit = unit_of_value(resource)
     if unit in ("B/s", "s"):
         value = parse_quantity(text, unit)
     elif text.isdecimal():

@@ -41,7 +41,14 @@ R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies togeth
 from collections.abc import Callable
 
 from experiments.scenario import calls, cluster, faults, ops
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, Edited, Multiplied, Part
+from experiments.scenario.change import (
+    CLUSTER_RESOURCES,
+    Change,
+    Edited,
+    Multiplied,
+    Part,
+    is_of_links,
+)
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
 from experiments.scenario.words import (
     CallsNamed,
@@ -273,6 +280,8 @@ def _resource(name: Word) -> str | None:
     if found is not None and kind is not None:
         tier, _, field = found.partition(".")
         return f"{tier}@{kind}.{field}"
+    if found is None and kind is None and is_of_links(name.text):
+        return name.text  # of links that a graph names, if the cluster has such
     tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
     if found is None and same_name(plain.partition(".")[0], tiers):
         close = near(plain, tuple(CLUSTER_RESOURCES))

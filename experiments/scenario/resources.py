@@ -4,16 +4,27 @@ A factor of 2 means twice as good: twice the bandwidth, the domain, the NICs or 
 half the latency.
 """
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change, Multiplied, Scaled, say_value
+from experiments.scenario.change import (
+    CLUSTER_RESOURCES,
+    Change,
+    Multiplied,
+    Scaled,
+    cluster_values,
+    is_of_links,
+    say_value,
+    unit_of_value,
+)
 from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
 from simulator.names import did_you_mean, same_name
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
-from topologies import resource_values
+from topologies import Cluster, resource_values
 from topologies.cluster.kinds import by_kind, differing, split_resource
 
 RANKS = {"compute": What.COMPUTE, "host": What.HOST}
@@ -91,11 +102,37 @@ def check_resource(name: str) -> str:
     if kind is not None and (tier := same_name(plain, CLUSTER_RESOURCES)):
         return f"{tier.partition('.')[0]}@{kind}.{tier.partition('.')[2]}"
     found = same_name(name, RESOURCES)
+    if found is None and is_of_links(name):
+        return name  # whether a graph has such links only the cluster can tell
     if found is None:
-        hint = did_you_mean(PARTS.get(name.lower(), name), RESOURCES)
-        choices = ", ".join(RESOURCES)
-        raise WhatIfError(f"{name!r} is not a resource; {hint}choose from {choices}")
+        raise WhatIfError(_unknown(name, RESOURCES))
     return found
+
+
+def every_resource(cluster: Cluster) -> tuple[str, ...]:
+    """Name all that one can ask about on a cluster; of one graph, what its links are."""
+    return (*cluster_values(cluster), *RANKS)
+
+
+def check_resources(names: Iterable[str], cluster: Cluster) -> None:
+    """Refuse a resource that neither every cluster may have, nor this one has.
+
+    Raises
+    ------
+    WhatIfError
+        With what the cluster has, and the nearest of them.
+    """
+    known = every_resource(cluster)
+    for name in names:
+        if name not in known:
+            raise WhatIfError(f"{cluster.name}: {_unknown(name, known)}")
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    part, _, number = name.partition(".")
+    meant = PARTS.get(part.lower(), part)
+    hint = did_you_mean(f"{meant}.{number}" if number and "." not in meant else meant, known)
+    return f"{name!r} is not a resource; {hint}choose from {', '.join(known)}"
 
 
 PARTS = {
@@ -145,7 +182,7 @@ def utility_pct(base: float, changed: float) -> float:
 
 def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
     """Say what a resource is, ``factor`` times as good, as text with a unit."""
-    if split_resource(resource)[0] not in CLUSTER_RESOURCES:
+    if resource in RANKS:
         return f"{factor:g}x"
     if resource not in resource_values(scenario.cluster):
         return "none"
@@ -156,9 +193,10 @@ def value_of(scenario: Scenario, resource: str, factor: float = 1.0) -> str:
 def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float | None:
     """Say the same as a number in the resource's unit.
 
-    None where the cluster has none of it, and where kinds of node differ in it.
+    None where the cluster has none of it, and where kinds of node differ in it. Of links that
+    are unlike it is the greatest.
     """
-    if split_resource(resource)[0] not in CLUSTER_RESOURCES:
+    if resource in RANKS:
         return factor
     values = resource_values(scenario.cluster)
     kinds = by_kind(scenario.cluster, resource, values)
@@ -170,7 +208,7 @@ def amount_of(scenario: Scenario, resource: str, factor: float = 1.0) -> float |
 
 def unit_of(resource: str) -> str:
     """Return the unit of :func:`amount_of`: "1" where it is a multiple of what was recorded."""
-    return CLUSTER_RESOURCES.get(split_resource(resource)[0], "1")
+    return "1" if resource in RANKS else unit_of_value(resource)
 
 
 def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
@@ -186,13 +224,27 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     if np.isnan(workload.calls.size).all():
         return "no collective's size is known: each costs what was measured on any network"
     moved = baseline.resource_bytes()
+    if scenario.cluster.is_one_graph:
+        tier = resource.rpartition(".")[0]
+        return "" if moved.get(tier) else _not_drawn(scenario, resource)
     if resource == "scale_up.size":
         return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
     return "" if moved.get(tier) else _no_traffic(scenario, tier)
 
 
+def _not_drawn(scenario: Scenario, resource: str) -> str:
+    """Say why a resource of one graph does not matter: no such links, or no message on any."""
+    if resource in resource_values(scenario.cluster):
+        return f"no traffic on links of {resource.rpartition('.')[0]}"
+    if resource == "scale_up.size":
+        return "one graph, whose domains cannot grow"
+    return f"the graph has no links of {resource.rpartition('.')[0]}"
+
+
 def _no_traffic(scenario: Scenario, tier: str) -> str:
+    if tier not in (SCALE_UP, SCALE_OUT, PCIE):
+        return f"no traffic on links of {tier}"
     if tier == SCALE_UP:
         return "no traffic inside a scale-up domain"
     if tier == PCIE and scenario.cluster.pcie is None:

@@ -24,6 +24,7 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
 from topologies import Cluster, build, place
+from topologies.cluster.islands import islands
 from topologies.faults import Broken, Fault, broken
 from topologies.part_names import Ints, homes
 
@@ -127,16 +128,13 @@ class Site:
     def machine(self) -> Machine:
         """What the cluster's communication library finds."""
         cluster = self.cluster
-        domains = np.empty(self.ranks, dtype=np.int32)
         placement = place(cluster, self.ranks, self.nodes)
-        for domain, ranks in placement.domains(cluster).items():
-            domains[ranks] = domain
         parts = placement.parts_of(cluster)
         kinds = tuple(_figures(part.cluster) for part in parts)
         counts = [part.placement.ranks for part in parts]
         least = slowest(kinds)
         return Machine(
-            domains=domains,
+            domains=islands(cluster, self.ranks, self.nodes),
             library=self.library,
             generation=least.generation,
             cpu=least.cpu,
@@ -160,8 +158,8 @@ def _figures(kind: Cluster) -> NodeFigures:
         generation=kind.accelerator.generation or "",
         cpu=kind.host.cpu if kind.host else "",
         in_network=kind.scale_up.in_network_reduction,
-        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
         link=kind.scale_up.link or "",
+        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
         in_order=kind.scale_out.in_order if kind.scale_out else True,
     )
 

@@ -1,7 +1,7 @@
 """Hot loops: the way from a node to the goal of a search, on one path or over all of them.
 
 What a search finds (:class:`~simulator.routing.graph.SearchState`) is which links of a node come
-nearer to the goal; a :class:`Rule`, which is a policy (:mod:`simulator.routing.policy`) compiled
+nearer to the goal; a :class:`Rule`, which is a policy (:mod:`simulator.policy`) compiled
 for a graph, says which of these a message takes.
 """
 

@@ -28,6 +28,7 @@ from simulator.routing.graph import (
     Ints,
     LinkColumns,
     Mask,
+    Matrix,
     grouped,
     put,
     search,
@@ -42,8 +43,8 @@ _MOST_CELLS = 1 << 24
 class First(NamedTuple):
     """Where the first halves of detours pass, a row per source: links, and routers they end at."""
 
-    link: Floats
-    entry: Floats
+    link: Matrix
+    entry: Matrix
 
 
 class Pairs(NamedTuple):

@@ -15,6 +15,7 @@ from simulator.hot import hot_loop
 Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
 Floats = NDArray[np.float64]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Mask = NDArray[np.bool_]
 
 UNKNOWN = 1 << 60

@@ -3,9 +3,12 @@
 Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
 stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
 ranks, where that is shorter or the only way. Among equal next hops the topology's routing policy
-(:mod:`simulator.routing.policy`) chooses; if it has none, a hash of source, target and node (static
+(:mod:`simulator.policy`) chooses; if it has none, a hash of source, target and node (static
 ECMP). Which switch the target is entered from, among equal paths, is the sender's choice and always
 by that hash: equal-cost paths are all used and every run chooses the same.
+
+A graph may name resources of its own (:mod:`topologies.families.from_file`): of ways of as many
+hops the one over the faster of them is then taken, whatever a what-if makes of their bandwidths.
 
 Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
 eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
@@ -107,7 +110,8 @@ def routes(
         if len(known) >= _KEPT:
             del known[next(iter(known))]
         known[asked] = _routes(network, source, target, amount)
-    return known[asked]
+    found: Routes = known[asked]
+    return found
 
 
 def link_loads(

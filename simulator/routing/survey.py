@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
+from simulator.policy import GROUPED, Routing
 from simulator.routing.choice import ALIKE, DIGITS, HASH, TABLE, Rule
 from simulator.routing.detours import Detours
 from simulator.routing.graph import UNKNOWN, CsrRows, Graph, grouped
 from simulator.routing.hubs import Cells, Hubs, cells, hubs
-from simulator.routing.policy import GROUPED, Routing
-from simulator.topology import PCIE, SCALE_OUT, Topology
+from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Topology
 
-_SCALE_OUT_METRIC = 1000
-"""More than the hops of any scale-up domain, so that leaving it never looks shorter."""
 _PCIE_METRIC = 8
 """More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""
 _BETWEEN_GROUPS = 3
@@ -154,9 +152,11 @@ def link_metrics(network: Topology) -> NDArray[np.int64]:
     """Say what every link counts on a path."""
     metric = np.ones(len(network), dtype=np.int64)
     if SCALE_OUT in network.resources:
-        metric[network.resource == network.resources.index(SCALE_OUT)] = _SCALE_OUT_METRIC
+        metric[network.resource == network.resources.index(SCALE_OUT)] = SCALE_OUT_HOPS
     if network.doors is not None and PCIE in network.resources:
         metric[network.resource == network.resources.index(PCIE)] = _PCIE_METRIC
+    if network.metric is not None:
+        metric = np.where(network.metric > 0, network.metric, HOP * metric)
     group = network.routing.group
     if group is not None and network.routing.policy in GROUPED:
         here, there = group[network.source], group[network.target]

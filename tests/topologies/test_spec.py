@@ -1,9 +1,11 @@
 """A topology in a few words, and its figures."""
 
+import json
+
 import pytest
 
 from simulator.errors import TopologyError
-from simulator.routing.policy import POLICIES
+from simulator.policy import POLICIES
 from simulator.topology import Topology, scaled
 from topologies import (
     FAMILIES,
@@ -178,6 +180,21 @@ def test_a_spec_may_name_a_routing():
         2,
         3,
     ]
+
+
+def test_a_graph_of_a_file_may_be_routed_too(tmp_path):
+    file = tmp_path / "g.json"
+    ends = [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    links = [{"source": x, "target": y} for x, y in ends] + [
+        {"source": y, "target": x} for x, y in ends
+    ]
+    nodes = [{"id": 0, "rank": 0}, {"id": 1, "rank": 1}, {"id": "a"}, {"id": "b"}]
+    graph = {"directed": True, "multigraph": False, "graph": {}, "nodes": nodes, "links": links}
+    file.write_text(json.dumps(graph))
+    network = parse_topology(f"{file}@spray", bandwidth=1e9, latency=0.0)
+    assert network.routing.policy == "spray"
+    with pytest.raises(TopologyError, match="valiant needs groups"):
+        parse_topology(f"{file}@valiant", bandwidth=1e9, latency=0.0)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -28,12 +28,12 @@ def test_uniform_traffic_on_a_ring_or_torus_loads_a_link_by_an_eighth_of_its_len
     ("routing", "published"), [("dimension_order", 1 / 3), ("minimal", 1 / 3), ("valiant", 0.5)]
 )
 def test_tornado_traffic_on_a_torus_of_8_by_8(routing, published):
-    """A. Singh et al., "GOAL", ISCA 2003, table 2: DOR 0.33, VAL 0.5 of capacity; GOAL 0.53."""
+    """Three links one way of 8, so 1/3 of capacity; Valiant has half of it whatever the traffic."""
     assert of(f"torus:8x8@{routing}", "adversarial").of_capacity == pytest.approx(published)
 
 
 def test_adaptive_routing_on_a_torus_has_the_better_of_both():
-    """The same table: minimal 1.0 of uniform traffic; load-balancing ones 0.53 of tornado."""
+    """All of uniform traffic, and of tornado near 8/15: 5 of 8 the short way, 3 the long one."""
     assert of("torus:8x8@adaptive", "uniform").of_capacity == pytest.approx(1.0)
     assert of("torus:8x8@adaptive", "adversarial").of_capacity == pytest.approx(0.53, rel=0.1)
 
@@ -46,14 +46,14 @@ def test_valiant_carries_half_of_the_capacity_of_a_torus_whatever_the_traffic(le
 
 
 KIM = "dragonfly:33x8x4x4"
-"""1,056 ranks: p = h = 4, a = 8, as in figure 8 of Kim et al. (ISCA 2008)."""
+"""1,056 ranks: p = h = 4, a = 8, the size that Kim et al. (ISCA 2008) simulate."""
 
 
 @pytest.mark.parametrize(
     ("routing", "published"), [("minimal", 1 / 32), ("valiant", 0.5), ("adaptive", 0.5)]
 )
 def test_adversarial_traffic_on_the_dragonfly_of_kim_et_al(routing, published):
-    """Figure 8(b): minimal routing is limited to 1 / (a h), Valiant and ideal UGAL to a half."""
+    """Minimal routing is limited to 1 / (a h) by one cable, Valiant to a half by two."""
     assert rate(f"{KIM}@{routing}", "adversarial") == pytest.approx(1e9 * published, rel=0.1)
 
 
@@ -62,7 +62,7 @@ def test_adversarial_traffic_on_the_dragonfly_of_kim_et_al(routing, published):
     ("routing", "published"), [("minimal", 1.0), ("valiant", 0.5), ("adaptive", 1.0)]
 )
 def test_uniform_traffic_on_the_dragonfly_of_kim_et_al(routing, published):
-    """Figure 8(a)."""
+    """p = h: a global cable per rank, of which Valiant uses two."""
     assert rate(f"{KIM}@{routing}", "uniform") == pytest.approx(1e9 * published, rel=0.1)
 
 

@@ -10,6 +10,11 @@ Where a node holds several domains and the file gives ``pcie``, its ranks reach 
 ``host:3``, a PCIe switch with a port of that bandwidth per rank. The ports to the NICs are others:
 that a rank's traffic to its NIC and to its host shares one slot is not modelled.
 
+Where a graph draws a domain or the fabric, its switches have the names that the graph gives them,
+in a domain with its number behind (``nvswitch0:2``); ``place:7`` is a rank of the fabric's graph,
+where NICs are plugged in, and ``seat:2.7`` one of a domain's that the job does not use. A cluster
+that is one graph is that graph, whole, whatever of it the job uses.
+
 Where the cluster has a ``wiring`` a node is the graph that it draws
 (:mod:`topologies.cluster.wired`).
 
@@ -18,10 +23,12 @@ switch has half of it on each side, a direct cable all of it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
+from topologies.cluster.fabrics import Graph
+from topologies.cluster.graphs import domain_graph
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
 from topologies.cluster.schema import WIRED, Cluster, ScaleUp
@@ -68,6 +75,9 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     placement = place(cluster, ranks, nodes)
     over = "" if nodes is None else f", nodes={nodes}"
     name = f"{cluster.name}({ranks}{over})"
+    graph = cluster.scale_up.graph
+    if graph is not None and cluster.is_one_graph:
+        return with_factors(replace(_drawn(graph, cluster.scale_up), name=name), cluster)
     nics: list[Nic] = []
     links: list[Link] = []
     for part in placement.parts_of(cluster):
@@ -83,9 +93,41 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
     network = replace(topology(name, ranks, links), kind=_kinds(placement))
+    network = with_factors(network, cluster)
     if cluster.scale_out is not None:
         network = replace(network, routing=fabric_routing(cluster.scale_out, network))
     return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
+
+
+def with_factors(network: Topology, cluster: Cluster) -> Topology:
+    """Return the network with the links of some resources multiplied, as the cluster says."""
+    bandwidth, latency = network.bandwidth.copy(), network.latency.copy()
+    for resource, by in cluster.link_factors.items():
+        bandwidth[network.following(f"{resource}.bandwidth")] *= by.bandwidth
+        latency[network.following(f"{resource}.latency")] *= by.latency
+    return replace(network, bandwidth=bandwidth, latency=latency)
+
+
+def _drawn(graph: Graph, scale_up: ScaleUp) -> Topology:
+    return domain_graph(graph, scale_up.bandwidth, scale_up.latency, scale_up.efficiency)
+
+
+def _drawn_links(cluster: Cluster, placement: Placement, graph: Graph) -> Iterator[Link]:
+    """Links of the graph of a domain, once for every domain in use."""
+    network, size = _drawn(graph, cluster.scale_up), cluster.scale_up.size
+    links = [network.link(index) for index in range(len(network))]
+    for number, members in placement.domains(cluster).items():
+        ranks: dict[int, Node]
+        ranks = {placement.place(cluster, rank) % size: rank for rank in members}
+        for link in links:
+            here, there = (_in_domain(end, number, ranks) for end in (link.source, link.target))
+            yield replace(link, source=here, target=there)
+
+
+def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
+    if not isinstance(node, int):
+        return f"{node}:{number}"
+    return ranks.get(node, f"seat:{number}.{node}")
 
 
 def _kinds(placement: Placement) -> tuple[int, ...]:
@@ -97,6 +139,9 @@ def _kinds(placement: Placement) -> tuple[int, ...]:
 def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     """Cables inside every domain in use; a grid that is not filled gives the job a slice of it."""
     scale_up = cluster.scale_up
+    if scale_up.graph is not None:
+        yield from _drawn_links(cluster, placement, scale_up.graph)
+        return
     role = scale_up.role
     for number, members in placement.domains(cluster).items():
         domain = Domain(members, f"scale_up:{number}", scale_up.shape, scale_up.wrap_multiple)

@@ -4,16 +4,24 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
+import json
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.errors import ClusterError
+from simulator.errors import ClusterError, PluginError
 from simulator.names import did_you_mean, nearest, same_name
+from simulator.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.yaml_text import parse_yaml
-from topologies.cluster.fabrics import FABRICS
+from topologies.cluster.bare import bare_network, is_bare
+from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
+from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
 from topologies.cluster.known import CallErrors, HowKnown, TierErrors
 from topologies.cluster.schema import (
@@ -22,6 +30,7 @@ from topologies.cluster.schema import (
     Cluster,
     Host,
     Library,
+    LinkFactors,
     NodeKind,
     NodeNics,
     Pcie,
@@ -31,13 +40,15 @@ from topologies.cluster.wiring import Cable, Wiring
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Read a cluster of the catalogue, or a YAML file; a name of the catalogue wins.
+    """Read a cluster of the catalogue, a YAML file or a bare network; a catalogue's name wins.
 
     Parameters
     ----------
     name_or_path
         ``dgx-a100``, or the path of a file like those in ``topologies/catalog``. Another spelling
-        of a name (``DGX_A100``) is understood where no file is called so.
+        of a name (``DGX_A100``) is understood where no file is called so. Or a bare network, as
+        :func:`topologies.cluster.bare.bare_network` takes it: ``g.json``,
+        ``torus:4x4x4, 50 GB/s, 1 us``.
 
     Returns
     -------
@@ -49,6 +60,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     ClusterError
         If there is no such cluster or file, or the file is not a cluster: every wrong field is
         named.
+    TopologyError
+        If a bare network cannot be built.
 
     Examples
     --------
@@ -56,12 +69,17 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     8
     """
     path = Path(name_or_path)
+    if is_bare(str(name_or_path)) and not _holds_cluster(path):
+        return bare_network(str(name_or_path))
     names = catalog()
     try:
         name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
         if name in names:
             text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
             return parse_cluster(text, source=name)
+        added = None if path.exists() else added_clusters().get(str(name_or_path))
+        if added is not None:
+            return parse_cluster(added.text, source=f"{added.plugin}: {name_or_path}")
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         text = path.read_text("utf-8")
@@ -69,6 +87,15 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason}") from error
     return parse_cluster(text, source=str(path))
+
+
+def _holds_cluster(path: Path) -> bool:
+    """Whether a JSON file is a cluster file, which may be written in JSON, too, and no graph."""
+    try:
+        data = json.loads(path.read_text("utf-8")) if path.suffix.lower() == ".json" else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and bool({"scale_up", "accelerator"} & data.keys())
 
 
 def parse_cluster(text: str, *, source: str) -> Cluster:
@@ -108,9 +135,32 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        return Cluster.model_validate(like_others(data, load_cluster))
+        data = like_others(_beside(Path(source).parent, data), load_cluster)
+        return Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
+
+
+def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Take paths of graphs as seen from the folder that the cluster file is in."""
+    return {
+        field: part | {name: _from(folder, part[name]) for name in _GRAPHS if name in part}
+        if field in ("scale_up", "scale_out") and isinstance(part, dict)
+        else part
+        for field, part in data.items()
+    }
+
+
+_GRAPHS = ("topology", "graph")
+"""Fields of a tier that may name the file of a graph."""
+
+
+def _from(folder: Path, given: object) -> object:
+    if isinstance(given, dict) and isinstance(given.get("file"), str):
+        return given | {"file": str(folder / given["file"])}
+    if isinstance(given, str) and is_graph_file(given):
+        return str(folder / given)
+    return given
 
 
 def catalog() -> tuple[str, ...]:
@@ -124,18 +174,66 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (23, ('a100-mesh-4', 'aws-p4d', 'aws-p5'))
+    (32, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
+@dataclass(frozen=True, slots=True)
+class AddedCluster:
+    """A cluster file that a distribution adds: what it holds."""
+
+    plugin: Plugin
+    text: str
+
+
+def added_clusters() -> dict[str, AddedCluster]:
+    """Clusters that distributions add to the catalogue, by name.
+
+    An entry point of ``twofold.clusters`` points to a package, or a path, with a YAML file each.
+
+    Raises
+    ------
+    PluginError
+        If an entry point is broken, or adds a name that is taken.
+    """
+    found: dict[str, AddedCluster] = {}
+    for plugin in plugins(CLUSTERS):
+        folder = load_plugin(plugin, as_folder)
+        for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+            if not entry.name.endswith(".yaml"):
+                continue
+            name = entry.name.removesuffix(".yaml")
+            if name in catalog() or name in found:
+                whose = found[name].plugin.distribution if name in found else "twofold"
+                raise PluginError(f"{plugin}: cluster {name} is {whose}'s already: rename its file")
+            found[name] = AddedCluster(plugin, entry.read_text("utf-8"))
+    return found
+
+
+def as_folder(found: object) -> Traversable:
+    """Return the folder of a package, or at a path.
+
+    Raises
+    ------
+    TypeError
+        If it is neither, or no folder.
+    """
+    folder = files(found) if isinstance(found, ModuleType) else found
+    folder = Path(folder) if isinstance(folder, str) else folder
+    if not isinstance(folder, Traversable) or not folder.is_dir():
+        raise TypeError("write a package, or the path of a folder, with a YAML file per cluster")
+    return folder
+
+
 def _unknown(name: str) -> ClusterError:
-    hint = did_you_mean(name, catalog())
+    known = (*catalog(), *added_clusters())
+    hint = did_you_mean(name, known)
     return ClusterError(
-        f"{name}: no such cluster; {hint}the catalogue has {', '.join(catalog())}, "
-        "and a path of a YAML file will do"
+        f"{name}: no such cluster; {hint}the catalogue has {', '.join(known)}, "
+        "and a path of a YAML file, or of a graph (.json, .graphml), will do"
     )
 
 
@@ -184,22 +282,36 @@ _PARTS: dict[str, type[BaseModel]] = {
 }
 
 
+_IN_GRAPHS = (("scale_up", GRAPH), ("scale_out", GRAPH, GRAPH))
+"""Where the fields of a graph stand: in the tier, of a fabric behind its tag."""
+
+
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """Return the fields that are accepted where an unknown one was found."""
-    model: type[BaseModel] = Cluster
-    if location[0] == "node_kinds" and len(location) > 2:
+    part, depth = location[0], len(location)
+    if part == "node_kinds" and depth > 2:
         return _fields_of_kind(location[2:])
-    if location[0] == "scale_out" and len(location) > 1:
+    if location[:-1] in _IN_GRAPHS:
+        return list(Graph.model_fields)
+    model: type[BaseModel] = Cluster
+    if part == "scale_out" and depth > 1:
         model = FABRICS[location[1]]
-    elif location[0] == "calibration" and len(location) > 2:
-        model = Calibrated
-    elif location[0] == "wiring" and len(location) > 2:
-        model = Cable
-    elif location[0] == "known" and len(location) > 3:
-        model = TierErrors if len(location) == 4 else CallErrors
-    elif len(location) > 1:
-        model = _PARTS[str(location[0])]
+    elif part in _TABLES and depth > _TABLES[str(part)][0]:
+        model = _TABLES[str(part)][1]
+        if part == "known" and depth > 4:
+            model = CallErrors
+    elif depth > 1:
+        model = _PARTS[str(part)]
     return list(model.model_fields)
+
+
+_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
+    "link_factors": (2, LinkFactors),
+    "calibration": (2, Calibrated),
+    "wiring": (2, Cable),
+    "known": (3, TierErrors),
+}
+"""Tables of tables: deeper than so many keys stand the fields of this."""
 
 
 def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:

@@ -5,12 +5,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.errors import ClusterError, WhatIfError
+from simulator.errors import ClusterError, TopologyError, WhatIfError
 from simulator.names import did_you_mean, same_name
+from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
+from topologies.cluster.fabrics import GRAPH, GraphFabric
+from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
 from topologies.cluster.known import DATA_SHEET
-from topologies.cluster.schema import Cluster
+from topologies.cluster.schema import WIRED, Cluster, LinkFactors
 
 _SIZE = "scale_up.size"
 _SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", _SIZE)
@@ -26,6 +29,8 @@ _WITH_IT = {
 def resource_values(cluster: Cluster) -> dict[str, float | int]:
     """Values that can be multiplied, in base units; no ``scale_out`` or ``pcie`` where it has none.
 
+    Of links that a graph draws it is the greatest of a resource (:func:`resource_range` has the
+    least, too): the resources are then those of the graph, with the names that its file gives them.
     Where nodes differ those of each kind, too: :func:`topologies.cluster.kinds.values_of_kinds`.
 
     Examples
@@ -33,20 +38,49 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
     >>> from topologies import load_cluster
     >>> resource_values(load_cluster("dgx-a100"))["scale_up.bandwidth"]
     300000000000.0
+    >>> resource_values(load_cluster("ring:8, 50 GB/s, 1 us"))
+    {'scale_up.bandwidth': 50000000000.0, 'scale_up.latency': 1e-06}
     """
     if cluster.node_kinds:
         return values_of_kinds(cluster, resource_values)
-    values: dict[str, float | int] = {
-        name: getattr(cluster.scale_up, name.partition(".")[2])
-        for name in _SCALE_UP
-        if cluster.wiring is None or name != _SIZE  # a wired node is one domain
-    }
+    drawn = resource_range(cluster)
+    values: dict[str, float | int] = {}
+    if SCALE_UP not in cluster.graphs:
+        values = {
+            name: getattr(cluster.scale_up, name.partition(".")[2])
+            for name in _SCALE_UP
+            if name != _SIZE or cluster.scale_up.topology not in (WIRED, GRAPH)
+        }
     if cluster.scale_out is not None:
-        fabric = cluster.scale_out
-        values |= {name: getattr(fabric, name.partition(".")[2]) for name in _SCALE_OUT}
+        fabric, by = cluster.scale_out, cluster.link_factors.get(SCALE_OUT, LinkFactors())
+        values |= {
+            _SCALE_OUT[0]: fabric.bandwidth * by.bandwidth,
+            _SCALE_OUT[1]: fabric.latency * by.latency,
+        }
+        if not (isinstance(fabric, GraphFabric) and fabric.graph.ranks == "nics"):
+            values[_SCALE_OUT[2]] = fabric.nics_per_node
     if cluster.pcie is not None:
         values[_PCIE] = cluster.pcie.bandwidth
-    return values
+    return values | {name: ends[1] for name, ends in drawn.items() if name not in values}
+
+
+def resource_range(cluster: Cluster) -> dict[str, tuple[float, float]]:
+    """Least and greatest bandwidth and latency of the links of each resource that a graph draws.
+
+    In base units, as they are after what-ifs. Empty where no tier is a graph.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for network in cluster.graphs.values():
+        for number, resource in enumerate(network.resources):
+            links, by = network.resource == number, cluster.link_factors.get(resource)
+            by = by or LinkFactors()
+            for name, each in (
+                (f"{resource}.bandwidth", network.bandwidth[links] * by.bandwidth),
+                (f"{resource}.latency", network.latency[links] * by.latency),
+            ):
+                low, high = found.get(name, (math.inf, 0.0))
+                found[name] = min(low, float(each.min())), max(high, float(each.max()))
+    return found
 
 
 def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
@@ -70,7 +104,8 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     Returns
     -------
     Cluster
-        Checked again; its ``sources`` say what was multiplied.
+        Checked again; its ``sources``, or ``link_factors`` of links of a graph, say what was
+        multiplied.
 
     Raises
     ------
@@ -99,9 +134,27 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
             )
         value = round(value)
     try:
+        if _is_drawn(cluster, resource):
+            return _with_factor(cluster, resource, factor)
         return _with(cluster, resource, value, factor)
     except ValidationError as error:
         raise WhatIfError(f"{resource} times {factor:g}: {complaints(error)}") from error
+
+
+def _is_drawn(cluster: Cluster, resource: str) -> bool:
+    """Whether a value is that of links of a graph, or of NICs that are one resource with them."""
+    tier, _, number = resource.partition(".")
+    fabric = isinstance(cluster.scale_out, GraphFabric) and tier == SCALE_OUT
+    drawn = fabric or any(tier in network.resources for network in cluster.graphs.values())
+    return drawn and number in LinkFactors.model_fields
+
+
+def _with_factor(cluster: Cluster, resource: str, factor: float) -> Cluster:
+    """Multiply what the links of a resource are multiplied by already."""
+    tier, _, number = resource.partition(".")
+    known = cluster.link_factors.get(tier, LinkFactors())
+    after = known.model_copy(update={number: getattr(known, number) * factor})
+    return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
 
 
 def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
@@ -136,11 +189,19 @@ def _grown(dimensions: tuple[int, ...], factor: float) -> tuple[int, ...]:
 
 
 def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
+    if resource == _SCALE_OUT[2] and cluster.scale_out is not None:
+        return (
+            f"the fabric of {cluster.name} is a graph with a rank for each NIC: draw more of them"
+        )
     if resource in (*_SCALE_OUT, _PCIE):
         tier = resource.partition(".")[0]
+        if cluster.is_one_graph:
+            return f"{cluster.name} is one graph without links of {tier}; it has {', '.join(known)}"
         return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
     if resource == _SIZE:
-        return f"{cluster.name} is wired cable by cable, so its domains cannot grow or shrink"
+        how = {GRAPH: "drawn as a graph"}.get(cluster.scale_up.topology, "wired cable by cable")
+        how = "one graph" if cluster.is_one_graph else how
+        return f"{cluster.name} is {how}, so its domains cannot grow or shrink"
     hint = did_you_mean(resource, known)
     return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
 
@@ -151,17 +212,22 @@ def _unlike(known: dict[str, Any], tier: str) -> dict[str, Any]:
     return {**known, tier: DATA_SHEET, "errors": errors}
 
 
-def with_topology(cluster: Cluster, change: str) -> Cluster:
-    """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY[:DIMENSIONS]``.
+def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cluster:
+    """Return the cluster with another topology in one tier: ``[TIER=]TOPOLOGY``.
 
-    The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth.
+    The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth. A
+    topology is a family's name, any spec (:mod:`topologies.spec`) or the file of a graph; of a
+    family that the tier knows by name ``torus:2x4`` gives the dimensions.
 
     Parameters
     ----------
     cluster
         Stays as it is.
     change
-        ``torus:2x4``, ``scale_out=switch``.
+        ``torus:2x4``, ``scale_out=fat_tree:8``, ``scale_out=g.json``.
+    nodes
+        Of the job, if a fabric with room for them will do: the cluster then has no more nodes than
+        there is room for. Without it there has to be room for all of its nodes.
 
     Returns
     -------
@@ -171,32 +237,43 @@ def with_topology(cluster: Cluster, change: str) -> Cluster:
     Raises
     ------
     ClusterError
-        If the tier or topology is unknown, or needs more than dimensions (write a file then).
+        If the tier or topology is unknown, or the number of its ranks does not fit the tier.
 
     Examples
     --------
     >>> from topologies import load_cluster
-    >>> with_topology(load_cluster("dgx-a100"), "torus:2x4").name
+    >>> dgx = load_cluster("dgx-a100")
+    >>> with_topology(dgx, "torus:2x4").name
     'dgx-a100 (scale_up torus:2x4)'
+    >>> with_topology(dgx, "scale_out=torus:2x2", nodes=2).nodes
+    4
     """
     tier, _, kind = change.rpartition("=")
-    tier = same_name(tier, ("scale_up", "scale_out")) or tier or "scale_up"
-    topology, _, dimensions = kind.partition(":")
+    tier = same_name(tier, (SCALE_UP, SCALE_OUT)) or tier or SCALE_UP
     data = cluster.model_dump(mode="json", exclude_unset=True)
     part = data.get(tier)
-    if tier not in ("scale_up", "scale_out") or part is None:
+    if tier not in (SCALE_UP, SCALE_OUT) or part is None:
         raise ClusterError(f"topology {change!r}: {cluster.name} has no tier {tier!r}")
     keep = ("size", "nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency", "link")
-    part = {name: value for name, value in part.items() if name in keep} | {"topology": topology}
-    if topology == "switch":
-        part.pop("hop_latency", None)
-    if dimensions:
-        part["dimensions"] = dimensions
-    if tier == "scale_up":
+    part = {name: value for name, value in part.items() if name in keep} | {"topology": kind}
+    if tier == SCALE_UP:
         data.pop("wiring", None)
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
     data["known"] = _unlike(data.get("known", {}), tier)
     try:
+        if tier == SCALE_OUT and nodes is not None:
+            part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)
+            data["nodes"] = _with_room(cluster.nodes, room, nodes)
+        if kind.partition(":")[0] == "switch":
+            part.pop("hop_latency", None)  # a single switch has none
         return Cluster.model_validate(data)
-    except ValidationError as error:
-        raise ClusterError(f"topology {change!r}: {complaints(error)}") from error
+    except (ValidationError, TopologyError) as error:
+        told = complaints(error) if isinstance(error, ValidationError) else str(error)
+        raise ClusterError(f"topology {change!r}: {told}") from error
+
+
+def _with_room(nodes: int, room: int | None, needed: int) -> int:
+    """Nodes of a machine that a topology has room for, if that is enough for the job."""
+    if room is not None and room < needed:
+        raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
+    return nodes if room is None else min(room, nodes)

@@ -6,9 +6,14 @@ wire that carries payload, and holds for the cables between switches as for the 
 that makes is in :mod:`topologies.cluster.scale_out`.
 """
 
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
+import numpy as np
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -21,7 +26,11 @@ from pydantic import (
     model_validator,
 )
 
+from simulator.errors import TopologyError
 from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
+from simulator.topology import SCALE_OUT, Topology
+from topologies.families.from_file import custom
+from topologies.spec import parse_topology
 
 
 def _written(base: str) -> PlainSerializer:
@@ -78,7 +87,7 @@ FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni
 """What the fabric between nodes is made of."""
 
 FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
-"""A policy of :data:`simulator.routing.policy.POLICIES`."""
+"""A policy of :data:`simulator.policy.POLICIES`."""
 
 
 class _Nics(ClusterPart):
@@ -96,8 +105,8 @@ class _Nics(ClusterPart):
     latency: Latency
     efficiency: Fraction = 1.0
     message_overhead: Latency | None = None
-    in_order: StrictBool = True
     link: FabricLink | None = None
+    in_order: StrictBool = True
 
     @property
     def policy(self) -> str:
@@ -262,8 +271,154 @@ class DragonflyFabric(_Routed):
         return self.groups * self.nodes_per_group
 
 
+GRAPH = "graph"
+"""Stands in ``topology`` for what the tier's ``graph`` says."""
+_TABLE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "pattern": r"\.(json|graphml)$"},
+        "spec": {"type": "string"},
+        "bandwidth": {"type": "string"},
+        "latency": {"type": "string"},
+        "ranks": {"enum": ["nics", "nodes"]},
+    },
+    "additionalProperties": False,
+}
+_WORDS = {"type": "string", "pattern": r"^([a-z_]+:[0-9x]+.*|.*\.(json|graphml))$"}
+OTHER_TOPOLOGIES = ({"const": GRAPH}, _TABLE, _WORDS)
+"""What ``topology`` may be besides a name, in the JSON Schema: a graph, its table, or its words."""
+
+
+class Graph(ClusterPart):
+    """A graph that is the fabric of a tier: a ``file``, or the ``spec`` of a topology.
+
+    ``bandwidth`` and ``latency`` are those of each cable, one direction: of a file's edges that
+    give none of their own, of every cable of a spec. Without them edges of a file take those of the
+    tier, and a spec divides the tier's bandwidth of a rank (a NIC, a node) over its cables.
+    ``ranks`` says, in the scale-out tier, what the ranks of the graph are; where it is not given
+    their number tells it. ``sha256`` is that of the file; one that was changed since is refused.
+    """
+
+    file: str | None = None
+    spec: str | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+    ranks: Literal["nics", "nodes"] | None = None
+    sha256: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.file is None) == (self.spec is None):
+            raise ValueError("give either file, a graph (.graphml, .json), or spec, such as ring:8")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How it was called: the file's name, or the spec."""
+        return self.spec if self.spec is not None else Path(str(self.file)).name
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether every cable's bandwidth is the graph's own, and none the tier's to divide."""
+        return self.spec is None or self.bandwidth is not None
+
+    def network(
+        self, resource: str, bandwidth: float | None = None, latency: float | None = None
+    ) -> Topology:
+        """Return the graph; what it does not say of a cable is as given here.
+
+        Parameters
+        ----------
+        resource
+            Of links that name none.
+        bandwidth, latency
+            Of cables for which the graph has none (B/s, s).
+
+        Raises
+        ------
+        TopologyError
+            If the file is no such graph or has changed, or the spec names none.
+        """
+        own = self.bandwidth if self.bandwidth is not None else bandwidth
+        delay = self.latency if self.latency is not None else latency
+        return _network(self.file, self.spec, self.sha256, (own, delay), resource)
+
+
+@lru_cache(maxsize=16)
+def _network(
+    file: str | None,
+    spec: str | None,
+    sha256: str | None,
+    cable: tuple[float | None, float | None],
+    resource: str,
+) -> Topology:
+    """Read a graph; what was read is kept by content, for every what-if builds its cluster anew."""
+    bandwidth, latency = cable
+    if file is not None:
+        if sha256 is not None:
+            check_content(file, sha256)
+        return custom(file, bandwidth=bandwidth, latency=latency, resource=resource)
+    network = parse_topology(str(spec), bandwidth=bandwidth, latency=latency)
+    named = np.full(len(network), resource, dtype=np.str_)
+    return replace(network, resources=(resource,), latency_resource=named)
+
+
+def check_content(file: str, sha256: str) -> None:
+    """Refuse a graph's file that was changed.
+
+    Raises
+    ------
+    TopologyError
+        If its SHA-256 is another, or it cannot be read.
+    """
+    if sha256_of(file) != sha256:
+        raise TopologyError(
+            f"{file}: not the graph that the cluster was made with: put that one back, or leave"
+            " sha256 out"
+        )
+
+
+def sha256_of(file: str | Path) -> str:
+    """Hash a graph's file.
+
+    Raises
+    ------
+    TopologyError
+        If it cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError as error:
+        raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+class GraphFabric(_Routed):
+    """A graph of one's own, or the spec of any topology (:mod:`topologies.cluster.graphs`).
+
+    Its ranks are where NICs, or all NICs of a node, are plugged in. Edges of a file that give no
+    bandwidth have a NIC's, and no latency ``hop_latency``; a spec divides the bandwidth of a NIC
+    (of a node) over the cables of a rank.
+    """
+
+    topology: Annotated[Literal["graph"], WithJsonSchema({"anyOf": [*OTHER_TOPOLOGIES]})]
+    graph: Graph
+    hop_latency: Latency = 0.0
+
+    @property
+    def room(self) -> int:
+        """A rank for each NIC, or for each node."""
+        ranks = self.graph.network(SCALE_OUT, 1.0, 0.0).ranks
+        return ranks // self.nics_per_node if self.graph.ranks == "nics" else ranks
+
+
 ScaleOut = Annotated[
-    SwitchFabric | LeafSpineFabric | RailFabric | FatTreeFabric | TorusFabric | DragonflyFabric,
+    SwitchFabric
+    | LeafSpineFabric
+    | RailFabric
+    | FatTreeFabric
+    | TorusFabric
+    | DragonflyFabric
+    | GraphFabric,
     Field(discriminator="topology"),
 ]
 """The fabric between domains, told apart by its ``topology``: a name of a family."""

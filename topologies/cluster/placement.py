@@ -65,9 +65,12 @@ class Placement:
         if self.parts:
             part = self.part(rank)
             return part.placement.domain(part.cluster, rank)
+        return self.first_domain + self.place(cluster, rank) // cluster.scale_up.size
+
+    def place(self, cluster: Cluster, rank: int) -> int:
+        """Place of a rank among all those of the machine or, of a kind of node, of its part."""
         node, slot = self.seat(rank)
-        place = (node - self.first_node) * cluster.ranks_per_node + slot
-        return self.first_domain + place // cluster.scale_up.size
+        return (node - self.first_node) * cluster.ranks_per_node + slot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +115,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """
     if ranks < 1:
         raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
+    if cluster.is_one_graph and nodes is not None:
+        raise ClusterError(f"{cluster.name} is one graph without nodes: leave --nodes out")
     kinds = kinds_of(cluster)
     machine = " and ".join(f"{one.nodes} nodes of {one.ranks_per_node}" for one in kinds.values())
     if ranks > cluster.capacity:
@@ -124,15 +129,22 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
         raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
     if ranks % nodes:
         raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
-    placement, per_node = _placed(kinds, ranks, ranks // nodes), ranks // nodes
+    placement = _placed(kinds, ranks, ranks // nodes)
+    _check_room(cluster, placement, ranks // nodes, (ranks, nodes))
+    return placement
+
+
+def _check_room(
+    cluster: Cluster, placement: Placement, per_node: int, asked: tuple[int, int]
+) -> None:
+    """Refuse more ranks per node than a node of some kind has; ``asked`` are ranks and nodes."""
     for part in placement.parts_of(cluster):
         if per_node > part.cluster.ranks_per_node:
             node = f"a node of kind {part.kind}" if part.kind else "a node"
             raise ClusterError(
-                f"{cluster.name}: {ranks} ranks on {nodes} nodes are {per_node} per node,"
+                f"{cluster.name}: {asked[0]} ranks on {asked[1]} nodes are {per_node} per node,"
                 f" and {node} has {part.cluster.ranks_per_node}"
             )
-    return placement
 
 
 def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:

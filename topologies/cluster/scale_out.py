@@ -6,23 +6,25 @@ of a job need are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
-from simulator.routing.policy import Routing
-from simulator.topology import SCALE_OUT, Link, Topology
+from simulator.policy import Routing
+from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,
+    GraphFabric,
     LeafSpineFabric,
     RailFabric,
     ScaleOut,
     SwitchFabric,
     TorusFabric,
 )
+from topologies.cluster.graphs import fabric_graph
 from topologies.cluster.schema import Cluster
 from topologies.families.dragonfly import (
     DragonflyShape,
@@ -32,6 +34,7 @@ from topologies.families.dragonfly import (
     router_name,
 )
 from topologies.families.family import cables
+from topologies.families.from_file import preferring_fast
 from topologies.families.grid import slice_ends
 
 
@@ -253,6 +256,24 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
+def _place(fabric: GraphFabric, nic: Nic) -> str:
+    each = fabric.nics_per_node
+    number = nic.node if fabric.graph.ranks == "nodes" else nic.node * each + nic.first
+    return f"place:{number}"
+
+
+def _graph_links(fabric: GraphFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
+    """All of the graph, whatever of it the job uses: which paths its messages take is not known."""
+    del plugs, nodes
+    network = fabric_graph(fabric)
+    for link in preferring_fast([network.link(one) for one in range(len(network))], SCALE_OUT_HOPS):
+        here, there = (
+            f"place:{end}" if isinstance(end, int) else end for end in (link.source, link.target)
+        )
+        bandwidth = link.bandwidth * fabric.efficiency
+        yield replace(link, source=here, target=there, bandwidth=bandwidth)
+
+
 _LINKS: dict[
     type, tuple[Callable[[Any, Nic], str], Callable[[Any, list[str], int], Iterator[Link]]]
 ]
@@ -263,5 +284,6 @@ _LINKS = {
     FatTreeFabric: (_edge, _fat_tree_links),
     TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
     DragonflyFabric: (_router, _dragonfly_links),
+    GraphFabric: (_place, _graph_links),
 }
 """Per fabric: the switch a NIC is plugged into, and the links between those switches."""

@@ -6,7 +6,7 @@ is frozen: a what-if makes another cluster (:mod:`topologies.cluster.changed`).
 
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -18,14 +18,18 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from simulator.workload import KINDS
 from topologies.cluster.fabrics import (
+    GRAPH,
+    OTHER_TOPOLOGIES,
     Bandwidth,
     ClusterPart,
     Count,
     Dimensions,
     Fraction,
+    Graph,
+    GraphFabric,
     Latency,
     Multiple,
     PositiveMultiple,
@@ -33,6 +37,7 @@ from topologies.cluster.fabrics import (
     ScaleOut,
     Size,
 )
+from topologies.cluster.graphs import expanded, fabric_graph
 from topologies.cluster.known import HowKnown
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
@@ -59,10 +64,10 @@ LinkTechnology = Literal[
 
 WIRED = "wired"
 """Stands in ``scale_up.topology`` for what the cluster's ``wiring`` says, cable by cable."""
-_ROLES = SCALE_UP_ROLES | {
-    WIRED: ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
-}
-"""How a domain is built by its topology; the cables of a wired one are in its wiring."""
+_DRAWN = ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
+_ROLES = SCALE_UP_ROLES | {WIRED: _DRAWN, GRAPH: _DRAWN}
+"""How a domain is built by its topology; the cables of a wired one are in its wiring, those of a
+graph in the graph."""
 
 
 def _known_topology(name: object) -> object:
@@ -78,10 +83,10 @@ def _known_topology(name: object) -> object:
 ScaleUpTopology = Annotated[
     str,
     BeforeValidator(_known_topology),
-    WithJsonSchema({"enum": list(_ROLES), "type": "string"}),
+    WithJsonSchema({"anyOf": [{"enum": [*SCALE_UP_ROLES, WIRED]}, *OTHER_TOPOLOGIES]}),
 ]
-"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`), or
-``wired``."""
+"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`),
+``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
 
 
 class Accelerator(ClusterPart):
@@ -102,7 +107,8 @@ class ScaleUp(ClusterPart):
     ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
     to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
     mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
-    Of a ``wired`` fabric it is that of the rank with the most.
+    Of a ``wired`` fabric it is that of the rank with the most; so it is of a ``graph`` whose file
+    gives bandwidths, where it need not be given, as need neither ``latency`` nor ``size``.
     ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
     collective costs between two neighbours, hardware and protocol together.
 
@@ -113,6 +119,7 @@ class ScaleUp(ClusterPart):
     """
 
     topology: ScaleUpTopology
+    graph: Graph | None = None
     size: Count
     bandwidth: Bandwidth
     latency: Latency
@@ -124,6 +131,8 @@ class ScaleUp(ClusterPart):
 
     @model_validator(mode="after")
     def _dimensions_fit(self) -> Self:
+        if (self.graph is not None) != (self.topology == GRAPH):
+            raise ValueError(f"graph belongs to scale_up.topology {GRAPH}, and to nothing else")
         if (self.dimensions is not None) != self.role.dimensions:
             grids = " or ".join(name for name, role in SCALE_UP_ROLES.items() if role.dimensions)
             raise ValueError(f"dimensions belong to a {grids}, and to nothing else")
@@ -189,6 +198,7 @@ class NodeNics(ClusterPart):
     latency: Latency | None = None
     efficiency: Fraction | None = None
     message_overhead: Latency | None = None
+    in_order: StrictBool | None = None
 
 
 class NodeKind(ClusterPart):
@@ -230,6 +240,16 @@ class TimeMultiples(ClusterPart):
         if self.domains > self.ranks:
             raise ValueError(f"{self.ranks} ranks cannot lie in {self.domains} domains")
         return self
+
+
+class LinkFactors(ClusterPart):
+    """By what the links of one resource are multiplied, after all that is said of them elsewhere.
+
+    A what-if writes it of links whose numbers are a graph's.
+    """
+
+    bandwidth: PositiveMultiple = 1.0
+    latency: Multiple = 1.0
 
 
 class Calibrated(ClusterPart):
@@ -281,6 +301,8 @@ class Cluster(ClusterPart):
         Paid once per call of a collective (s).
     calibration
         What a trace showed, by kind of collective.
+    link_factors
+        What a what-if multiplied, by resource, of links that a graph draws.
     known
         How the network's figures are known; a file that says nothing is a data sheet.
     sources
@@ -313,6 +335,7 @@ class Cluster(ClusterPart):
     library: Library | None = None
     collective_overhead: Latency = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
+    link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
     known: HowKnown = HowKnown()
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -323,6 +346,55 @@ class Cluster(ClusterPart):
             return self.nodes * self.ranks_per_node
         kinds = self.node_kinds.values()
         return sum(kind.count * (kind.ranks_per_node or self.ranks_per_node) for kind in kinds)
+
+    @property
+    def graphs(self) -> dict[str, Topology]:
+        """Of each tier that a graph draws, its links as they are drawn, without ``efficiency``."""
+        found = {}
+        if self.scale_up.graph is not None and self.scale_up.graph.is_absolute:
+            found[SCALE_UP] = self.scale_up.graph.network(SCALE_UP)
+        if isinstance(self.scale_out, GraphFabric):
+            found[SCALE_OUT] = fabric_graph(self.scale_out)
+        return found
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether a graph draws all of the network: one domain, and nothing beside it."""
+        return (
+            self.scale_up.topology == GRAPH
+            and self.scale_out is None
+            and self.capacity == self.scale_up.size
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topologies_are_names(cls, data: Any) -> Any:
+        return expanded(data)
+
+    @model_validator(mode="after")
+    def _graphs_fit(self) -> Self:
+        fabric, per_node = self.scale_out, self.ranks_per_node
+        inside = self.scale_up.graph
+        if inside is not None and "@" in (inside.spec or "") and not self.is_one_graph:
+            raise ValueError(
+                f"scale_up.topology: {inside.spec}: a routing behind @ is for a network that is one"
+                " graph; inside domains messages take the shortest path"
+            )
+        if isinstance(fabric, GraphFabric):
+            nics = fabric.nics_per_node
+            if fabric.graph.ranks is None:
+                raise ValueError("scale_out.graph.ranks: nics or nodes?")
+            if fabric.graph.ranks == "nics" and nics > per_node:
+                raise ValueError(
+                    f"scale_out.graph has a rank for each NIC, and {nics} NICs of a node serve"
+                    f" {per_node} ranks: draw a rank for each node"
+                )
+        known = {name for network in self.graphs.values() for name in network.resources}
+        known |= {SCALE_OUT} if isinstance(fabric, GraphFabric) else set()
+        if unknown := sorted(self.link_factors.keys() - known):
+            drawn = f"graphs draw {', '.join(sorted(known))}" if known else "no graph draws any"
+            raise ValueError(f"link_factors.{unknown[0]}: {drawn}")
+        return self
 
     @model_validator(mode="after")
     def _tiers_fit(self) -> Self:
@@ -378,7 +450,8 @@ class Cluster(ClusterPart):
         for kind, calibrated in self.calibration.items():
             if kind not in KINDS:
                 raise ValueError(f"calibration.{kind}: kinds are {', '.join(KINDS)}")
-            tiers = (SCALE_UP, SCALE_OUT, PCIE)
+            drawn = (name for network in self.graphs.values() for name in network.resources)
+            tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *drawn)))
             for tier in (*calibrated.latency, *calibrated.bandwidth):
                 if tier not in tiers:
                     raise ValueError(f"calibration.{kind}: {tier!r} is none of {', '.join(tiers)}")
@@ -393,7 +466,10 @@ class Cluster(ClusterPart):
 
 OF_A_NODE = ("ranks_per_node", "accelerator", "scale_up", "pcie", "host")
 """Fields that a kind of node may have of its own, beside its NICs."""
-OF_NICS = ("nics_per_node", "bandwidth", "latency", "efficiency", "message_overhead")
+OF_NICS = (
+    *("nics_per_node", "bandwidth", "latency", "efficiency"),
+    *("message_overhead", "in_order"),
+)
 """Fields of its NICs that it may have of its own, in ``scale_out``."""
 _PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
 """Fabrics whose ports are numbered node by node, so that no node can have more than its share."""

@@ -7,7 +7,7 @@ CLUSTER 2015: global port ``k`` of group ``i`` leads to group ``k`` if ``k < i``
 
 Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, by
 Valiant's detour over a group in between, or adaptively, by both
-(:mod:`simulator.routing.policy`). The policy travels with the topology, so every engine and every
+(:mod:`simulator.policy`). The policy travels with the topology, so every engine and every
 what-if uses it.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import TopologyError
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 from simulator.topology import SCALE_UP, Node, Topology, topology
 from topologies.families.family import Counts, Family, ParsedSpec, cables
 

@@ -2,18 +2,31 @@
 
 A node with the attribute ``rank`` is that rank; the ranks are ``0 … n - 1``. Every other node is a
 switch. An edge has ``bandwidth`` (``"50 GB/s"``) and ``latency`` (``"1 us"``), text with units, and
-may have ``resource`` (``scale_up`` if it is not given). An edge of an undirected graph is a cable,
-of a directed graph one direction of it.
+may have ``resource``: ``scale_up``, ``scale_out``, ``pcie`` or a name of one's own, which is then
+what a what-if can double (without it the edge is ``scale_up``, or of the tier that the graph is the
+fabric of). An edge of an undirected graph is a cable, of a directed graph one direction of it.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import QuantityError, TopologyError
 from simulator.quantities import parse_quantity
-from simulator.topology import SCALE_UP, Link, Node, Topology, topology
+from simulator.topology import (
+    HOP,
+    PCIE,
+    SCALE_OUT,
+    SCALE_OUT_HOPS,
+    SCALE_UP,
+    Link,
+    Node,
+    Topology,
+    topology,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -22,10 +35,22 @@ if TYPE_CHECKING:
 _BASES = {"bandwidth": "B/s", "latency": "s"}
 _EDGE_FIELDS = (*_BASES, "resource", "id", "key")
 _NODE_FIELDS = ("rank", "id", "name", "label")
+SUFFIXES = (".graphml", ".json")
+"""Endings of the names of files that hold a graph."""
+_RESOURCE = re.compile(r"[^\W\d][\w-]*")
+"""A resource's name: what stands before ``.bandwidth`` in a what-if, so one word without a dot."""
+
+_MOST_CLASSES = 63
+"""Of resources by their speed: over 16 hops the sum of all is less than a hop, so it breaks ties
+and no more."""
 
 
 def custom(
-    path: str | Path, *, bandwidth: float | None = None, latency: float | None = None
+    path: str | Path,
+    *,
+    bandwidth: float | None = None,
+    latency: float | None = None,
+    resource: str = SCALE_UP,
 ) -> Topology:
     """Read a graph of one's own.
 
@@ -37,6 +62,8 @@ def custom(
         Of edges that do not give theirs (B/s).
     latency
         Of edges that do not give theirs (s).
+    resource
+        Of edges that do not give theirs.
 
     Returns
     -------
@@ -64,12 +91,14 @@ def custom(
     defaults = {"bandwidth": bandwidth, "latency": latency}
     graph = _read(file)
     try:
-        return _topology(graph, file.stem, defaults)
+        return _topology(graph, file.stem, defaults, resource)
     except (TopologyError, QuantityError) as error:
         raise TopologyError(f"{file}: {error}") from error
 
 
-def _topology(graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None]) -> Topology:
+def _topology(
+    graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | None], usual: str
+) -> Topology:
     names = _names(graph)
     links: list[Link] = []
     for here, there, given in graph.edges(data=True):
@@ -79,12 +108,50 @@ def _topology(graph: "nx.Graph[Any]", name: str, defaults: Mapping[str, float | 
                 f" {', '.join(_EDGE_FIELDS)}"
             )
         speed, delay = (_quantity(f"edge {here} - {there}", given, f, defaults) for f in _BASES)
-        resource = str(given.get("resource", SCALE_UP))
+        resource = _resource(f"edge {here} - {there}", given.get("resource", usual))
         links.append(Link(names[here], names[there], speed, delay, resource))
         if not graph.is_directed():
             links.append(Link(names[there], names[here], speed, delay, resource))
     ranks = sum(isinstance(node, int) for node in names.values())
-    return topology(name, ranks, links)
+    return topology(name, ranks, preferring_fast(links))
+
+
+def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
+    """Return the links with metrics, if some are of a resource that no cluster has by itself.
+
+    Of two ways of as many hops a message then takes the one over the faster resources, as the
+    file gives them: a network card and a switch between GPUs may both be two hops away. Links of
+    ``scale_out`` count as they do elsewhere.
+
+    Parameters
+    ----------
+    links
+        Of the graph.
+    hops
+        That each counts as.
+    """
+    fastest: dict[str, float] = {}
+    for link in links:
+        fastest[link.resource] = max(fastest.get(link.resource, 0.0), link.bandwidth)
+    if fastest.keys() <= {SCALE_UP, SCALE_OUT, PCIE}:
+        return list(links)
+    order = sorted(set(fastest.values()), reverse=True)
+    slow = {name: min(order.index(speed), _MOST_CLASSES) for name, speed in fastest.items()}
+    far = {SCALE_OUT: SCALE_OUT_HOPS}
+    return [
+        replace(link, metric=HOP * max(hops, far.get(link.resource, 1)) + slow[link.resource])
+        for link in links
+    ]
+
+
+def _resource(where: str, name: object) -> str:
+    """Refuse a name that no what-if could be asked of."""
+    if not isinstance(name, str) or not _RESOURCE.fullmatch(name):
+        raise TopologyError(
+            f"{where}: resource {name!r}: write one word of letters, digits, '_' and '-', such as"
+            " scale_out or leaf"
+        )
+    return name
 
 
 def _names(graph: "nx.Graph[Any]") -> dict[Any, Node]:

@@ -1,5 +1,7 @@
-"""The table of all families: what a new one is entered in."""
+"""The table of all families: what a new one is entered in, and those that distributions add."""
 
+from simulator.names import same_name
+from simulator.plugins import TOPOLOGIES, load_plugin, names_added, plugin_named
 from topologies.families import clos, dragonfly, grid, ring_and_switch
 from topologies.families.family import Family, ScaleUpRole
 
@@ -15,3 +17,46 @@ SCALE_UP_ROLES: dict[str, ScaleUpRole] = {
     name: family.scale_up for name, family in FAMILIES.items() if family.scale_up is not None
 }
 """Of the families that a cluster file may name as ``scale_up.topology``: how they serve there."""
+
+
+def family_named(name: str) -> tuple[str, Family] | None:
+    """Find a family by its name in a spec: one of the table, else one that a distribution adds.
+
+    Returns
+    -------
+    tuple or None
+        The name as it is spelt there, and the family; None if there is none.
+
+    Raises
+    ------
+    PluginError
+        If a distribution adds it and it is broken.
+
+    Examples
+    --------
+    >>> family_named("Fat-Tree")[0], family_named("heart")
+    ('fat_tree', None)
+    """
+    own = same_name(name, FAMILIES)
+    if own is not None:
+        return own, FAMILIES[own]
+    added = plugin_named(TOPOLOGIES, name)
+    return None if added is None else (added.name, load_plugin(added, as_family))
+
+
+def as_family(found: object) -> Family:
+    """Refuse what is no family, or none that can build its own example.
+
+    Raises
+    ------
+    TypeError
+        If it is another thing.
+    """
+    if not isinstance(found, Family):
+        raise TypeError(f"write a topologies.families.family.Family, not a {type(found).__name__}")
+    return found
+
+
+def family_names() -> tuple[str, ...]:
+    """Names of all families, those that distributions add last."""
+    return (*FAMILIES, *names_added(TOPOLOGIES, tuple(FAMILIES)))

@@ -26,6 +26,7 @@ from experiments.output.tables.parts import (
 from simulator.workload import What
 
 if TYPE_CHECKING:
+    from experiments.questions.clusters import PluginsReport
     from experiments.questions.convert import ConvertReport
     from experiments.questions.inspect_trace import InspectReport, ProgramReport
     from experiments.questions.package import PackageReport
@@ -166,3 +167,15 @@ def print_package(console: Console, report: "PackageReport") -> None:
         print_foot(
             console, "blank: keys of the card that neither trace nor cluster tell; fill them in"
         )
+
+
+def print_plugins(console: Console, report: "PluginsReport") -> None:
+    """Print what distributions add."""
+    print_title(console, "Plugins")
+    if not report.rows:
+        print_text(console, "no installed distribution adds anything")
+        return
+    rows = TableRows(("adds", "distribution", "version", "group", "|refused"), keys=2)
+    for row in report.rows:
+        rows.add(row.adds, row.distribution, row.version, row.group, row.refused)
+    print_rows(console, rows)

@@ -25,6 +25,7 @@ from experiments.output.tables.parts import (
     unit_of,
 )
 from simulator.quantities import format_quantity
+from topologies.properties import links_by_resource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,11 +216,12 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
     bisection = "unknown"
     if summary.bisection_bandwidth is not None:
         bisection = format_quantity(summary.bisection_bandwidth, "B/s")
+    alike = None not in report.cable
     facts = {
         "ranks": str(summary.ranks),
         "nodes": str(summary.nodes),
         "links": f"{summary.links}, one way each",
-        "each cable": report.cables,
+        **({"each cable": report.cables} if alike else {}),
         "diameter": f"{summary.diameter} links between ranks",
         "bisection": f"{bisection} ({summary.bisection_from})",
         "routing": report.routing,
@@ -232,6 +234,27 @@ def print_topology(console: Console, report: "TopologyReport") -> None:
         )
         facts["full first"] = " -> ".join(carried.busiest)
     print_facts(console, facts)
+    if alike:
+        return
+    console.print()
+    rows = TableRows(("resource", ">links", ">bandwidth each", ">together", ">latency each"))
+    for of in links_by_resource(report.network):
+        rows.add(
+            of.resource,
+            f"{of.links:,}",
+            _ends(of.least_bandwidth, of.most_bandwidth, "B/s"),
+            format_quantity(of.total_bandwidth, "B/s"),
+            _ends(of.least_latency, of.most_latency, "s"),
+        )
+    print_rows(console, rows)
+    print_foot(console, "links: one way each")
+
+
+def _ends(least: float, most: float, base: str) -> str:
+    """Say a number that many links have, or the least and the most."""
+    if least == most:
+        return format_quantity(most, base)
+    return f"{format_quantity(least, base)} to {format_quantity(most, base)}"
 
 
 def print_calibration(console: Console, report: "CalibrationReport") -> None:

@@ -293,3 +293,47 @@ def test_there_is_no_ll128_over_pcie():
     network, there = switches(8, 1, wire=38e9), replace(machine(8, 1), link="pcie5")
     plans = [nccl.plan(call_of("all_gather", range(8), size), network, there) for size in SIZES]
     assert {plan.protocol for plan in plans} == {"LL", "Simple"}
+
+
+def test_a_nic_that_takes_long_posts_one_message_a_step():
+    """Every step some rank of a ring crosses: n - 1 messages, however few bytes they have."""
+    network, there = switches(4, 8, nic=23.1e9), machine(4, 8, net_message=20e-6)
+    assert seconds("all_gather", 16 * MIB, network, there) >= 31 * 20e-6 * 0.98
+    quick = machine(4, 8, net_message=3e-6)
+    assert seconds("all_gather", 16 * MIB, network, quick) < 31 * 20e-6 * 0.7
+
+
+def test_ll128_between_nodes_needs_order():
+    network = switches(8, 2)
+    for in_order, expected in ((True, {"LL", "LL128", "Simple"}), (False, {"LL", "Simple"})):
+        there = machine(8, 2, in_order=in_order)
+        plans = [
+            nccl.plan(call_of("all_gather", range(16), size), network, there) for size in SIZES
+        ]
+        assert {plan.protocol for plan in plans} == expected
+    inside = machine(8, 1, in_order=False)
+    plans = [nccl.plan(call_of("all_gather", range(8), s), switches(8, 1), inside) for s in SIZES]
+    assert "LL128" in {plan.protocol for plan in plans}
+
+
+def test_simple_waits_for_eight_latencies_of_the_network():
+    """A latency more of the links is eight in the overhead, besides those of its steps."""
+    network, there = switches(8, 2), machine(8, 2)
+    slower = scaled(network, SCALE_OUT, latency=11.0)
+    plans = [
+        nccl.plan(call_of("all_reduce", range(16), GIB), on, there) for on in (network, slower)
+    ]
+    assert [plan.protocol for plan in plans] == ["Simple", "Simple"]
+    assert plans[1].overhead - plans[0].overhead == pytest.approx(8 * 10 * 2.7e-6)
+
+
+def test_sends_between_nodes_move_less_where_a_nic_takes_long():
+    """0.6 of the wire with Slingshot's 18 us (Polaris), 0.85 with InfiniBand's 3."""
+    network = switches(4, 4, nic=23.1e9)
+    for message, fraction in ((18e-6, 0.6), (3e-6, 0.85), (None, 0.85)):
+        there = machine(4, 4, net_message=message)
+        plan = nccl.plan(call_of("all_to_all", range(16), 4 * GIB), network, there)
+        assert plan.efficiency == pytest.approx(fraction, rel=0.01)
+    inside = machine(8, 1, net_message=18e-6)
+    plan = nccl.plan(call_of("all_to_all", range(8), 4 * GIB), switches(8, 1), inside)
+    assert plan.efficiency == pytest.approx(0.85)

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
 from experiments.costing.slowdown import given, measured, recorded_steps
+from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.questions.curve import curve
 from experiments.questions.explain import explain
 from experiments.questions.sweep import sweep
 from experiments.questions.utility import most_utility, utility
-from experiments.questions.utility_interval import half_widths, spread
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, improve

@@ -5,11 +5,13 @@ import json
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from experiments.output.figures import draw
 from experiments.output.perfetto import write_calls
 from experiments.questions.collective_calls import collective_calls
 from experiments.scenario.timed_calls import parse_timed_call
+from experiments.schemas.schema import schema_of
 from simulator.errors import WhatIfError, WorkloadError
 from topologies import fully_connected, load_cluster, switch
 
@@ -181,3 +183,8 @@ def test_on_a_cluster_with_answers_for_programs(tmp_path):
 def test_what_cannot_be_asked_is_refused(calls, options, why):
     with pytest.raises((WhatIfError, WorkloadError), match=why):
         collective_calls(calls, SWITCH, **options)
+
+
+def test_the_answer_is_what_its_schema_says():
+    answer = json.loads(collective_calls(["all_reduce 1MB", "barrier"], SWITCH, ranks=8).to_json())
+    Draft202012Validator(schema_of("collective_calls")).validate(answer)

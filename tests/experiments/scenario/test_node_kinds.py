@@ -12,6 +12,7 @@ from experiments.baseline import Settings, baseline
 from experiments.confidence import touched
 from experiments.evaluate.design_points import Study
 from experiments.questions.collective import one_call
+from experiments.questions.curve import curve
 from experiments.questions.generate import generate, plan_on, representatives, with_own_rates
 from experiments.questions.metrics import ports
 from experiments.questions.sweep import sweep
@@ -164,6 +165,8 @@ def test_questions_take_a_resource_of_one_kind(tmp_path):
     swept = sweep(job, cluster, "scale_out@slow.bandwidth", factors=[1, 4])
     assert [point.value for point in swept.points] == ["5 GB/s", "20 GB/s"]
     assert swept.points[1].step_s < swept.points[0].step_s
+    with pytest.raises(WhatIfError, match="of all kinds of node, not of scale_out@slow"):
+        curve(job, cluster, "scale_out@slow.bandwidth")
     asked = ["scale_out@slow.bandwidth", "scale_out@fast.bandwidth", "scale_out.bandwidth"]
     found = {row.resource: row for row in utility(job, cluster, resources=asked).utilities}
     assert found["scale_out@slow.bandwidth"].utility_pct > 0

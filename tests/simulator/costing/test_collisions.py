@@ -9,7 +9,7 @@ from simulator.analysis.meetings import meetings
 from simulator.builder import WorkloadBuilder
 from simulator.costing.collisions import collision, spread_alike
 from simulator.engine.simulate import Costs, simulate_on
-from simulator.routing.policy import Routing
+from simulator.policy import Routing
 from simulator.schedule import Plan, Schedule, Step
 from simulator.workload import CallRow, What
 from topologies import parse_topology, switch

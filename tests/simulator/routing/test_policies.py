@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.strategies import wild_networks
 from simulator.errors import TopologyError
+from simulator.policy import POLICIES, Routing
 from simulator.routing.adaptive import best_part
-from simulator.routing.policy import POLICIES, Routing
 from simulator.routing.routes import link_loads, routes
 from simulator.routing.survey import link_metrics
 from simulator.topology import Link, topology
@@ -100,7 +100,7 @@ def test_loads_are_the_sums_of_the_shares(spec, policy):
 @pytest.mark.parametrize("policy", ["d_mod_k", "spray", "adaptive"])
 @pytest.mark.parametrize("by", [1, 3, 8, 9, 64, 100, 127])
 def test_a_shift_meets_no_other_message_on_a_fat_tree(policy, by):
-    """Zahavi (2010), theorem 1: D-Mod-K is free of contention for shift permutations."""
+    """Zahavi (2010): D-Mod-K is free of contention for shift permutations."""
     network = parse_topology(f"fat_tree:8@{policy}", **CABLE)
     assert busiest(network, *shift(network, by)) == pytest.approx(1.0)
 
@@ -194,6 +194,16 @@ def test_adaptive_switches_send_less_over_a_slow_cable_also_where_it_is_farther_
         routed = replace(network, routing=Routing(policy))
         busy[policy] = (link_loads(routed, *ends, np.ones(4)) / network.bandwidth).max()
     assert busy == pytest.approx({"spray": 2.0, "adaptive": 4 / 3.5})
+
+
+def test_adaptive_switches_see_slow_cables_two_hops_on():
+    """Behind one of two uplinks 1/2 + 1/4 are left, behind the other 1: 2 messages over 7/4."""
+    network = parse_topology("fat_tree:4@adaptive", **CABLE)
+    network = slow(network, "core:0.0", "aggregation:1.0", factor=2)
+    network = slow(network, "core:0.1", "aggregation:1.0", factor=4)
+    ends = np.array([0, 1], np.int32), np.array([4, 5], np.int32)
+    busy = link_loads(network, *ends, np.ones(2)) / network.bandwidth
+    assert busy.max() == pytest.approx(2 / (7 / 4))
 
 
 @settings(max_examples=200)

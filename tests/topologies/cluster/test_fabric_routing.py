@@ -8,7 +8,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
 from simulator.errors import TwofoldError
-from simulator.routing.policy import POLICIES
+from simulator.policy import POLICIES
 from simulator.routing.routes import link_loads
 from simulator.schedule import Plan
 from simulator.workload import CallRow, What

@@ -20,7 +20,7 @@ from topologies import (
     summary,
     torus,
 )
-from topologies.cluster.fabrics import FABRICS
+from topologies.cluster.fabrics import FABRICS, GRAPH
 from topologies.families.family import ParsedSpec, family_of
 from topologies.families.table import SCALE_UP_ROLES
 
@@ -81,7 +81,7 @@ def test_every_routing_of_a_family_leads_from_rank_to_rank(name, routing):
 
 
 def test_every_fabric_of_a_cluster_and_every_role_is_that_of_a_family():
-    assert FABRICS.keys() <= FAMILIES.keys()
+    assert FABRICS.keys() <= FAMILIES.keys() | {GRAPH}
     assert SCALE_UP_ROLES.keys() <= FAMILIES.keys()
 
 

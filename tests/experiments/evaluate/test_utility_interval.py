@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.questions.utility import utility
-from experiments.questions.utility_interval import (
+from experiments.evaluate.utility_interval import (
     _pooled,
     _ratios_of,
     _Told,
     half_widths,
     spread,
 )
+from experiments.questions.utility import utility
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario

@@ -1,0 +1,155 @@
+"""A network without a machine round it: a graph's file, or a topology's spec with its cables.
+
+It becomes a cluster of one domain whose fabric is the graph, so that everything that can be asked
+of a cluster can be asked of it. What a graph does not tell is left open, and :func:`untold` says
+what that is.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from simulator.errors import QuantityError, TopologyError
+from simulator.quantities import parse_quantity
+from topologies.cluster.graphs import is_graph_file
+from topologies.cluster.islands import islands
+from topologies.cluster.schema import Cluster
+from topologies.families.table import family_named
+from topologies.spec import parse_topology
+
+UNKNOWN = "unknown"
+"""Accelerator of a network that names none."""
+_UNITS = ("B/s", "s")
+
+
+def is_bare(text: str) -> bool:
+    """Whether a name is that of a bare network: a graph's file, or begins with a family's spec.
+
+    Examples
+    --------
+    >>> [is_bare(text) for text in ("g.json", "torus:4x4, 50 GB/s, 1 us", "dgx-a100", "c.yaml")]
+    [True, True, False, False]
+    """
+    network = _parts(text)[0]
+    family = network.partition(":")[0]
+    return is_graph_file(network) or (":" in network and family_named(family) is not None)
+
+
+def bare_words(network: str, bandwidth: str | None = None, latency: str | None = None) -> str:
+    """Write a bare network in one text: :func:`bare_network` reads it.
+
+    Examples
+    --------
+    >>> bare_words("ring:8", "50 GB/s", "1 us")
+    'ring:8, 50 GB/s, 1 us'
+    """
+    return ", ".join(part for part in (network, bandwidth, latency) if part is not None)
+
+
+def bare_network(text: str) -> Cluster:
+    """Make a cluster of a bare network.
+
+    Parameters
+    ----------
+    text
+        ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable, one
+        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``.
+
+    Returns
+    -------
+    Cluster
+        One domain and one node with all ranks, an unknown accelerator and no library.
+
+    Raises
+    ------
+    TopologyError
+        If the network cannot be built: which file or spec, and what is wrong.
+    QuantityError
+        If a bandwidth or latency is none.
+
+    Examples
+    --------
+    >>> cluster = bare_network("torus:4x4, 50 GB/s, 500 ns")
+    >>> cluster.name, cluster.capacity, cluster.scale_up.bandwidth
+    ('torus(4x4)', 16, 200000000000.0)
+    """
+    network, *given = _parts(text)
+    cable = _cable(network, given)
+    numbers = {base: parse_quantity(one, base) for base, one in cable.items()}
+    built = parse_topology(network, bandwidth=numbers.get("B/s"), latency=numbers.get("s"))
+    named = {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
+    source = {"file": network} if is_graph_file(network) else {"spec": network}
+    graph = source | {name: value for name, value in named.items() if value is not None}
+    try:
+        return Cluster.model_validate(
+            {
+                "name": built.name,
+                "description": f"A bare network: {network}",
+                "accelerator": {"name": UNKNOWN},
+                "ranks_per_node": built.ranks,
+                "nodes": 1,
+                "scale_up": {"topology": graph},
+            }
+        )
+    except ValidationError as error:
+        told = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        raise TopologyError(f"{network}: {told}") from error
+
+
+def _parts(text: str) -> list[str]:
+    """Split at commas, unless a file is called so."""
+    if is_graph_file(text) and Path(text).exists():
+        return [text]
+    return [part.strip() for part in text.split(",")]
+
+
+def _cable(network: str, given: Sequence[str]) -> dict[str, str]:
+    """Tell bandwidth and latency apart by their units."""
+    cable: dict[str, str] = {}
+    for text in given:
+        base = next((one for one in _UNITS if _is(text, one)), None)
+        if base is None or base in cable:
+            raise QuantityError(
+                f"{network}: {text!r}: write the cables' bandwidth and latency behind commas, such"
+                " as '50 GB/s, 1 us'"
+            )
+        cable[base] = text
+    return cable
+
+
+def _is(text: str, base: str) -> bool:
+    try:
+        parse_quantity(text, base)
+    except QuantityError:
+        return False
+    return True
+
+
+def untold(cluster: Cluster) -> tuple[str, ...]:
+    """Say what a network that is one graph leaves open, one sentence each.
+
+    Parameters
+    ----------
+    cluster
+        Any; of one that is not one graph there is nothing to say.
+    """
+    if not cluster.is_one_graph:
+        return ()
+    open_ = []
+    if cluster.accelerator.name == UNKNOWN:
+        open_.append("accelerator (kernels last as recorded)")
+    if cluster.library is None:
+        open_.append("communication library (ideal algorithms, no software overhead)")
+    missing = f"it names no {' and no '.join(open_)}; " if open_ else ""
+    sizes = Counter(islands(cluster, cluster.capacity).tolist())
+    counted = sorted(set(sizes.values()))
+    if len(sizes) == 1:
+        domains = f"all {cluster.capacity} ranks are one scale-up domain"
+    else:
+        of = str(counted[0]) if len(counted) == 1 else f"{counted[0]} to {counted[-1]}"
+        domains = (
+            f"ranks joined by links of scale_up are a scale-up domain: {len(sizes)} domains of {of}"
+        )
+    return (f"{cluster.name} is a bare network: {missing}{domains}",)

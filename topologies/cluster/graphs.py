@@ -1,0 +1,438 @@
+"""Fabrics that no name of the catalogue's fabrics has: a graph of the user's, or a topology's spec.
+
+In a cluster file ``topology`` of either tier may be a table or words instead of a name:
+
+==================================  ============================================================
+``{file: g.json}``                  a graph (:mod:`topologies.families.from_file`), its path as
+                                    seen from the cluster file
+``{spec: "torus:4x4"}``             a topology by its spec (:mod:`topologies.spec`)
+``torus:4x4``, ``g.json``           short for these
+==================================  ============================================================
+
+A spec of a family that the tier knows by name is that fabric (``torus:2x4`` is ``topology: torus``
+with ``dimensions: 2x4``), so that the same network has the same answers however it is written. All
+else becomes ``topology: graph`` with a table ``graph``, which is what this module is about.
+
+Ranks of the graph are, in the scale-up tier, the ranks of a domain in their order. In the scale-out
+tier they are the places where NICs are plugged in: of NIC ``i`` of node ``n`` rank
+``n * nics_per_node + i`` (``ranks: nics``), or of all NICs of node ``n`` rank ``n``
+(``ranks: nodes``).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from simulator.errors import TopologyError, TwofoldError
+from simulator.policy import POLICIES
+from simulator.topology import SCALE_OUT, SCALE_UP, Topology
+from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
+from topologies.families.from_file import SUFFIXES
+from topologies.families.table import FAMILIES, SCALE_UP_ROLES
+from topologies.spec import SpecWords, spec_words
+
+
+def is_graph_file(name: str) -> bool:
+    """Whether a name is that of a graph's file, by its ending."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def ports(network: Topology) -> tuple[float, int]:
+    """Bandwidth of all cables of the rank that has the most (B/s, one direction), and their number.
+
+    Examples
+    --------
+    >>> from topologies import parse_topology
+    >>> ports(parse_topology("mesh:3x3", bandwidth=50e9, latency=0.0))
+    (200000000000.0, 4)
+    """
+    out = network.source < network.ranks
+    both = (
+        np.bincount(network.source[out], of, network.ranks)
+        for of in (network.bandwidth[out], np.ones(out.sum()))
+    )
+    each, cables = (float(one.max(initial=0.0)) for one in both)
+    return each, int(cables)
+
+
+def is_switched(network: Topology) -> bool:
+    """Whether every cable of a rank leads to a switch."""
+    return not bool(((network.source < network.ranks) & (network.target < network.ranks)).any())
+
+
+def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> Topology:
+    """Build a spec whose ranks have a bandwidth, all their cables together (B/s).
+
+    In a switched topology a rank's message pays half of the latency on each of its two cables, as
+    in every fabric of a cluster; elsewhere all of it on each.
+
+    Parameters
+    ----------
+    graph
+        With a spec and without a bandwidth.
+    resource
+        Of its links.
+    bandwidth, latency
+        Of a rank (B/s), and between two neighbours (s).
+    """
+    unit = graph.network(resource, 1.0, latency)
+    own = graph.latency if graph.latency is not None else latency
+    share = own / 2 if is_switched(unit) and graph.latency is None else own
+    most = ports(unit)[0]
+    return replace(
+        unit,
+        bandwidth=unit.bandwidth * (bandwidth / (most or 1.0)),
+        latency=np.full(len(unit), share),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a cluster file says of its size, as far as it can be read: nodes, and NICs of each."""
+
+    nodes: int
+    nics: int
+
+
+def expanded(data: Any) -> Any:
+    """Return a cluster file's table with both tiers' topologies as names.
+
+    What is wrong with anything else is left to the checks of the fields.
+
+    Raises
+    ------
+    ValueError
+        If a graph cannot be read, or does not have the ranks that the tier needs.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    data = dict(data)
+    for tier, fill in ((SCALE_UP, _scale_up), (SCALE_OUT, _scale_out)):
+        if isinstance(data.get(tier), Mapping):
+            try:
+                data[tier] = fill(data, _named(tier, dict(data[tier])))
+            except TwofoldError as error:
+                raise ValueError(f"{tier}.topology: {error}") from error
+    return data
+
+
+def _named(tier: str, part: dict[str, Any]) -> dict[str, Any]:
+    """Write a table, a file or a spec as ``topology: graph`` with its ``graph``."""
+    given = part.get("topology")
+    if isinstance(given, Mapping):
+        return part | {"topology": GRAPH, "graph": dict(given)}
+    if isinstance(given, str) and is_graph_file(given):
+        return part | {"topology": GRAPH, "graph": {"file": given}}
+    words = given.partition("@")[0] if isinstance(given, str) else ""
+    plain = words in FAMILIES and words not in KNOWN[tier]
+    if ":" in words or plain:
+        return part | {"topology": GRAPH, "graph": {"spec": given}}
+    return part
+
+
+def _graph(part: Mapping[str, Any]) -> Graph | None:
+    """Check the graph of a tier; None where it has none, or what is wrong is told of its fields."""
+    if part.get("topology") != GRAPH or not isinstance(part.get("graph"), Mapping):
+        return None
+    try:
+        graph = Graph.model_validate(part["graph"])
+    except ValidationError:
+        return None
+    if graph.file is None:
+        return graph
+    if graph.sha256 is not None:
+        check_content(graph.file, graph.sha256)
+        return graph
+    return graph.model_copy(update={"sha256": sha256_of(graph.file)})
+
+
+def _as_table(part: dict[str, Any], graph: Graph) -> dict[str, Any]:
+    return part | {"graph": graph.model_dump(mode="json", exclude_none=True)}
+
+
+def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Make a domain of a graph: its size, and where the graph says all, what a rank has there."""
+    del data
+    graph = _graph(part)
+    if graph is None:
+        return part
+    if graph.spec is not None and graph.is_absolute is False:
+        native = _native_domain(part, spec_words(graph.spec))
+        if native is not None:
+            return native
+        network = graph.network(SCALE_UP, 1.0, 0.0)
+    else:
+        graph = _complete(graph, part)
+        network = graph.network(SCALE_UP)
+        part |= {
+            "bandwidth": f"{ports(network)[0]!r} B/s",
+            "latency": f"{float(network.latency.max(initial=0.0))!r} s",
+        }
+    size = part.setdefault("size", network.ranks)
+    if isinstance(size, int) and size != network.ranks:
+        raise TopologyError(
+            f"{graph.name} has {network.ranks} ranks, and scale_up.size is {size}: draw one domain,"
+            " a rank for each of its places"
+        )
+    return _as_table(part, graph)
+
+
+def _complete(graph: Graph, part: Mapping[str, Any]) -> Graph:
+    """Let edges that say nothing have the tier's values, if there are such.
+
+    Text that is none of these is told of its field.
+    """
+    given = graph.model_dump(mode="json", exclude_none=True)
+    try:
+        graph.network(SCALE_UP)
+    except TopologyError:
+        given = {name: part[name] for name in ("bandwidth", "latency") if name in part} | given
+    try:
+        return Graph.model_validate(given)
+    except ValidationError:
+        return graph
+
+
+def _native_domain(part: dict[str, Any], spec: SpecWords) -> dict[str, Any] | None:
+    """Write a spec of a family that may be a domain by name so; None for any other."""
+    role = SCALE_UP_ROLES.get(spec.family)
+    if role is None or spec.routing:
+        return None
+    part = {name: value for name, value in part.items() if name != GRAPH}
+    part["topology"] = spec.family
+    if role.dimensions:
+        part["dimensions"] = "x".join(map(str, spec.numbers))
+    ranks = spec.ranks
+    if isinstance(size := part.setdefault("size", ranks), int) and size != ranks:
+        raise TopologyError(f"{spec.words} has {ranks} ranks, and scale_up.size is {size}")
+    return part
+
+
+def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Make a fabric of a graph: what its ranks are, and that there are enough."""
+    graph = _graph(part)
+    nodes, nics = data.get("nodes"), part.get("nics_per_node")
+    if graph is None or not isinstance(nodes, int) or not isinstance(nics, int):
+        return part
+    size = Size(nodes, nics)
+    if graph.spec is not None and graph.is_absolute is False:
+        spec = spec_words(graph.spec)
+        part, graph = _with_policy(part, graph, spec)
+        if spec.family in _NATIVE_FABRICS:
+            return _native_fabric(part, spec, size, graph.ranks)
+    ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
+    told = graph.ranks or _what_ranks_are(graph.name, ranks, size)
+    _check_names(graph)
+    return _as_table(part, graph.model_copy(update={"ranks": told}))
+
+
+def _with_policy(
+    part: dict[str, Any], graph: Graph, spec: SpecWords
+) -> tuple[dict[str, Any], Graph]:
+    """Write a policy behind the spec's ``@`` as the fabric's ``routing``."""
+    if not spec.routing:
+        return part, graph
+    policy, _, seed = spec.routing.partition(":")
+    if policy not in POLICIES or (seed and not seed.isdecimal()):
+        raise TopologyError(
+            f"{graph.spec}: of a fabric between nodes the routing is one of {', '.join(POLICIES)}"
+        )
+    part = part | {"routing": policy} | ({"routing_seed": int(seed)} if seed else {})
+    return part, graph.model_copy(update={"spec": spec.words})
+
+
+_TAKEN = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")
+"""How names of nodes begin that a cluster gives itself."""
+
+
+def _check_names(graph: Graph) -> None:
+    network = graph.network(SCALE_OUT, 1.0, 0.0)
+    for node in network.nodes[network.ranks :]:
+        if str(node).startswith(_TAKEN):
+            raise TopologyError(f"{graph.name}: node {node}: call a switch by another name")
+
+
+def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:
+    """Tell by their number what ranks of a graph are."""
+    if ranks == size.nodes:
+        return "nodes"
+    if ranks == size.nodes * size.nics:
+        return "nics"
+    raise TopologyError(
+        f"{name} has {ranks} ranks, and the cluster {size.nodes} nodes with"
+        f" {size.nodes * size.nics} NICs: draw a rank for every node or for every NIC, or say with"
+        " 'ranks: nodes' or 'ranks: nics' what they are if there are more"
+    )
+
+
+def _places(
+    spec: SpecWords, size: Size, told: str | None, *, usual: str = "nodes"
+) -> tuple[int, int]:
+    """Divide the ranks of a spec by what one of them is: places for nodes, ranks of a node."""
+    ranks = spec.ranks
+    if told is None and usual == "nodes" and ranks == size.nodes * size.nics != size.nodes:
+        told = "nics"
+    each = size.nics if (told or usual) == "nics" else 1
+    return ranks // each, each
+
+
+def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | str, int | None]:
+    """Say how a cluster file names a topology between nodes, and for how many it has room.
+
+    Parameters
+    ----------
+    topology
+        A family's name, a spec, or the file of a graph.
+    nics
+        Of a node.
+    needed
+        Nodes of the job. A graph with a rank for each of their NICs has room for them; of any other
+        the ranks are nodes, as they are of a spec that does not say otherwise.
+
+    Returns
+    -------
+    tuple
+        What stands in ``scale_out.topology``, and how many nodes there is room for: None of a name
+        alone, which grows with the cluster.
+
+    Raises
+    ------
+    TopologyError
+        If it is neither a spec nor such a file.
+
+    Examples
+    --------
+    >>> fabric_for("torus:4x4", 8, 2), fabric_for("switch", 8, 2)
+    (({'spec': 'torus:4x4', 'ranks': 'nodes'}, 16), ('switch', None))
+    >>> fabric_for("fat_tree:8", 8, 2)
+    ({'spec': 'fat_tree:8', 'ranks': 'nics'}, 16)
+    """
+    if ":" not in topology and not is_graph_file(topology):
+        return topology, None
+    graph = Graph(file=topology) if is_graph_file(topology) else Graph(spec=topology)
+    ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
+    family = "" if graph.spec is None else spec_words(topology).family
+    of_nics = family in _OF_NICS or (ranks == needed * nics and ranks != needed)
+    words = {"file" if graph.file is not None else "spec": topology}
+    return words | {"ranks": "nics" if of_nics else "nodes"}, ranks // nics if of_nics else ranks
+
+
+def _leaf_spine(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    leaves, spines, ranks = spec.numbers
+    each = _places(spec, size, told)[1]
+    if ranks % each:
+        raise TopologyError(f"{spec.words}: {ranks} NICs of a leaf are no whole nodes of {each}")
+    _check_room(spec, leaves * (ranks // each), size)
+    return {
+        "nodes_per_leaf": ranks // each,
+        "spines": spines,
+        "oversubscription": spec.on_unit_cables.oversubscription,
+    }
+
+
+def _rail(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    del told
+    nodes, rails, spines = spec.numbers
+    if rails != size.nics:
+        raise TopologyError(f"{spec.words} has {rails} rails, and a node has {size.nics} NICs")
+    _check_room(spec, nodes, size)
+    return {
+        "nodes_per_pod": nodes,
+        "spines": spines,
+        "oversubscription": spec.on_unit_cables.oversubscription,
+    }
+
+
+def _dragonfly(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    groups, routers, ranks, *given = spec.numbers
+    room, each = _places(spec, size, told)
+    if (routers * ranks) % each:
+        raise TopologyError(
+            f"{spec.words}: {routers * ranks} NICs of a group are no whole nodes of {each}"
+        )
+    _check_room(spec, room, size)
+    fewest = -(-(groups - 1) // routers) if routers else 0
+    return {
+        "groups": groups,
+        "routers_per_group": routers,
+        "nodes_per_group": routers * ranks // each,
+        "global_links_per_router": given[0] if given else max(fewest, 1),
+    }
+
+
+def _torus(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    del told
+    _check_room(spec, spec.ranks, size)
+    return {"dimensions": "x".join(map(str, spec.numbers))}
+
+
+def _fat_tree(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    _check_room(spec, _places(spec, size, told, usual="nics")[0], size)
+    return {"ports": spec.numbers[0]}
+
+
+def _switch(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+    _check_room(spec, _places(spec, size, told)[0], size)
+    return {}
+
+
+def _check_room(spec: SpecWords, room: int, size: Size) -> None:
+    if room < size.nodes:
+        raise TopologyError(f"{spec.words} has room for {room} nodes, not for {size.nodes}")
+
+
+_NATIVE_FABRICS: dict[str, Callable[[SpecWords, Size, str | None], dict[str, Any]]] = {
+    "switch": _switch,
+    "leaf_spine": _leaf_spine,
+    "rail": _rail,
+    "fat_tree": _fat_tree,
+    "torus": _torus,
+    "dragonfly": _dragonfly,
+}
+"""Families that are fabrics between domains by name: from a spec to the fields of the fabric."""
+_OF_NICS = ("rail", "fat_tree")
+"""Of these a rank is a NIC, whose rail or port it is."""
+KNOWN: dict[str, Collection[str]] = {SCALE_UP: SCALE_UP_ROLES, SCALE_OUT: _NATIVE_FABRICS}
+"""Names that ``topology`` of a tier may have as they are."""
+
+
+def _native_fabric(
+    part: dict[str, Any], spec: SpecWords, size: Size, told: str | None
+) -> dict[str, Any]:
+    kept = {name: value for name, value in part.items() if name != GRAPH}
+    return kept | {"topology": spec.family} | _NATIVE_FABRICS[spec.family](spec, size, told)
+
+
+def fabric_graph(fabric: GraphFabric) -> Topology:
+    """Return the graph of a fabric between domains, without ``efficiency``.
+
+    Cables that the file does not describe are as the fabric's: a NIC's bandwidth, ``hop_latency``.
+    The ranks of a spec have, all their cables together, what is plugged into them: a NIC's
+    bandwidth, or a node's. Where a spec's ranks are on switches, their own cables cost no latency:
+    the tier's own lies on the NIC, as it does of every fabric.
+    """
+    graph, each = fabric.graph, fabric.bandwidth
+    if graph.is_absolute:
+        return graph.network(SCALE_OUT, each, fabric.hop_latency)
+    plugged = fabric.nics_per_node if graph.ranks == "nodes" else 1
+    unit = graph.network(SCALE_OUT, 1.0, 0.0)
+    hop = graph.latency if graph.latency is not None else fabric.hop_latency
+    ends = (unit.source < unit.ranks) | (unit.target < unit.ranks)
+    free = ends & is_switched(unit)
+    return replace(
+        unit,
+        bandwidth=unit.bandwidth * (plugged * each / (ports(unit)[0] or 1.0)),
+        latency=np.where(free, 0.0, hop),
+    )
+
+
+def domain_graph(graph: Graph, bandwidth: float, latency: float, efficiency: float) -> Topology:
+    """Return the graph of a scale-up domain; ``bandwidth`` is a rank's where a spec divides it."""
+    if graph.is_absolute:
+        network = graph.network(SCALE_UP)
+        return replace(network, bandwidth=network.bandwidth * efficiency)
+    return divided(graph, SCALE_UP, bandwidth * efficiency, latency)

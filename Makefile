@@ -101,8 +101,8 @@ test: check  ## check, then all tests but the slow ones
 test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
 
-exhaustive: $(READY)  ## laws over thousands of random cases: takes half an hour or more
-	$(call stage,thousands of random cases,$(BIN)/python $(PYTEST) -m exhaustive)
+exhaustive: $(READY)  ## all tests on more and new random cases, some on thousands: an hour or more
+	$(call stage,thousands of random cases,HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "exhaustive or not exhaustive")
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold warm)

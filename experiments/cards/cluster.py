@@ -19,7 +19,7 @@ from topologies.cluster.catalog import complaints
 if TYPE_CHECKING:
     from traces.card.card import WorkloadCard
 
-_WORD = re.compile(r"[a-z]+[0-9]+[a-z]?|[a-z]+|[0-9]+gb")
+_WORD = re.compile(r"[a-z]+[0-9]+[a-z]?|[a-z]+|[0-9]+gb|[0-9]{4}\b")
 _MAKERS = frozenset({"nvidia", "amd", "google", "intel", "aws", "instinct", "tesla", "gpu", "tpu"})
 _CLOSE = 0.25
 """Bandwidths within this fraction of each other are the same hardware, by another source."""

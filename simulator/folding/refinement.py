@@ -301,10 +301,11 @@ def _standing(
 ) -> tuple[int, ...]:
     """Find for each member of a group one of a component kept that does the same in it.
 
-    ``roles`` is the role of each component in the group. () if all its components are kept.
+    ``roles`` is the role of each component in the group. () if all its components are kept, or
+    none: then nobody is left to make its calls.
     """
     component, place = symmetry.component[group].tolist(), symmetry.place[group].tolist()
-    if kept[component].all():
+    if kept[component].all() or not kept[component].any():
         return ()
     first: dict[tuple[int, int], int] = {}
     for rank, of, at in zip(group.tolist(), component, place, strict=True):

@@ -307,7 +307,7 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
     Examples
     --------
     >>> fabric_for("torus:4x4", 8, 2), fabric_for("switch", 8, 2)
-    (({'spec': 'torus:4x4', 'ranks': 'nodes'}, 16), ('switch', None))
+    (({'spec': 'torus:4x4', 'ranks': 'nics'}, 2), ('switch', None))
     >>> fabric_for("fat_tree:8", 8, 2)
     ({'spec': 'fat_tree:8', 'ranks': 'nics'}, 16)
     """

@@ -340,7 +340,8 @@ def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
     )
     assert np.abs(lines - truth).max() <= report.gap_s + 1e-12
     assert report.gap_s <= 2e-3 * report.base.timeline.makespan
-    assert report.certificate == ("convex" if resource in RANKS or "mi" in cluster else "monotone")
+    # between nodes links differ, so that some ring need not keep step on every network
+    assert report.certificate == ("convex" if resource in RANKS else "monotone")
     assert points[0].factor == pytest.approx(16)
 
 

@@ -208,7 +208,7 @@ def test_the_commands_answer(tmp_path, output):
     words = ["metrics", str(GPU_SAMPLE), "-c", "dgx-a100", "--nodes", "2", "--output", output]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output
-    assert "27.23 ms" in answer.stdout or "0.02722" in answer.stdout
+    assert "27.25 ms" in answer.stdout or "0.02724" in answer.stdout
     words = ["package", str(SAMPLE), "-o", str(tmp_path / "pack"), "--output", output]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output

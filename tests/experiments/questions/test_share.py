@@ -239,7 +239,7 @@ def test_the_command_answers_as_a_table_json_csv_and_figures(tmp_path, pairs):
     written = ("--figure", tmp_path / "f.svg", "--perfetto", tmp_path / "p.json")
     table = answered(*words, *written)
     assert "1.909x" in table
-    assert "nic:0.0:out -> fabric" in " ".join(table.split())
+    assert "nic:0.0:out" in table
     assert (tmp_path / "f.svg").stat().st_size > 1000
     assert json.loads((tmp_path / "p.json").read_text())["traceEvents"]
     record = json.loads(answered(*words, "-o", "json", "--start", "a:2=5 ms", "--no-utilities"))

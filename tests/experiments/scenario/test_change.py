@@ -206,7 +206,7 @@ def test_another_accelerator_is_faster_by_its_roofline():
     # 1 s on the A100's matrix units beside 0.9 of its memory; the H100's memory is its limit.
     turned = (312e12, 0.9 * 2.039e12)
     workload = roofs(compute, memory, unknown, (1e15, float("nan")), turned)
-    done = parse_change("accelerator H100").apply(chip(workload))
+    done = parse_change("accelerator H100-SXM5-80GB").apply(chip(workload))
     expected = [312 / 989, 2.039 / 3.35, 1.0, 312 / 989, 0.9 * 2.039 / 3.35]
     np.testing.assert_allclose(done.scenario.workload.duration, expected)
     assert (
@@ -222,8 +222,11 @@ def test_another_accelerator_is_faster_by_its_roofline():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("A100", "may be any of A100-SXM4-40GB, A100-SXM4-64GB custom, A100-SXM4-80GB"),
-        ("Z100", "no accelerator; choose from A100-SXM4-40GB"),
+        (
+            "A100",
+            "may be any of A100-PCIe-80GB, A100-SXM4-40GB, A100-SXM4-64GB custom, A100-SXM4-80GB",
+        ),
+        ("Z100", "no accelerator; choose from A100-PCIe-80GB"),
         ("", "name an accelerator or a cluster"),
     ],
 )
@@ -234,9 +237,9 @@ def test_an_accelerator_must_be_one(name, message):
 
 def test_an_accelerator_needs_work_that_is_known(base):
     with pytest.raises(WhatIfError, match="tells of no op how many FLOPs or bytes"):
-        after(base, "accelerator H100")
+        after(base, "accelerator H100-SXM5-80GB")
     with pytest.raises(WhatIfError, match="tells of no kernel how many"):
-        parse_change("accelerator H100").apply(chip(roofs((float("nan"), 0.0))))
+        parse_change("accelerator H100-SXM5-80GB").apply(chip(roofs((float("nan"), 0.0))))
 
 
 def test_one_rank_has_no_stragglers():

@@ -83,13 +83,19 @@ def most_utility(
 
 
 def bounds(
-    base: Scenario, timeline: Timeline, asked: Asked, changes: Mapping[str, Change]
+    base: Scenario,
+    timeline: Timeline,
+    asked: Asked,
+    changes: Mapping[str, Change],
+    made: Mapping[str, Scenario] | None = None,
 ) -> dict[str, float]:
     """Upper bound on what each change saves of a step (% of it).
 
     ``timeline`` is of the scenario, whose step ``asked`` costed first, kernels at their lengths
     alone. The changes are to the network or the pace of the ranks: the ways through the step stay.
+    ``made`` are scenarios that some changes have made already, whose calls may be costed.
     """
+    known = made or {}
     study = asked.study
     graph = study.graph(study.base.workload, PARTS)
     was = _as_it_was(asked.now(), timeline)
@@ -105,7 +111,7 @@ def bounds(
             scale = {part: by[place : place + 1] for part, by in points.scale.items()}
             own = replace(points, cost=points.cost[:, place : place + 1], scale=scale)
             if base.engine != "analytic":
-                changed = changes[name].apply(base).scenario
+                changed = known.get(name) or changes[name].apply(base).scenario
                 own = _least_points(changed, own)
             least[name] = float(least_step(ways, graph, own)[0])
             if shares or base.engine == "transfer":
@@ -266,25 +272,29 @@ def utility(
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch, resources=named)
     asked = named or every_resource(base.scenario.cluster)
-    rows = _simulated(base, asked, factor, watch)
-    rows = _with_doubt(base, rows, factor)
+    prepared = {name: _prepared(base, name, factor) for name in asked}
+    rows = _simulated(base, prepared, factor, watch)
+    rows = _with_doubt(base, rows, factor, prepared)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
     return UtilityReport(base, factor, tuple(rows))
 
 
-def _simulated(
-    base: Baseline, resources: Sequence[str], factor: float, watch: Watch
-) -> list[Utility]:
-    prepared = [(name, _prepared(base, name, factor)) for name in resources]
-    scenarios = [(name, one) for name, one in prepared if isinstance(one, Scenario)]
+_Prepared = Mapping[str, Utility | Scenario]
+"""Of each resource the scenario to be simulated, or the answer."""
+
+
+def _simulated(base: Baseline, prepared: _Prepared, factor: float, watch: Watch) -> list[Utility]:
+    scenarios = [(name, one) for name, one in prepared.items() if isinstance(one, Scenario)]
     found = iter(map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch))
     return [
         one if isinstance(one, Utility) else _answered(base, name, factor, next(found))
-        for name, one in prepared
+        for name, one in prepared.items()
     ]
 
 
-def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[Utility]:
+def _with_doubt(
+    base: Baseline, rows: Sequence[Utility], factor: float, prepared: _Prepared
+) -> list[Utility]:
     """Say how sure each utility is, and how much it can be at most; both of one costing."""
     names = [row.resource for row in rows if row.utility_pct is not None]
     if not names:
@@ -295,7 +305,8 @@ def _with_doubt(base: Baseline, rows: Sequence[Utility], factor: float) -> list[
     alone = replace(base.scenario, slow_down=0.0)
     shared = asked and not base.scenario.slow_down
     of_step = asked[0] if shared else Study(alone).ask(changes)
-    most = bounds(base.scenario, base.timeline, of_step, changes)
+    made = {name: one for name, one in prepared.items() if isinstance(one, Scenario)}
+    most = bounds(base.scenario, base.timeline, of_step, changes, made)
     widths = half_widths(found, asked) if found else {}
     told = base.told_calls(of_step.study.base.workload)
     before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)

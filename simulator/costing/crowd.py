@@ -189,6 +189,10 @@ class Crowd:
         found: Floats = self._state.call_spent[call].copy()
         return found
 
+    def is_over(self, call: int) -> bool:
+        """Whether nothing is left of a call that was not forgotten."""
+        return not self._state.calls["left"][call]
+
     def forget(self, call: int) -> None:
         """Give a call's place free; one that is under way is taken off its links."""
         block = self._live.pop(call)
@@ -276,6 +280,7 @@ class Crowd:
             clock=np.array([0.0, np.inf]),
             tally=_ints(TALLIES),
             active=_ints(flows),
+            coming=np.zeros(flows),
             due=_ints(flows),
             over=_ints(calls),
             before=np.zeros(parts),

@@ -72,6 +72,9 @@ ROW = _records("first last")
 class Book(NamedTuple):
     """Time and lists: ``clock`` is now and the next event (s).
 
+    ``coming[i]`` is when something happens next to flow ``active[i]`` (s): side by side, since all
+    are looked through at every event.
+
     ``tally`` says how many flows are active, links dirty and calls over, and how many shares there
     were.
     """
@@ -79,6 +82,7 @@ class Book(NamedTuple):
     clock: Floats
     tally: Ints
     active: Ints
+    coming: Floats
     due: Ints
     over: Ints
     before: Floats
@@ -117,11 +121,7 @@ def advance(s: State, until: float) -> bool:
     while True:
         if book.tally[DIRTY]:
             _share(s)
-        coming = np.inf
-        for place in range(book.tally[ACTIVE]):
-            flow = book.active[place]
-            due = s.flows[flow].wakes if s.flows[flow].doing == WAITS else s.flows[flow].end
-            coming = min(coming, due)
+        coming = _least(book.coming, book.tally[ACTIVE])
         book.clock[1] = coming
         if not coming <= until:
             return False
@@ -131,20 +131,34 @@ def advance(s: State, until: float) -> bool:
             return True
 
 
+@hot_loop(nan_free=True)
+def _least(values: Floats, count: int) -> float:
+    """Return the least of the first ``count``, in several lanes at a time."""
+    least = np.inf
+    for place in range(count):
+        least = min(least, values[place])
+    return least
+
+
+@hot_loop
+def _list_due(s: State) -> int:
+    """List the flows that begin to move or end at this instant; return how many."""
+    flows, book = s.flows, s.book
+    now, many = book.clock[0], 0
+    for place in range(book.tally[ACTIVE]):
+        if book.coming[place] <= now + _SLACK:
+            flow = book.active[place]
+            if flows[flow].doing == MOVES or flows[flow].wakes <= now:
+                book.due[many] = flow
+                many += 1
+    return many
+
+
 @hot_loop
 def _settle(s: State) -> None:
     """Let begin and end what does at this instant."""
     flows, book = s.flows, s.book
-    now, many = book.clock[0], 0
-    for place in range(book.tally[ACTIVE]):
-        flow = book.active[place]
-        if flows[flow].doing == WAITS:
-            if flows[flow].wakes <= now:
-                book.due[many] = flow
-                many += 1
-        elif flows[flow].end <= now + _SLACK:
-            book.due[many] = flow
-            many += 1
+    many = _list_due(s)
     for number in range(many):
         flow = book.due[number]
         if flows[flow].doing == MOVES:
@@ -224,8 +238,16 @@ def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
     flows[flow].remaining = flows[flow].amount * times
     for part in range(len(book.before)):
         s.spent[flow, part] = book.before[part] + s.latency_of[flow, part] * times
-    flows[flow].place = book.tally[ACTIVE]
+    _activate(s, flow, flows[flow].wakes)
+
+
+@hot_loop
+def _activate(s: State, flow: int, coming: float) -> None:
+    """Put a flow on the list of the active ones."""
+    book = s.book
+    s.flows[flow].place = book.tally[ACTIVE]
     book.active[book.tally[ACTIVE]] = flow
+    book.coming[book.tally[ACTIVE]] = coming
     book.tally[ACTIVE] += 1
 
 
@@ -238,6 +260,7 @@ def _join(s: State, flow: int) -> None:
     flows[flow].rate = 0.0
     flows[flow].held_by = -1
     flows[flow].end = np.inf
+    s.book.coming[flows[flow].place] = np.inf
     for use in range(flows[flow].first, flows[flow].last):
         head = wires[uses[use].link].head
         uses[use].before, uses[use].after = -1, head
@@ -376,6 +399,7 @@ def _fix(s: State, flow: int, rate: float, link: int) -> None:
     if rate != flows[flow].rate:
         flows[flow].rate = rate
         flows[flow].end = s.book.clock[0] + flows[flow].remaining / rate
+        s.book.coming[flows[flow].place] = flows[flow].end
 
 
 @hot_loop
@@ -391,15 +415,14 @@ def begin(s: State, call: int, delay: float) -> None:
 @hot_loop
 def rejoin(s: State, first: int, last: int) -> None:
     """Put flows that came with their state on the lists they belong to."""
-    flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
+    flows, uses, wires = s.flows, s.uses, s.wires
     for flow in range(first, last):
         if flows[flow].doing == IDLE:
             continue
-        flows[flow].place = book.tally[ACTIVE]
-        book.active[book.tally[ACTIVE]] = flow
-        book.tally[ACTIVE] += 1
-        if flows[flow].doing != MOVES:
+        if flows[flow].doing == WAITS:
+            _activate(s, flow, flows[flow].wakes)
             continue
+        _activate(s, flow, flows[flow].end)
         for use in range(flows[flow].first, flows[flow].last):
             head = wires[uses[use].link].head
             uses[use].before, uses[use].after = -1, head
@@ -428,5 +451,6 @@ def _retire(s: State, flow: int) -> None:
     book.tally[ACTIVE] -= 1
     last = book.active[book.tally[ACTIVE]]
     book.active[flows[flow].place] = last
+    book.coming[flows[flow].place] = book.coming[book.tally[ACTIVE]]
     flows[last].place = flows[flow].place
     flows[flow].doing = IDLE

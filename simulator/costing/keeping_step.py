@@ -113,9 +113,12 @@ class _Keeping:
         self.before = step
         self.chained = self.chained and pace.own
         for _ in range(min(step.repeats, len(self.last))):
-            if self.chained:
-                self.last = _last(pace, step, self.last)
-                self.chained = bool(self.last.any())
+            if not self.chained:
+                break
+            before, self.last = self.last, _last(pace, step, self.last)
+            self.chained = bool(self.last.any())
+            if np.array_equal(before, self.last):  # and so it is after every further repetition
+                break
         return self.together or self.chained or (self.single and pace.full)
 
     def _follows(self, step: Step) -> bool:

@@ -1,6 +1,6 @@
 """The engines that have a clock: SimPy's, which begins a call when its last member has arrived."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
-from simulator.engine.meeting import Meetings, Works
+from simulator.engine.meeting import Meetings, Work, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
 from simulator.engine.transfers import carry_out, lay_transfers
@@ -20,20 +20,114 @@ Begin = Callable[[int, Callable[[], None]], None]
 
 
 def flow(simulation: Simulation) -> None:
-    """Contention: calls on the same links at the same time share them, transfer by transfer."""
+    """Contention: calls on the same links at the same time share them, transfer by transfer.
+
+    Only calls that may meet others need a clock. All are first taken to be alone on their links;
+    those on links where two then are at once get one, and all that may use these links. If what
+    they do to each other makes others meet, every call gets one.
+    """
+    works = Works(simulation.topology)
+    work, row = works.distinct(simulation.workload, simulation.costs)
+    parts = parts_of_network(work, len(simulation.topology))
+    meets = np.zeros(len(work) + 1, dtype=np.bool_)
+    meets[-1] = True  # of a call that nobody takes part in nothing is known
+    for _ in range(_TRIES):
+        _timed(simulation, work, row, meets)
+        found = _in_parts(parts, _overlapping(simulation, parts[row], ~meets[row]))
+        if not found.any():
+            _report_all(simulation)
+            return
+        meets[:-1] |= found
+    _timed(simulation, work, row, np.ones_like(meets))
+
+
+_TRIES = 2
+"""Passes in which some calls have no clock: the first has none at all and is over at once."""
+
+
+def _report_all(simulation: Simulation) -> None:
+    if simulation.progress is not None and len(simulation.workload.calls):
+        count = len(simulation.workload.calls)
+        simulation.progress(count, count)
+
+
+def parts_of_network(work: Sequence[Work], links: int) -> NDArray[np.intp]:
+    """Part the network so that works on links of different parts never meet.
+
+    Parameters
+    ----------
+    work
+        What calls are to the links.
+    links
+        How many there are.
+
+    Returns
+    -------
+    NDArray[np.intp]
+        The part of each work, then one for none; -1 of a work without links.
+    """
+    part_of_link = np.full(links, -1, dtype=np.intp)
+    parts = np.full(len(work) + 1, -1, dtype=np.intp)
+    first: list[int] = []
+    for number, one in enumerate(work):
+        if not len(one.link):
+            continue
+        parts[number] = number
+        known = np.unique(part_of_link[one.link])
+        part_of_link[one.link] = number
+        first.append(number)
+        for other in known[known >= 0].tolist():
+            part_of_link[part_of_link == other] = number
+            parts[parts == other] = number
+    return parts
+
+
+def _overlapping(
+    simulation: Simulation, part: NDArray[np.intp], asked: NDArray[np.bool_]
+) -> NDArray[np.intp]:
+    """Parts of the network on which calls, of those asked about, are under way at once."""
+    calls = simulation.local.calls
+    own = np.flatnonzero(asked & (part >= 0) & ~np.isnan(calls.end))
+    own = own[np.lexsort((calls.end[own], calls.start[own], part[own]))]
+    alike = part[own][1:] == part[own][:-1]
+    at_once = alike & (calls.start[own][1:] < calls.end[own][:-1])
+    return np.unique(part[own][1:][at_once])
+
+
+def _in_parts(parts: NDArray[np.intp], some: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether each work is in some parts of the network."""
+    return np.isin(parts[:-1], some)
+
+
+def _timed(
+    simulation: Simulation,
+    work: Sequence[Work],
+    row: NDArray[np.intp],
+    meets: NDArray[np.bool_],
+) -> None:
+    """Simulate all calls; those of works that do not meet others take what they take alone."""
     env = simpy.Environment()
-    meetings = Meetings(env, simulation.topology)
-    factor = simulation.workload.calls.factor.tolist()
-    work = Works(simulation.topology).of(simulation.workload, simulation.costs)
+    meetings = Meetings(env, simulation.topology, remembers=True)
+    factor = simulation.workload.calls.factor
+    own = ~meets[row]
+    simulation.spent[:] = 0.0
+    cost = np.full(len(row), np.nan)
+    alone = np.array([one.time for one in work] + [np.nan])
+    cost[own] = alone[row[own]] * factor[own]
+    for number in np.unique(row[own]).tolist():
+        mine = np.flatnonzero(own & (row == number))
+        simulation.spent[mine] = work[number].spent * factor[mine, None]
+        meetings.add_bytes(work[number], float(factor[mine].sum()))
+    factors, rows = factor.tolist(), row.tolist()
 
     def begin(call: int, done: Callable[[], None]) -> None:
         def finish(spent: NDArray[np.float64]) -> None:
             simulation.spent[call] = spent
             done()
 
-        meetings.start(work(call), factor[call], finish)
+        meetings.start(work[rows[call]], factors[call], finish)
 
-    _Clock(simulation, env, begin).run()
+    _Clock(simulation, env, begin, int(own.sum())).run(cost)
     simulation.link_bytes = meetings.link_bytes
 
 
@@ -75,9 +169,9 @@ class _Clock:
     begin: Begin
     finished: int = 0
 
-    def run(self) -> None:
-        """Begin calls until nothing happens any more."""
-        self.simulation.local = LocalTimes.of(self.simulation.workload)
+    def run(self, cost: NDArray[np.float64] | None = None) -> None:
+        """Begin calls until nothing happens any more; what some cost (s) may be known."""
+        self.simulation.local = LocalTimes.of(self.simulation.workload, cost)
         self._schedule(self.simulation.local.begin())
         self.env.run()
 

@@ -6,12 +6,16 @@ is under way: its ranks go their own ways, and its transfers share links max-min
 of the other (:mod:`simulator.costing.crowd`, which says the same as the reference,
 :mod:`simulator.engine.transfers`, in one compiled loop). What begins at one instant is judged
 together.
+
+Of one job the same calls often begin together again and again: a bucket of gradients of every layer
+on all data-parallel groups. Where nothing else joins them they take as long as the first time, so
+that is remembered (:class:`_Episode`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -97,10 +101,17 @@ class Works:
 
         To be asked of all workloads before the first call begins.
         """
-        first, rows = distinct_calls(workload)
-        known = [self._work(workload.call_view(call), costs) for call in first]
+        known, rows = self.distinct(workload, costs)
         row: list[int] = rows.tolist()
         return lambda call: known[row[call]]
+
+    def distinct(self, workload: Workload, costs: Costs) -> tuple[list[Work], NDArray[np.intp]]:
+        """Add a workload; return what its calls are, each once, and which of them every call is.
+
+        -1 for a call that nobody takes part in. To be asked as :meth:`of`.
+        """
+        first, rows = distinct_calls(workload)
+        return [self._work(workload.call_view(call), costs) for call in first], rows
 
     def _work(self, call: Call, costs: Costs) -> Work:
         plan, loads = costs.carried(call)
@@ -141,15 +152,46 @@ class _Call:
     folded: bool = False
 
 
+_Together = tuple[tuple[int, float], ...]
+"""Calls that begin at one instant on links that nobody else is on: works, and their factors."""
+
+
+class _Ended(NamedTuple):
+    """A call of an episode: which, how long after its begin it ended (s), where that went (s)."""
+
+    call: int
+    after: float
+    spent: Floats
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """Calls that began together while nobody met, up to the end of the last of them.
+
+    ``ended`` is how they ended, so far or the last time. A call is in ``over`` when it has.
+    """
+
+    key: _Together
+    calls: Sequence[_Call]
+    begun: float
+    ended: list[_Ended]
+    over: set[int] = field(default_factory=set)
+
+
 @dataclass(slots=True, eq=False)
 class Meetings:
     """Calls on the links of a topology; made, run and thrown away with its environment.
 
     ``_present[link]`` counts the calls on a link; ``_holder[link]`` is the folded one, if any.
+
+    With ``remembers`` calls that began together before, with nobody else, take what they took then,
+    which may differ in the last bits from simulating them again. If others join them after all they
+    are simulated from their begin on.
     """
 
     env: simpy.Environment
     topology: Topology
+    remembers: bool = False
     _present: NDArray[np.int32] = field(init=False)
     _holder: NDArray[np.int64] = field(init=False)
     _crowd: Crowd = field(init=False)
@@ -161,6 +203,9 @@ class Meetings:
     _numbers: int = 0
     _judging: bool = False
     _next_wake: float = np.inf
+    _known: dict[_Together, list[_Ended] | None] = field(default_factory=dict)
+    _recorded: _Episode | None = None
+    _repeated: _Episode | None = None
 
     def __post_init__(self) -> None:
         links = len(self.topology)
@@ -179,13 +224,16 @@ class Meetings:
                 total[load.link] += load.weight * (load.amount * times)
         return total
 
+    def add_bytes(self, work: Work, times: float) -> None:
+        """Count the bytes of a call, so many times."""
+        self._often[id(work)] = work, self._often.get(id(work), (work, 0.0))[1] + times
+
     def start(self, work: Work, factor: float, done: Done) -> None:
         """Begin a call now; ``done`` is called when it has ended.
 
         ``factor`` multiplies latencies and amounts: 1 is the model as it is.
         """
-        _, times = self._often.get(id(work), (work, 0.0))
-        self._often[id(work)] = work, times + factor
+        self.add_bytes(work, factor)
         call = _Call(work, factor, done, self.env.now)
         if not len(work.link):
             self._at(work.time * factor, lambda _: done(work.spent * factor))
@@ -216,11 +264,87 @@ class Meetings:
         if meeting and self._go_on(self.env.now):
             self._new = meeting + self._new
             return
+        if meeting and not self._repeats(meeting):
+            self._join(meeting)
+        self._run()
+
+    def _join(self, meeting: Sequence[_Call]) -> None:
         for call in meeting:
             self._unfold(call.work.link)
             number = self._crowd.begin(call.work.program, call.factor, self._delay(call))
             self._met[number] = call
-        self._run()
+
+    def _repeats(self, meeting: Sequence[_Call]) -> bool:
+        """Let calls take what they took before; if that is not known begin to record it."""
+        if not self.remembers:
+            return False
+        self._recorded = None
+        if self._repeated is not None:
+            self._simulate_again(self._repeated)
+            return False
+        links = np.concatenate([call.work.link for call in meeting])
+        if self._met or (self._holder[links] != _NOBODY).any():
+            return False
+        calls = sorted(meeting, key=lambda call: (id(call.work), call.factor))
+        key = tuple((id(call.work), call.factor) for call in calls)
+        if key not in self._known:
+            self._recorded = _Episode(key, calls, self.env.now, [])
+        known = self._known.get(key)
+        if known is None:
+            return False
+        self._repeated = episode = _Episode(key, calls, self.env.now, known)
+        for ended in episode.ended:
+            self._at(ended.after, partial(self._end_repeated, episode, ended))
+        return True
+
+    def _end_repeated(self, episode: _Episode, ended: _Ended, _: simpy.Event) -> None:
+        if episode is not self._repeated:
+            return  # others joined
+        call = episode.calls[ended.call]
+        episode.over.add(ended.call)
+        if len(episode.over) == len(episode.calls):
+            self._repeated = None
+        self._present[call.work.link] -= 1
+        call.done(ended.spent)
+
+    def _simulate_again(self, episode: _Episode) -> None:
+        """Others join: take the calls that are not over transfer by transfer from now on.
+
+        Such calls are not taken as before again, so that no begin is simulated more than twice.
+        """
+        self._repeated, self._known[episode.key] = None, None
+        self._crowd.wait(episode.begun)
+        calls = episode.calls
+        numbers = [
+            self._crowd.begin(call.work.program, call.factor, self._delay(call)) for call in calls
+        ]
+        while self._crowd.advance(self.env.now):
+            pass
+        self._crowd.wait(self.env.now)
+        ended = {one.call: one for one in episode.ended}
+        for place, (number, call) in enumerate(zip(numbers, calls, strict=True)):
+            if place in episode.over:
+                self._crowd.forget(number)
+            elif self._crowd.is_over(number):  # it ends now, but for rounding
+                self._crowd.forget(number)
+                self._present[call.work.link] -= 1
+                self._at(0.0, partial(self._end_now, call, ended[place].spent))
+            else:
+                self._met[number] = call
+
+    def _end_now(self, call: _Call, spent: Floats, _: simpy.Event) -> None:
+        call.done(spent)
+
+    def _record(self, call: _Call, spent: Floats) -> None:
+        """Remember how a call ended, and with the last of its episode how all of them did."""
+        episode = self._recorded
+        if episode is None:
+            return
+        place = next(at for at, one in enumerate(episode.calls) if one is call)
+        episode.ended.append(_Ended(place, self.env.now - episode.begun, spent))
+        if len(episode.ended) == len(episode.calls):
+            self._known[episode.key] = episode.ended
+            self._recorded = None
 
     def _fold(self, call: _Call) -> None:
         number = self._numbers = self._numbers + 1
@@ -281,6 +405,7 @@ class Meetings:
             spent = self._crowd.spent(number)
             self._crowd.forget(number)
             self._present[call.work.link] -= 1
+            self._record(call, spent)
             call.done(spent)
 
     def _wake_by(self, due: float) -> None:

@@ -97,10 +97,14 @@ class Works:
 
         To be asked of all workloads before the first call begins.
         """
-        first, rows = distinct_calls(workload)
-        known = [self._work(workload.call_view(call), costs) for call in first]
+        known, rows = self.distinct(workload, costs)
         row: list[int] = rows.tolist()
         return lambda call: known[row[call]]
+
+    def distinct(self, workload: Workload, costs: Costs) -> tuple[list[Work], NDArray[np.intp]]:
+        """Add a workload, as :meth:`of`; return what differs, and which of it every call is."""
+        first, rows = distinct_calls(workload)
+        return [self._work(workload.call_view(call), costs) for call in first], rows
 
     def _work(self, call: Call, costs: Costs) -> Work:
         plan, loads = costs.carried(call)

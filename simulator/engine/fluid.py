@@ -9,6 +9,7 @@ room, and writes out the transfers of a call when it meets another for the first
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ from simulator.engine.fluid_loop import (
     IDLE,
     LACKING,
     NEEDS_EVENTS,
-    NEEDS_PROGRAM,
     NOBODY,
     PASSED,
+    PAUSED,
     QUEUED,
     TALLIES,
     WIRE,
@@ -40,8 +41,9 @@ from simulator.heap import room
 from simulator.topology import Topology
 from simulator.workload import Floats
 
-_REPORTS = 200
-"""Times that the loop comes back to Python, which reports progress and may be interrupted."""
+_AWAY = 0.1
+"""Seconds, at the most, that are aimed at between two visits of the loop to Python, which reports
+progress and may be interrupted."""
 _KEPT = 2**21
 """Links of flows for which there are places, above which those that are free are given up."""
 
@@ -66,6 +68,7 @@ class _Loop:
     past: Crowd
     _links_placed: int = 0
     _dropped_at: int = -1
+    _reported: int = 0
 
     @staticmethod
     def of(simulation: Simulation, works: Sequence[Work], row: NDArray[np.intp]) -> "_Loop":
@@ -104,15 +107,26 @@ class _Loop:
 
     def run(self, simulation: Simulation) -> None:
         """Go on until nothing happens any more."""
-        count = len(simulation.workload.calls)
         set_out(self.world, simulation.local.queue_roots())
-        while (why := go_on(self.world, max(1, count // _REPORTS))) != DONE:
-            if why == NEEDS_EVENTS:
+        most, begun = 1, monotonic()
+        while (why := go_on(self.world, most)) != DONE:
+            if why == PAUSED:
+                passed = monotonic() - begun
+                if passed < _AWAY / 4 or passed > _AWAY:
+                    most = most * 2 if passed < _AWAY else max(1, most // 2)
+                self._report(simulation)
+                begun = monotonic()
+            elif why == NEEDS_EVENTS:
                 self._more_events()
-            elif why == NEEDS_PROGRAM:
+            else:
                 self._place(int(self.world.tally[LACKING]))
-            elif simulation.progress is not None:
-                simulation.progress(int(self.world.tally[ENDED]), count)
+        self._report(simulation)
+
+    def _report(self, simulation: Simulation) -> None:
+        done = int(self.world.tally[ENDED])
+        if simulation.progress is not None and done > self._reported:
+            self._reported = done
+            simulation.progress(done, len(simulation.workload.calls))
 
     def link_bytes(self) -> Floats:
         """Bytes of the calls that have begun, on each link (B), shape ``(links,)``."""
@@ -125,10 +139,10 @@ class _Loop:
         return total
 
     def _more_events(self) -> None:
-        """Make room for twice the events."""
+        """Make room for twice the events: many calls are never under way at once."""
         old = self.world
         before = len(old.events)
-        events = np.zeros(max(4 * len(old.calls) + 64, 2 * before), EVENT)
+        events = np.zeros(2 * before or len(old.calls) + 8, EVENT)
         events[:before] = old.events
         heap, idle = room(len(events)), np.zeros(len(events), dtype=np.int64)
         queued, free = int(old.tally[QUEUED]), int(old.tally[IDLE])

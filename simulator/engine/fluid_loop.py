@@ -148,7 +148,7 @@ def _at(w: World, delay: float, priority: int, kind: int, what: int) -> int:
     """Make an event ``delay`` (s) from now; return which it is."""
     tally = w.tally
     tally[IDLE] -= 1
-    slot = w.idle[tally[IDLE]]
+    slot = int(w.idle[tally[IDLE]])
     w.events[slot].kind, w.events[slot].what = kind, what
     item = (priority << _ORDER) | (tally[MADE] << _SLOTS) | slot
     tally[MADE] += 1
@@ -255,7 +255,7 @@ def _lacking(w: World) -> int:
     tally, calls = w.tally, w.calls
     tally[STAMP] += 1
     for number in range(tally[NEW]):
-        work = calls[w.new[number]].work
+        work = int(calls[w.new[number]].work)
         if not _meets(w, work):
             continue
         if _lacks(w, work):
@@ -266,7 +266,7 @@ def _lacking(w: World) -> int:
                 continue
             calls[holder].mark = tally[STAMP]
             if _lacks(w, calls[holder].work):
-                return calls[holder].work
+                return int(calls[holder].work)
     return NOBODY
 
 
@@ -278,7 +278,7 @@ def _lacks(w: World, work: int) -> bool:
         works[work].mark = stamp
         works[work].wanted = 0
     works[work].wanted += 1
-    return works[work].past < 0 or works[work].wanted > works[work].spare
+    return bool(works[work].past < 0 or works[work].wanted > works[work].spare)
 
 
 @hot_loop
@@ -310,7 +310,7 @@ def _judge(w: World) -> None:
 def _place(w: World, call: int) -> int:
     """Take a place in the crowd for a call."""
     work = w.calls[call].work
-    number = w.works[work].free
+    number = int(w.works[work].free)
     w.works[work].free = w.crowd.calls[number].next
     w.works[work].spare -= 1
     w.crowd.calls[number].owner = call

@@ -247,7 +247,7 @@ class Crowd:
             here = _Block(block.program, block.call, self._filled)
             self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
             _write(self._state, here)
-            for name in ("factor", "owner", "next"):
+            for name in ("owner", "next"):
                 self._state.calls[name][here.call] = old.calls[name][block.call]
             self._live[here.call] = here
             move_in(self._state, here.call, old, block.call)

@@ -425,6 +425,7 @@ def move_in(s: State, call: int, old: State, there: int) -> None:
     for part in range(len(s.book.before)):
         s.call_spent[call, part] = old.call_spent[there, part]
     s.calls[call].left = old.calls[there].left
+    s.calls[call].factor = old.calls[there].factor
     rejoin(s, first, last)
 
 

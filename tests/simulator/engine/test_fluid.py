@@ -45,6 +45,14 @@ def test_fluid_is_flow_where_calls_of_any_algorithm_overlap(family, calls):
         same(*both(found.workload, found.network, planned))
 
 
+@pytest.mark.parametrize("family", NETWORKS)
+def test_a_call_that_is_met_on_the_way_keeps_its_factor(family):
+    for number in range(6):
+        found = case(family, number, calls=4, seed=22)
+        factor = np.array([3.0, 0.5, 1.0, 2.0])
+        same(*both(found.workload.with_calls(factor=factor), found.network, planned))
+
+
 @pytest.mark.exhaustive
 @settings(max_examples=5000)
 @given(cases(items=14))

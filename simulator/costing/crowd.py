@@ -29,7 +29,8 @@ from simulator.costing.crowd_loop import (
     abandon,
     advance,
     begin,
-    rejoin,
+    move_in,
+    reset,
 )
 from simulator.workload import Floats, Matrix
 
@@ -94,10 +95,6 @@ class _Block:
     program: Program
     call: int
     at: tuple[int, ...]
-
-
-_STATE = ["doing", "wakes", "remaining", "rate", "since", "end", "held_by"]
-"""Columns of a flow that say how far it is."""
 
 
 def _sizes(program: Program) -> tuple[int, ...]:
@@ -208,24 +205,17 @@ class Crowd:
         """Take over a call that is under way in another crowd; return its number here."""
         there = other._live[call]
         block = self._placed(there.program, float(other._state.calls["factor"][call]))
-        self._copy(other._state, there, block)
+        move_in(self._state, block.call, other._state, there.call)
         return block.call
 
-    def _copy(self, old: State, there: _Block, here: _Block) -> None:
-        s, sizes = self._state, _sizes(there.program)
-        source = slice(there.at[0], there.at[0] + sizes[0])
-        target = slice(here.at[0], here.at[0] + sizes[0])
-        for name in _STATE:
-            s.flows[name][target] = old.flows[name][source]
-        s.spent[target] = old.spent[source]
-        source = slice(there.at[2], there.at[2] + sizes[2])
-        target = slice(here.at[2], here.at[2] + sizes[2])
-        s.ranks["run"][target] = old.ranks["run"][source] + (here.at[3] - there.at[3])
-        s.ranks["segment"][target] = old.ranks["segment"][source]
-        s.ranks["pending"][target] = old.ranks["pending"][source]
-        s.calls["left"][here.call] = old.calls["left"][there.call]
-        s.call_spent[here.call] = old.call_spent[there.call]
-        rejoin(s, here.at[0], here.at[0] + sizes[0])
+    @property
+    def state(self) -> State:
+        """All of it, for a loop that goes on from here; :meth:`reserve` may give it another."""
+        return self._state
+
+    def reserve(self, program: Program) -> int:
+        """Make a place for a call that a loop over :attr:`state` begins; return its number."""
+        return self._placed(program, 1.0).call
 
     def _placed(self, program: Program, factor: float) -> _Block:
         """Find or make a place for a call, and set its ranks before their first step."""
@@ -243,13 +233,7 @@ class Crowd:
             self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
             _write(self._state, block)
         self._live[block.call] = block
-        s, (ranks, runs) = self._state, block.at[2:4]
-        mine = slice(ranks, ranks + program.ranks)
-        s.ranks["run"][mine] = runs - 1
-        s.ranks["segment"][mine] = 0
-        s.ranks["pending"][mine] = 0
-        s.calls["left"][block.call] = program.transfers
-        s.calls["factor"][block.call] = factor
+        reset(self._state, block.call, factor)
         return block
 
     def _rebuild(self, needed: Sequence[int], *, more: bool = False) -> None:
@@ -267,9 +251,10 @@ class Crowd:
             here = _Block(block.program, block.call, self._filled)
             self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
             _write(self._state, here)
-            self._state.calls["factor"][here.call] = old.calls["factor"][block.call]
+            for name in ("owner", "next"):
+                self._state.calls[name][here.call] = old.calls[name][block.call]
             self._live[here.call] = here
-            self._copy(old, block, here)
+            move_in(self._state, here.call, old, block.call)
 
     def _allocate(self, room: tuple[int, ...], calls: int) -> None:
         flows, uses, ranks, runs, rows, entries = self._room = room
@@ -317,6 +302,9 @@ def _write(state: State, block: _Block) -> None:
     state.ranks["local"][mine] = np.arange(ranks)
     state.calls["first_rank"][call], state.calls["last_rank"][call] = rank, rank + ranks
     state.calls["first_run"][call], state.calls["last_run"][call] = run, run + runs
+    flows = len(program.source)
+    state.calls["first_flow"][call], state.calls["last_flow"][call] = flow, flow + flows
+    state.calls["transfers"][call] = program.transfers
     mine = slice(run, run + runs)
     state.runs["row"][mine] = program.row + row
     state.runs["repeats"][mine] = program.repeats

@@ -29,13 +29,13 @@ _SAME = 1e-12
 """Links whose levels differ by less than this fraction saturate together."""
 
 
-def _records(whole: str, real: str = "") -> np.dtype[np.void]:
+def records(whole: str, real: str = "") -> np.dtype[np.void]:
     """Make the type of records of whole and real numbers."""
     columns = [(name, np.int64) for name in whole.split()]
     return np.dtype(columns + [(name, np.float64) for name in real.split()])
 
 
-FLOW = _records(
+FLOW = records(
     "call source target first last doing held_by place mark fixed",
     "latency amount wakes remaining rate since end",
 )
@@ -44,28 +44,34 @@ FLOW = _records(
 It is on the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one step.
 ``place`` is where it stands among the active; ``mark`` and ``fixed`` tell the last share.
 """
-USE = _records("flow link after before", "weight")
+USE = records("flow link after before", "weight")
 """A link of a flow: ``weight`` of its rate is what it puts on the link.
 
 ``after`` and ``before`` join those of the flows that move on one link.
 """
-WIRE = _records("resource head mark free found full dirty is_dirty", "bandwidth left demand")
+WIRE = records("resource head mark free found full dirty is_dirty", "bandwidth left demand")
 """A link: ``head`` is the first use by a flow that moves; the others are scratch of a share.
 
 ``found``, ``full`` and ``dirty`` are lists of links, which only stand here.
 """
-RANK = _records("call local run segment pending")
+RANK = records("call local run segment pending")
 """A rank of a call: the run it is in, which segment of it, and how many transfers end before it
 goes on."""
-CALL = _records("first_rank last_rank first_run last_run left", "factor")
-"""A call: ranks, runs, and how many transfers are left; ``factor`` multiplies latencies and
-amounts."""
-RUN = _records("row repeats stride segments")
+CALL = records(
+    "first_rank last_rank first_run last_run first_flow last_flow transfers left owner next",
+    "factor",
+)
+"""A call: ranks, runs, flows, and how many of its transfers are left.
+
+``factor`` multiplies latencies and amounts. ``owner`` and ``next`` are for whoever keeps calls in
+lists (:mod:`simulator.engine.fluid_loop`).
+"""
+RUN = records("row repeats stride segments")
 """A run of like steps: rank ``r`` takes part in the flows of row ``row + r``.
 
 Of the ``repeats`` steps ``stride`` are taken at a time, in ``segments``.
 """
-ROW = _records("first last")
+ROW = records("first last")
 """Entries of a row, each a flow."""
 
 
@@ -410,6 +416,51 @@ def begin(s: State, call: int, delay: float) -> None:
         book.before[part] = s.call_spent[call, part]
     for rank in range(calls[call].first_rank, calls[call].last_rank):
         _go_on(s, rank, delay)
+
+
+@hot_loop
+def reset(s: State, call: int, factor: float) -> None:
+    """Set the ranks of a call before their first step."""
+    ranks, calls = s.ranks, s.calls
+    for rank in range(calls[call].first_rank, calls[call].last_rank):
+        ranks[rank].run = calls[call].first_run - 1
+        ranks[rank].segment = 0
+        ranks[rank].pending = 0
+    calls[call].left = calls[call].transfers
+    calls[call].factor = factor
+
+
+@hot_loop
+def move_in(s: State, call: int, old: State, there: int) -> None:
+    """Take over a like call that is under way in another state, in the middle of what it does."""
+    first, last = s.calls[call].first_flow, s.calls[call].last_flow
+    shift = old.calls[there].first_flow - first
+    for flow in range(first, last):
+        s.flows[flow].doing = old.flows[flow + shift].doing
+        s.flows[flow].wakes = old.flows[flow + shift].wakes
+        s.flows[flow].remaining = old.flows[flow + shift].remaining
+        s.flows[flow].rate = old.flows[flow + shift].rate
+        s.flows[flow].since = old.flows[flow + shift].since
+        s.flows[flow].end = old.flows[flow + shift].end
+        s.flows[flow].held_by = old.flows[flow + shift].held_by
+        for part in range(len(s.book.before)):
+            s.spent[flow, part] = old.spent[flow + shift, part]
+    _move_ranks(s, call, old, there)
+    for part in range(len(s.book.before)):
+        s.call_spent[call, part] = old.call_spent[there, part]
+    s.calls[call].left = old.calls[there].left
+    s.calls[call].factor = old.calls[there].factor
+    rejoin(s, first, last)
+
+
+@hot_loop
+def _move_ranks(s: State, call: int, old: State, there: int) -> None:
+    shift = old.calls[there].first_rank - s.calls[call].first_rank
+    runs = s.calls[call].first_run - old.calls[there].first_run
+    for rank in range(s.calls[call].first_rank, s.calls[call].last_rank):
+        s.ranks[rank].run = old.ranks[rank + shift].run + runs
+        s.ranks[rank].segment = old.ranks[rank + shift].segment
+        s.ranks[rank].pending = old.ranks[rank + shift].pending
 
 
 @hot_loop

@@ -75,13 +75,23 @@ class Rendezvous(NamedTuple):
     end: Floats
 
 
+class Columns(NamedTuple):
+    """All that the loops over local time are given; ``queue`` has room for all ops and members."""
+
+    queue: Ints
+    edges: Successors
+    work: OpColumns
+    ops: OpTimes
+    calls: Rendezvous
+
+
 @dataclass(slots=True, eq=False)
 class LocalTimes:
     """A pass over a workload: what has happened so far, and how to go on."""
 
     ops: OpTimes
     calls: Rendezvous
-    _queue: Ints
+    columns: "Columns" = field(repr=False)
     _begin: Callable[[int], int] = field(repr=False)
     _end: Callable[[int], int] = field(repr=False)
 
@@ -100,20 +110,24 @@ class LocalTimes:
         calls = _calls(workload, cost, call_end)
         edges = workload.edges
         queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
-        given = (
+        given = Columns(
             queue,
             Successors(edges.offset, edges.target, edges.lag),
             OpColumns(workload.call, workload.duration, workload.unawaited),
             ops,
             calls,
         )
-        return LocalTimes(ops, calls, queue, partial(_release, *given), partial(_end, *given))
+        return LocalTimes(ops, calls, given, partial(release, *given), partial(leave, *given))
 
     def begin(self) -> list[int]:
         """Release the ops that wait for nothing; return the calls that can then start."""
+        return self._first(self._begin(self.queue_roots()))
+
+    def queue_roots(self) -> int:
+        """Queue the ops that wait for nothing; return how many they are."""
         roots = np.flatnonzero(self.ops.waits == 0)
-        self._queue[: len(roots)] = roots
-        return self._first(self._begin(len(roots)))
+        self.columns.queue[: len(roots)] = roots
+        return len(roots)
 
     def finish(self, call: int, time: float) -> list[int]:
         """End a call; return the calls that can then start."""
@@ -121,7 +135,7 @@ class LocalTimes:
         return self._first(self._end(call))
 
     def _first(self, count: int) -> list[int]:
-        calls: list[int] = self._queue[:count].tolist()
+        calls: list[int] = self.columns.queue[:count].tolist()
         return calls
 
 
@@ -150,7 +164,7 @@ def _awaited(workload: Workload) -> Ints:
 
 
 @hot_loop
-def _end(
+def leave(
     queue: Ints,
     edges: Successors,
     work: OpColumns,
@@ -158,12 +172,12 @@ def _end(
     calls: Rendezvous,
     call: int,
 ) -> int:
-    """Release what follows from the end of a call."""
-    return _release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
+    """Release what follows from the end of a call; return as :func:`release` does."""
+    return release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
 
 
 @hot_loop
-def _release(
+def release(
     queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, queued: int
 ) -> int:
     """Work off the ready queue: ops that can start, and ops of calls that have ended.

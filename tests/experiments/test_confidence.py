@@ -13,7 +13,7 @@ import twofold as tf
 from experiments.baseline import Settings, replayed
 from experiments.confidence import Doubts, communication_error, hardware_warning, touched
 from experiments.output.tables.questions import print_utility
-from experiments.questions.utility import UtilityReport, _simulated
+from experiments.questions.utility import UtilityReport, _prepared, _simulated
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES, SHARED
@@ -26,6 +26,12 @@ from traces.core.loaded import Coverage, Loaded
 CLUSTER = load_cluster("dgx-a100")
 GPU, CPU = str(SAMPLES / "gpu-dp2-tp4"), str(SAMPLES / "gloo-ddp-4")
 SIZE = 2.0**26
+
+
+def doubled(base, resources):
+    """Rows of what twice of each resource buys, without bounds and intervals."""
+    prepared = {name: _prepared(base, name, 2.0) for name in resources}
+    return _simulated(base, prepared, 2.0, lambda _: None)
 
 
 def builder_of(ranks=2):
@@ -67,12 +73,12 @@ def base_of(workload, cluster=CLUSTER, accelerator="", **settings):
 
 
 def asked(base, *resources):
-    return {row.resource: row for row in _simulated(base, resources, 2.0, lambda _: None)}
+    return {row.resource: row for row in doubled(base, resources)}
 
 
 def printed(base, *resources, width=120):
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    rows = _simulated(base, resources, 2.0, lambda _: None)
+    rows = doubled(base, resources)
     print_utility(console, UtilityReport(base, 2.0, tuple(rows)))
     return console.file.getvalue()
 

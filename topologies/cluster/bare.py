@@ -104,12 +104,20 @@ def bare_network(text: str) -> Cluster:
 
 def _file(network: str) -> str:
     """Return the name without a routing policy behind ``@``, unless a file is called so."""
-    return network if Path(network).exists() else network.partition("@")[0]
+    return network if _is_there(network) else network.partition("@")[0]
+
+
+def _is_there(name: str) -> bool:
+    """Whether a file has such a name; nothing has one that no file can have."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
 
 
 def _parts(text: str) -> list[str]:
     """Split at commas, unless a file is called so."""
-    if is_graph_file(text) and Path(text).exists():
+    if is_graph_file(text) and _is_there(text):
         return [text]
     return [part.strip() for part in text.split(",")]
 

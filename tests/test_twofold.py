@@ -35,7 +35,7 @@ OTHERS = tuple(
     for word in line.split()
 )
 WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
-WITHOUT_SETTINGS |= {"collective_calls"}
+WITHOUT_SETTINGS |= {"collective_calls", "memory"}
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 

@@ -32,6 +32,9 @@ _MASTER = 4
 _SHORTEST_TRAINED = 2
 """Bytes of a weight that is trained, at least: fp8 recipes cast weights for each product and hold
 them in bf16 (Transformer Engine's documentation, ``fp8_autocast``)."""
+_ROUNDS = 3
+"""Warm-up is ``2 (p - 1) + (v - 1) p`` forward slots at most: fewer than those of three rounds of p
+micro-batches through v chunks."""
 _BLOCKS_GATHERED = 2
 """Of ZeRO-3: the block under way and the next (arXiv 2304.11277, section 3.4)."""
 _COMMUNICATOR = 16 * 2 * 4 * 2.0**20
@@ -246,7 +249,8 @@ def _peak(
     """Return bytes of activations, and of work besides, at the fullest moment of the schedule.
 
     Every forward slot adds what its chunk keeps, every backward slot (that of the weights, where
-    the two gradients are apart) frees it.
+    the two gradients are apart) frees it. But for GPipe's, schedules repeat themselves after the
+    first rounds of as many micro-batches as stages.
     """
     p = batch.parallelism
     kept: list[float] = []
@@ -260,7 +264,9 @@ def _peak(
         work = max((block.working for block in layers), default=0.0) - freed
         needs.append(max([work, *(block.working for block in head)]))
     level, most = 0.0, (0.0, 0.0)
-    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, run.micro_batches(p), p.virtual)):
+    count = run.micro_batches(p)
+    count = count if run.schedule == "gpipe" else min(count, _ROUNDS * p.pp)
+    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, count, p.virtual)):
         if slot.kind is SlotKind.FORWARD:
             level += kept[slot.chunk]
         most = max(most, (level, needs[slot.chunk]), key=sum)

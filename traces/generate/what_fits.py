@@ -34,7 +34,11 @@ class FittingPlan:
         return f"{self.change}: {format_quantity(self.needed, 'B')} on each of {ranks} ranks"
 
 
-def check_memory(plan: GenerationPlan) -> None:
+_REMEDY = "--ignore-memory (in Python ignore_memory=True of plan_on) answers all the same"
+"""What a message ends with, where a plan was made for a cluster."""
+
+
+def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     """Refuse a plan whose step does not fit into the memory that it states.
 
     A plan that states none is not checked. A compiler that repeats computations where memory is
@@ -44,6 +48,8 @@ def check_memory(plan: GenerationPlan) -> None:
     ----------
     plan
         Which step, and the memory of its accelerators.
+    remedy
+        How to have an answer all the same.
 
     Raises
     ------
@@ -88,7 +94,7 @@ def check_memory(plan: GenerationPlan) -> None:
                 *rows,
                 "what would fit:",
                 *advice,
-                "--ignore-memory answers all the same",
+                remedy,
             ]
         )
     )

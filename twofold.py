@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
     from experiments.questions.validate import validate as validate
+    from experiments.questions.validate_steps import validate_steps as validate_steps
     from experiments.questions.what_if import what_ifs as what_if
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
@@ -92,6 +93,7 @@ _PLACES = {
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
+    "validate_steps": f"{_QUESTIONS}.validate_steps:validate_steps",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
@@ -182,6 +184,7 @@ __all__ = [
     "topology",
     "utility",
     "validate",
+    "validate_steps",
     "what_if",
 ]
 

@@ -135,7 +135,7 @@ def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
 
 def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - {"cluster"}
-    others = {"program", "calibrate_logs", "collective_calls"}
+    others = {"program", "calibrate_logs", "collective_calls", "validate_steps"}
     assert set(ANSWERS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 

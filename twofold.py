@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.design_points import Study as Study
     from experiments.evaluate.design_points import grid as grid
     from experiments.evaluate.design_points import steps_at as steps
+    from experiments.questions.bill import bill as bill
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
@@ -101,6 +102,7 @@ _PLACES = {
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
+    "bill": f"{_QUESTIONS}.bill:bill",
     "collective": f"{_QUESTIONS}.collective:collective",
     "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "topology": f"{_QUESTIONS}.topology:topology",
@@ -154,6 +156,7 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "baseline",
+    "bill",
     "calibrate",
     "calibrate_logs",
     "clusters",

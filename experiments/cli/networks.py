@@ -307,6 +307,35 @@ def topology(
     show(report, output, figure)
 
 
+def bill(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completed(options.clusters),
+            help="A name of the catalogue, or a YAML file with prices and power of its own.",
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, help="Of the job; default: all.", show_default=False),
+    ] = None,
+    nodes: Nodes = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TIER=]TOPOLOGY",
+            help="Another network: scale_out=fat_tree:16, scale_out=rail:128x8x16; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Count the parts of a job's nodes and network: what they cost, and what they draw."""
+    from experiments.questions.bill import bill as ask
+
+    show(ask(cluster, ranks=ranks, nodes=nodes, topologies=topology or ()), output)
+
+
 Logs = Annotated[
     list[Path] | None,
     typer.Option(

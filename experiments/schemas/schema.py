@@ -22,8 +22,7 @@ def schema_names() -> tuple[str, ...]:
 
     ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
     times. ``calibrate --logs`` answers with ``calibrate_logs``, several calls at once with
-    ``collective_calls``, and ``generate --memory`` with ``memory``; ``cluster`` is that of a cluster
-    file.
+    ``collective_calls``, ``generate --memory`` with ``memory``; ``cluster`` is that of a file.
 
     Examples
     --------

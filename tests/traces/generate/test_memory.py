@@ -208,13 +208,9 @@ def test_every_measured_step_that_ran_is_accepted():
     assert refused == []
 
 
-_CHIPS = {"A100": "dgx-a100", "A100-40": "polaris", "H100": "hgx-h100", "GB200": "gb200-nvl72"}
-_CHIPS |= {"V100": "dgx-v100", "TPU v4": "tpu-v4", "TPU v5e": "tpu-v5e", "TPU v5p": "tpu-v5p"}
-
-
 @functools.cache
-def _memory(accelerator):
-    return memory_on(load_cluster(_CHIPS[accelerator]))
+def _memory(cluster):
+    return memory_on(load_cluster(cluster))
 
 
 def _measured(row):
@@ -258,7 +254,7 @@ def _measured(row):
             schedule="interleaved" if number["vpp"] > 1 else "1f1b",
         ),
         accelerator=CHIP,
-        memory=_memory(row["accelerator"]),
+        memory=_memory(row["cluster"]),
     )
 
 

@@ -19,8 +19,8 @@ QUESTIONS = tuple(
     word
     for line in (
         "bill calibrate calibrate_logs clusters collective collective_calls compare convert curve",
-        "diff explain generate inspect metrics package plugins replay share sweep topology utility",
-        "validate validate_steps what_if",
+        "diff explain generate inspect memory metrics package plugins replay share sweep topology",
+        "utility validate validate_steps what_if",
     )
     for word in line.split()
 )

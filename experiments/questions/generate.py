@@ -19,6 +19,7 @@ from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import why_not_copies
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import format_quantity
+from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
 from traces.generate.expand import copies, expand, fewest_replicas
@@ -269,7 +270,10 @@ def accelerator_of(
     989000000000000.0
     """
     given = cluster.accelerator
-    if precision not in given.peak:
+    peak = given.peak.get(precision)
+    if peak is None and given.generation not in _ONE_HALF:
+        peak = given.peak.get(_OTHER_HALF.get(precision, ""))
+    if peak is None:
         known = ", ".join(given.peak) or "none"
         raise ClusterError(
             f"{cluster.name}: accelerator.peak.{precision} is missing, and a generated workload"
@@ -281,11 +285,17 @@ def accelerator_of(
             " needs it"
         )
     return KernelRates(
-        peak=given.peak[precision],
+        peak=peak,
         memory_bandwidth=given.memory_bandwidth,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
     )
+
+
+_OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
+"""Matrix units multiply both at one rate (data sheets of A100, H100, MI300X) ..."""
+_ONE_HALF = ("pascal", "volta", "tpu")
+"""... but those of these generations, which have only one of them."""
 
 
 def with_own_rates(
@@ -386,6 +396,26 @@ def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, setting
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
     return why_not_copies(workload, stand_ins, scenario.costs())
+
+
+def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None) -> Timeline:
+    """Simulate the step of a plan on a cluster, folded where ranks stand for others.
+
+    Times are those of :func:`generate`; nothing else is worked out.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`generate`.
+    """
+    settings = settings or Settings()
+    plan = with_own_rates(plan, cluster, settings.nodes)
+    if settings.engine in FOLDING:
+        workload = representatives(plan, cluster, settings).workload
+    else:
+        workload = generate_step(plan)[0]
+    forced = tuple(parse_rule(rule) for rule in settings.algorithms)
+    return Scenario(workload, cluster, settings.engine, settings.nodes, forced, fold=None).run()
 
 
 def write_plan(plan: GenerationPlan, path: Path) -> None:

@@ -37,7 +37,9 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "generation": ("generate",),
         "studies": ("study",),
     },
-    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Networks": {
+        "networks": ("clusters", "bill", "collective", "topology", "calibrate", "validate")
+    },
     "Files": {"files": ("inspect", "convert", "package")},
     "Installation": {
         "installation": ("warm", "schema", "plugins"),

@@ -19,7 +19,7 @@ from experiments.scenario.change import changed as with_changes
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
-from experiments.studies.sites import Base, Numbers, Site
+from experiments.studies.placed import Base, Numbers, Site
 from simulator.errors import StudyError, TwofoldError
 from simulator.workload import What
 from topologies import resource_values

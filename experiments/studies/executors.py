@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments.evaluate.workers import process_context
 from experiments.studies.answers import Answer, Answerer, Chunk
-from experiments.studies.sites import Base
+from experiments.studies.placed import Base
 from simulator.errors import StudyError
 
 Done = tuple[int, list[Answer]]

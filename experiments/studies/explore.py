@@ -17,9 +17,10 @@ from experiments.studies.declaration import Declaration
 from experiments.studies.executors import Run
 from experiments.studies.figures import FIGURES, Job, number_at
 from experiments.studies.front import hypervolume, pareto
+from experiments.studies.placed import Base, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
 from experiments.studies.search import METHODS, Found
-from experiments.studies.sites import Base, Placed, Sites
+from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
 from simulator.engine.simulate import Progress
 from simulator.errors import OutputError, StudyError, TwofoldError

@@ -9,14 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from experiments.studies.placed import Placed
 from simulator.errors import StudyError
 from simulator.quantities import format_quantity
 from topologies import Cluster, place, resource_values
-
-if TYPE_CHECKING:
-    from experiments.studies.sites import Placed
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Job:
     ``step`` is NaN before it is simulated. ``share`` is the workload's weight over the sum of all.
     """
 
-    placed: "Placed"
+    placed: Placed
     share: float
     step: float = math.nan
 

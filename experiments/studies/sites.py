@@ -9,9 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from experiments.questions.generate import accelerator_of, with_own_rates
 from experiments.scenario.change import Multiplied, Scaled, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_factor
-from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
 from experiments.studies.code_identity import code_identity
 from experiments.studies.declaration import Declaration
 from experiments.studies.dimensions import NONE, Dimension, Value
 from experiments.studies.fabric_sizes import fabric_fields
+from experiments.studies.placed import Base, Placed, Site, digest
 from simulator.errors import StudyError, TwofoldError, WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.quantities import parse_quantity
@@ -42,79 +41,6 @@ from traces.generate.run import new_tokens
 
 FORMAT = 1
 """Of keys: counts up when the same inputs are asked otherwise."""
-Numbers = tuple[Multiplied | Scaled, ...]
-
-
-@dataclass(frozen=True)
-class Base:
-    """A workload before any point changes it.
-
-    ``scenario`` is a recorded step on the cluster that it was recorded on, ``plan`` one to
-    generate; ``identity`` hashes what it was read from.
-    """
-
-    name: str
-    weight: float
-    identity: str
-    scenario: Scenario | None = field(default=None, repr=False)
-    plan: GenerationPlan | None = None
-    tokens: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """Where and what a workload is, but for numbers of links and of ops.
-
-    ``index`` is that of the workload. ``plan`` is None of a recorded one. ``key`` hashes all that
-    its step depends on.
-    """
-
-    index: int
-    workload: str
-    cluster: Cluster
-    settings: Settings
-    ranks: int
-    tokens: int | None
-    plan: GenerationPlan | None
-    key: str
-
-    @property
-    def nodes(self) -> int | None:
-        """Nodes that the ranks are spread over, None: as few as hold them."""
-        return self.settings.nodes
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A workload at a point: its site, and the numbers that differ from the site's."""
-
-    site: Site
-    numbers: Numbers = ()
-
-    @property
-    def key(self) -> str:
-        """Hash of all that the step's time depends on."""
-        said = [_said(one) for one in self.numbers if one.times != one.over]
-        return _digest([self.site.key, sorted(said)])
-
-    @cached_property
-    def cluster(self) -> Cluster:
-        """The cluster with the point's numbers."""
-        cluster = self.site.cluster
-        for one in self.numbers:
-            if isinstance(one, Multiplied) and one.times != one.over:
-                cluster = changed(cluster, one.resource, one.times / one.over)
-        return cluster
-
-
-def _said(part: Multiplied | Scaled) -> list[str]:
-    name = part.resource if isinstance(part, Multiplied) else part.part.name
-    return [name, repr(part.times), repr(part.over)]
-
-
-def _digest(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Sites:
@@ -187,7 +113,7 @@ class Sites:
             *(FORMAT, code_identity(), base.identity, identity(cluster)["sha256"]),
             *(None if plan is None else [plan_text(plan), repr(plan.imbalance)], _asked(settings)),
         ]
-        return Site(index, base.name, cluster, settings, ranks, tokens, plan, _digest(content))
+        return Site(index, base.name, cluster, settings, ranks, tokens, plan, digest(content))
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
         """Return the cluster that a point names, the study's, or the one of the recording."""

@@ -18,7 +18,7 @@ from experiments.studies.code_identity import code_identity
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
 from experiments.studies.executors import EXECUTORS
 from experiments.studies.explore import Explored, Explorer
-from experiments.studies.sites import Base
+from experiments.studies.placed import Base
 from experiments.studies.store import Written, open_store
 from simulator.errors import OutputError, StudyError
 from traces.generate.plan import files_named, read_plan

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.inspect_trace import look as inspect
+    from experiments.questions.memory import memory as memory
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
@@ -100,6 +101,7 @@ _PLACES = {
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
+    "memory": f"{_QUESTIONS}.memory:memory",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "bill": f"{_QUESTIONS}.bill:bill",
@@ -173,6 +175,7 @@ __all__ = [
     "inspect",
     "load",
     "load_cluster",
+    "memory",
     "metrics",
     "package",
     "parse_cluster",

@@ -137,9 +137,16 @@ def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
     check("calibrate_logs", answer)
 
 
+def test_memory_alone_has_a_schema_of_its_own(places):
+    answer = answered(places, "generate", ("llama-3.1-8b", *C, "--dp", "4", "--memory"))
+    assert answer["schema"] == "twofold/memory/1"
+    assert answer["fits"] is False
+    check("memory", answer)
+
+
 def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - {"cluster"}
-    others = {"program", "calibrate_logs", "collective_calls", "validate_steps"}
+    others = {"program", "calibrate_logs", "collective_calls", "memory", "validate_steps"}
     assert set(ANSWERS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 

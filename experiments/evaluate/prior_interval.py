@@ -134,17 +134,16 @@ def _together(values: Floats) -> Floats:
     return np.asarray(np.sqrt((moved**2).sum(axis=0)), dtype=np.float64)
 
 
-def joined(one: float | None, other: float | None) -> float | None:
-    """Half width of two independent intervals together; None where there is neither.
+def joined(*widths: float | None) -> float | None:
+    """Half width of independent intervals together; None where there is none.
 
     Examples
     --------
     >>> joined(3.0, 4.0), joined(None, 4.0), joined(None, None)
     (5.0, 4.0, None)
     """
-    if one is None or other is None:
-        return other if one is None else one
-    return hypot(one, other)
+    known = [width for width in widths if width is not None]
+    return hypot(*known) if known else None
 
 
 def _call_costs(costed: Sequence[Costed]) -> Floats:

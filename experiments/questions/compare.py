@@ -10,7 +10,8 @@ from experiments.confidence import touched
 from experiments.costing.calibration import with_calibration
 from experiments.costing.prior import prior_of, say_prior
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
-from experiments.evaluate.prior_interval import compared_half_width
+from experiments.evaluate.prediction_error import prediction_half_width
+from experiments.evaluate.prior_interval import compared_half_width, joined
 from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.questions.clusters import describe
@@ -28,9 +29,11 @@ class ComparePoint:
     """One cluster: ``value`` says what it is, ``utility_pct`` is against the first.
 
     ``engine`` is the one that answered, ``warning`` says what makes the utility doubtful
-    (:mod:`experiments.confidence`). ``prior_pct`` is half the width of what it leaves open of the
-    utility how the figures of both clusters are known (95 %;
-    :mod:`experiments.evaluate.prior_interval`), None for the first; ``network_prior`` says how.
+    (:mod:`experiments.confidence`). ``interval_pct`` is half the width of the utility's 95 %
+    interval, of ``prior_pct`` and ``prediction_pct`` together: how the figures of both clusters are
+    known (:mod:`experiments.evaluate.prior_interval`; ``network_prior`` says how), and what
+    predictions were off on real runs (:mod:`experiments.evaluate.prediction_error`). All three are
+    None for the first.
     """
 
     cluster: str
@@ -41,6 +44,8 @@ class ComparePoint:
     engine: str
     warning: str = ""
     prior_pct: float | None = None
+    prediction_pct: float | None = None
+    interval_pct: float | None = None
     network_prior: str = ""
 
 
@@ -121,14 +126,19 @@ def compare(
 
 def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:
     first = scenario is base.scenario
+    gain = utility_pct(base.timeline.makespan, found.makespan)
+    prior = None if first else compared_half_width(base, scenario, found.makespan)
+    off = None if first else prediction_half_width(gain)
     return ComparePoint(
         cluster=cluster,
         value=describe(scenario.cluster),
         step_s=found.makespan,
-        utility_pct=utility_pct(base.timeline.makespan, found.makespan),
+        utility_pct=gain,
         exposed_communication_s=found.exposed_communication,
         engine=found.engine,
         warning=base.doubts.of(*touched(base.scenario, scenario)),
-        prior_pct=None if first else compared_half_width(base, scenario, found.makespan),
+        prior_pct=prior,
+        prediction_pct=off,
+        interval_pct=joined(prior, off),
         network_prior=" · ".join(say_prior(prior_of(scenario))),
     )

@@ -7,7 +7,8 @@ from typing import ClassVar, Unpack
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import steps
-from experiments.evaluate.prior_interval import widths_of
+from experiments.evaluate.prediction_error import prediction_half_width
+from experiments.evaluate.prior_interval import joined, widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
@@ -33,8 +34,10 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
-    ``prior_pct`` is half the width of what it leaves open of the utility how the cluster's figures
-    are known (95 %; :mod:`experiments.evaluate.prior_interval`), None where that is not known.
+    ``interval_pct`` is half the width of the utility's 95 % interval, of ``prior_pct`` and
+    ``prediction_pct`` together: how the cluster's figures are known
+    (:mod:`experiments.evaluate.prior_interval`; None where that is not known), and what such
+    predictions were off on real runs (:mod:`experiments.evaluate.prediction_error`).
     ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
     it is the half.
     """
@@ -47,6 +50,8 @@ class SweepPoint:
     engine: str
     factor_means: str
     prior_pct: float | None = None
+    prediction_pct: float | None = None
+    interval_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +157,8 @@ def sweep(
     for factor, (name, _), (step, engine) in zip(asked, changes, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        points.append(
-            SweepPoint(resource, factor, value, step, gain, engine, means, open_by.get(name))
-        )
+        prior, off = open_by.get(name), prediction_half_width(gain)
+        both = prior, off, joined(prior, off)
+        points.append(SweepPoint(resource, factor, value, step, gain, engine, means, *both))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note)

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.evaluate.design_points import Asked, Study
 from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, prior_half_widths
 from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
@@ -156,11 +157,13 @@ class Utility:
 
     ``utility_pct`` is 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0,
     arXiv 2605.06544). Both are None where the resource cannot matter; ``note`` says why.
-    ``interval_pct`` is half the width of its 95 % interval, of two that are independent:
+    ``interval_pct`` is half the width of its 95 % interval, of three that are independent:
     ``scatter_pct``, what steps and calls of the trace scatter by
-    (:mod:`experiments.evaluate.utility_interval`; None where it shows no spread), and
-    ``prior_pct``, what follows from how the cluster's figures are known
-    (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything).
+    (:mod:`experiments.evaluate.utility_interval`; None where it shows no spread), ``prior_pct``,
+    what follows from how the cluster's figures are known
+    (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything), and
+    ``prediction_pct``, what such predictions were off on real runs
+    (:mod:`experiments.evaluate.prediction_error`).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -176,6 +179,7 @@ class Utility:
     interval_pct: float | None = None
     scatter_pct: float | None = None
     prior_pct: float | None = None
+    prediction_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -313,14 +317,19 @@ def _with_doubt(
     return [
         replace(
             row,
-            interval_pct=joined(widths.get(row.resource), before.get(row.resource)),
+            interval_pct=joined(widths.get(row.resource), before.get(row.resource), off),
             scatter_pct=widths.get(row.resource),
             prior_pct=before.get(row.resource),
+            prediction_pct=off,
             bound_pct=most.get(row.resource),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )
-        for row in rows
+        for row, off in zip(rows, map(_off, rows), strict=True)
     ]
+
+
+def _off(row: Utility) -> float | None:
+    return None if row.utility_pct is None else prediction_half_width(row.utility_pct)
 
 
 def _prepared(base: Baseline, resource: str, factor: float) -> Utility | Scenario:

@@ -10,7 +10,8 @@ import numpy as np
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
 from experiments.confidence import touched
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.evaluate.prior_interval import widths_of
+from experiments.evaluate.prediction_error import prediction_half_width
+from experiments.evaluate.prior_interval import joined, widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -27,9 +28,11 @@ class WhatIfPoint:
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
-    ``prior_pct`` is half the width of what it leaves open of the gain how the cluster's figures are
-    known (95 %; :mod:`experiments.evaluate.prior_interval`), None where the change makes other
-    calls, or is drawn by lot.
+    ``interval_pct`` is half the width of the gain's 95 % interval, of ``prior_pct`` and
+    ``prediction_pct`` together: how the cluster's figures are known
+    (:mod:`experiments.evaluate.prior_interval`; None where the change makes other calls, or is
+    drawn by lot), and what such predictions were off on real runs
+    (:mod:`experiments.evaluate.prediction_error`).
 
     Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
     median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
@@ -51,6 +54,8 @@ class WhatIfPoint:
     step_p90_s: float | None = None
     step_worst_s: float | None = None
     prior_pct: float | None = None
+    prediction_pct: float | None = None
+    interval_pct: float | None = None
 
 
 class WhatIfAnswer(Head, BaselineAnswer):
@@ -140,9 +145,13 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     open_by = widths_of(base, {change.text: change for change in asked if not change.is_drawn})
     made = [_made(base, change, draws or DRAWS, seed or 0) for change in asked]
     points = [_point(base, one, watch) for one in made]
-    return WhatIfReport(
-        base, tuple(replace(one, prior_pct=open_by.get(one.change)) for one in points)
-    )
+    return WhatIfReport(base, tuple(_open(one, open_by.get(one.change)) for one in points))
+
+
+def _open(point: WhatIfPoint, prior: float | None) -> WhatIfPoint:
+    """Say what is open of a gain."""
+    off = prediction_half_width(point.gain_pct)
+    return replace(point, prior_pct=prior, prediction_pct=off, interval_pct=joined(prior, off))
 
 
 DRAWS = 20

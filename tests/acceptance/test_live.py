@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.evaluate.prediction_error import OFF
 from experiments.gallery.measured import PAIRS, figure
 from experiments.questions.sweep import sweep
 from experiments.questions.validate import validate
@@ -179,3 +180,28 @@ def test_the_figure_of_the_readme_shows_both(report, points):
         (line,) = [line for line in axes.get_lines() if line.get_label() == "predicted"]
         assert len(line.get_ydata()) == len(measured)
     assert report.median("error_pct") is not None
+
+
+def relative_errors(points):
+    """How far the logarithm of each predicted step over the baseline is off, of itself."""
+    measured = {point.what_if: point.measured_s for point in points}
+    predicted = {point.what_if: point.predicted_s for point in points}
+    off = []
+    for name in measured:
+        if name:
+            was, said = (np.log(steps[name] / steps[""]) for steps in (measured, predicted))
+            off.append(abs(said - was) / abs(said))
+    return off
+
+
+def test_predictions_are_off_by_what_answers_say(points):
+    """The 95 % quantile, and that of four recordings against the fifth."""
+    off = {name: relative_errors(points[name]) for name in RECORDINGS}
+    every = np.concatenate(list(off.values()))
+    assert len(every) == 20
+    assert np.quantile(every, 0.95) == pytest.approx(OFF, abs=5e-4)
+    within = 0
+    for name, own in off.items():
+        others = np.concatenate([one for other, one in off.items() if other != name])
+        within += int((np.array(own) <= np.quantile(others, 0.95)).sum())
+    assert within == 18

@@ -1,7 +1,7 @@
 """Tables of questions: utilities, sweeps, curves, comparisons, what-ifs."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from experiments.questions.sweep import SweepReport
     from experiments.questions.utility import Utility, UtilityReport
     from experiments.questions.what_if import WhatIfPoint, WhatIfReport
-
-
-class HasPrior(Protocol):
-    """A point with what the prior leaves open of its gain."""
-
-    @property
-    def prior_pct(self) -> float | None:
-        """Half the width (points)."""
 
 
 def print_utility(console: Console, report: "UtilityReport") -> None:
@@ -58,17 +50,7 @@ def _utility_foot(report: "UtilityReport") -> str:
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
     assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
     foot += "".join(f"; at most: if {what}" for what in assumed)
-    open_by = [
-        said
-        for name, said in (
-            ("scatter_pct", "what steps and calls of the trace scatter by"),
-            ("prior_pct", "how the network's figures are known"),
-        )
-        if any(getattr(row, name) is not None for row in report.utilities)
-    ]
-    if open_by:
-        foot += f"; ± 95 %: {' and '.join(open_by)}"
-    return foot
+    return foot + _open_foot(report.utilities)
 
 
 def _sure(row: "Utility") -> str:
@@ -83,10 +65,22 @@ def _within(gain: float, width: float | None) -> str:
     return f"{percent(gain).removesuffix(' %')} ± {percent(width)}"
 
 
-def _prior_foot(points: "Sequence[HasPrior]") -> str:
-    """Say what ± means where it is the prior alone."""
-    known = any(point.prior_pct is not None for point in points)
-    return "; ± 95 %: how the network's figures are known" if known else ""
+_OPEN = {
+    "scatter_pct": "what steps and calls of the trace scatter by",
+    "prior_pct": "how the network's figures are known",
+    "prediction_pct": "what predictions were off on real runs",
+}
+"""What leaves a gain open, by the field that says by how much (points)."""
+
+
+def _open_foot(points: "Sequence[object]") -> str:
+    """Say what ± means of the points that there are."""
+    said = [
+        what
+        for name, what in _OPEN.items()
+        if any(getattr(point, name, None) is not None for point in points)
+    ]
+    return f"; ± 95 %: {', '.join(said)}" if said else ""
 
 
 def print_sweep(console: Console, report: "SweepReport") -> None:
@@ -98,10 +92,10 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
     rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
         gain = point.utility_pct
-        said = _within(gain, point.prior_pct)
+        said = _within(gain, point.interval_pct)
         rows.add(f"{point.factor:g}", point.value, say_time(point.step_s), said, bar=Bar(gain))
     print_rows(console, rows)
-    print_foot(console, _factor_foot(report.resource) + _prior_foot(report.points))
+    print_foot(console, _factor_foot(report.resource) + _open_foot(report.points))
 
 
 def _factor_foot(resource: str) -> str:
@@ -152,7 +146,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     rows = TableRows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
-        gain = _within(point.utility_pct, point.prior_pct)
+        gain = _within(point.utility_pct, point.interval_pct)
         rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
     print_rows(console, rows)
     for warning in dict.fromkeys(point.warning for point in report.points if point.warning):
@@ -162,7 +156,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "
-        f"trace: networks are compared, not accelerators{_prior_foot(report.points)}",
+        f"trace: networks are compared, not accelerators{_open_foot(report.points)}",
     )
 
 
@@ -191,7 +185,7 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
         note = "; ".join(filter(None, (_say_draws(point), point.note, point.warning)))
-        gain = _within(point.gain_pct, point.prior_pct)
+        gain = _within(point.gain_pct, point.interval_pct)
         rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (
@@ -201,7 +195,7 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
         foot += "; by lot: step, gain and exposed communication are medians over draws"
     if any("latency x" in point.change for point in report.points):
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
-    foot += _prior_foot(report.points)
+    foot += _open_foot(report.points)
     print_foot(console, foot)
     assumed = dict.fromkeys(
         line for point in report.points for line in point.assumptions.splitlines()

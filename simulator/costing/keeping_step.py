@@ -206,7 +206,7 @@ class KeepingStep:
     of: NDArray[np.intp]
 
     def on(self, bandwidth: Floats, latency: Floats) -> Bools:
-        """Say of each network whether the schedule keeps step there, if it moves any bytes.
+        """Say of each network whether the schedule keeps step there.
 
         Parameters
         ----------

@@ -32,11 +32,47 @@ from simulator.costing.crowd_loop import (
     move_in,
     reset,
 )
+from simulator.routing.routes import Routes
 from simulator.workload import Floats, Matrix
 
 _KEPT = 2**21
 """Links kept of flows of calls that have ended, at the most: the next like call takes their
 place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """What the numbers of a program follow from, on any network of the same graph.
+
+    Parameters
+    ----------
+    units
+        What each flow moves in one step, in chunks of the schedule; 0 where all its links are of
+        infinite bandwidth. Shape ``(flows,)``.
+    routes
+        The links that each flow passes, those of infinite bandwidth too.
+    share
+        What a flow of 1 B/s puts on the link of each of its uses (B/s), as long as the library
+        reaches what the links have. Shape ``(uses,)``.
+    width
+        Transfers of a step of each run, before one of several that are alike was kept.
+    compared
+        Whether that was done (:mod:`simulator.costing.quotient`).
+    """
+
+    units: Floats
+    routes: Routes
+    share: Floats
+    width: Ints
+    compared: bool = False
+
+    def of(self, flows: Ints, share: Floats, *, compared: bool) -> "Ways":
+        """Keep some flows, which have as many uses as there are shares."""
+        hops = np.diff(self.routes.offset)[flows]
+        offset = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
+        place = np.arange(offset[-1]) + np.repeat(self.routes.offset[flows] - offset[:-1], hops)
+        routes = Routes(offset, self.routes.link[place], self.routes.share[place])
+        return Ways(self.units[flows], routes, share, self.width, compared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +83,9 @@ class Program:
     ``first:last`` of links, latency (s) and amount (B) of one step. ``row`` and the like are those
     of :class:`Rows`, with flows and rows counted from 0; run ``k`` has the rows from ``row[k]`` on,
     one for each of ``ranks``.
+
+    ``ways`` says how its numbers follow from the network's; None of a call that is no list of
+    transfers.
     """
 
     ranks: int
@@ -64,6 +103,7 @@ class Program:
     row_offset: Ints
     row_flow: Ints
     transfers: int
+    ways: Ways | None = None
 
     def on(self, link: Ints) -> "Program":
         """Return the same program on other links."""
@@ -81,6 +121,14 @@ class Program:
         of = np.repeat(np.arange(len(self.source)), np.diff(self.offset))
         moved = self.weight * (self.amount * times)[of]
         return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
+
+    @property
+    def run(self) -> Ints:
+        """Which run each flow belongs to."""
+        run = np.empty(len(self.source), dtype=np.int64)
+        row = np.repeat(np.arange(len(self.row_offset) - 1), np.diff(self.row_offset))
+        run[self.row_flow] = row // self.ranks
+        return run
 
     @property
     def segments(self) -> Ints:

@@ -26,7 +26,7 @@ from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.crowd import Crowd, Program
 from simulator.costing.link_load import Load, cost, program
 from simulator.costing.programs import folded, runs_ahead
-from simulator.costing.quotient import quotient
+from simulator.costing.quotient import kinds_of_links, quotient
 from simulator.topology import Topology
 from simulator.workload import Call, Floats, Workload
 
@@ -137,7 +137,7 @@ class Works:
             return self._whole[number]()
         if not self._kept:
             whole = [write() for write in self._whole]
-            self._kept = quotient(whole, self.network.bandwidth, self.network.resource)
+            self._kept = quotient(whole, kinds_of_links(self.network))
         return self._kept[number]
 
 

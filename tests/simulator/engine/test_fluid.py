@@ -9,19 +9,11 @@ from benchmarks.pairs import NETWORKS, case, planned
 from helpers.strategies import cases, with_software
 from simulator.costing import crowd
 from simulator.engine import fluid
-from simulator.engine.simulate import ENGINES, simulate
+from simulator.engine.simulate import simulate
 
 TIMES = ("start", "end", "call_start", "call_end", "call_spent", "link_bytes")
 WHO = ("released_by", "call_released_by")
 NEAR = 1e-9
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _by_name():
-    """Offer the engine by its name, which no option does yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENGINES, "fluid", fluid.fluid)
-        yield
 
 
 def both(workload, network, planner=with_software):

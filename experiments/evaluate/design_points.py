@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from collectives.libraries.planners import times
 from collectives.machine import Machine, Ranks, choose
 from experiments.baseline import Baseline, Watch
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.contended import EngineCheck, answered
+from experiments.evaluate.parallel import outcome
 from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
 from experiments.scenario.resources import RANKS, better, check_factor, check_resource
 from experiments.scenario.scenario import Scenario
@@ -440,8 +441,8 @@ def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
 
 def steps(
     base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
-) -> list[tuple[float, str]]:
-    """Step time (s) with each change, and the engine that answered it.
+) -> tuple[list[tuple[float, str]], EngineCheck | None]:
+    """Step time (s) with each change, with the engine that answered it; and how that was checked.
 
     Changes come with their names. The ``analytic`` engine is asked all at once, by how much
     the step is longer or shorter than the baseline, so that a change that changes nothing is the
@@ -456,10 +457,10 @@ def steps(
     if scenario.engine == "analytic" and not scenario.slow_down:
         now, *then = Study(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
         step = base.timeline.makespan
-        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then]
+        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then], None
     scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
-    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    return [(one.makespan, one.engine) for one in found]
+    found, check = answered(base, scenarios, outcome, watch)
+    return [(one.makespan, one.engine) for one in found], check
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:

@@ -176,7 +176,8 @@ class Scenario:
     ``fold`` ranks that do the same in the same place are simulated once
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
-    or down; they stay with the job when the cluster is changed.
+    or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
+    ``auto`` stands for where links are shared.
     """
 
     workload: Workload
@@ -187,6 +188,7 @@ class Scenario:
     slow_down: float = 0.0
     fold: bool | None = False
     faults: tuple[Fault, ...] = ()
+    contended: str = "flow"
 
     _site: Site | None = field(default=None, repr=False)
 
@@ -225,7 +227,7 @@ class Scenario:
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter.
 
         The timeline's workload has the durations that kernels turned out to have. Of ranks that are
         copies it has those that tell the times of all.
@@ -244,7 +246,7 @@ class Scenario:
         if self.engine == AUTO:
             timeline = replace(self, engine="analytic").run(progress)
             matters = self.contention(timeline).matters
-            return replace(self, engine="flow").run(progress) if matters else timeline
+            return replace(self, engine=self.contended).run(progress) if matters else timeline
         if self.fold is not False:
             return self._folded(progress)
         return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)

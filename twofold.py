@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.design_points import Study as Study
     from experiments.evaluate.design_points import grid as grid
     from experiments.evaluate.design_points import steps_at as steps
+    from experiments.questions.bill import bill as bill
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
     from experiments.questions.clusters import clusters as clusters
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.inspect_trace import look as inspect
+    from experiments.questions.memory import memory as memory
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from experiments.questions.topology import topology as topology
     from experiments.questions.utility import utility as utility
     from experiments.questions.validate import validate as validate
+    from experiments.questions.validate_steps import validate_steps as validate_steps
     from experiments.questions.what_if import what_ifs as what_if
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
@@ -92,13 +95,16 @@ _PLACES = {
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
+    "validate_steps": f"{_QUESTIONS}.validate_steps:validate_steps",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
+    "memory": f"{_QUESTIONS}.memory:memory",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
+    "bill": f"{_QUESTIONS}.bill:bill",
     "collective": f"{_QUESTIONS}.collective:collective",
     "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "topology": f"{_QUESTIONS}.topology:topology",
@@ -152,6 +158,7 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "baseline",
+    "bill",
     "calibrate",
     "calibrate_logs",
     "clusters",
@@ -168,6 +175,7 @@ __all__ = [
     "inspect",
     "load",
     "load_cluster",
+    "memory",
     "metrics",
     "package",
     "parse_cluster",
@@ -182,6 +190,7 @@ __all__ = [
     "topology",
     "utility",
     "validate",
+    "validate_steps",
     "what_if",
 ]
 

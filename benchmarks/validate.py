@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import astra, left_out, published
+from benchmarks import astra, left_out, memory, published
 from experiments.questions.collective import collective
 from topologies import catalog
 
@@ -143,7 +143,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
     console = Console(width=110)
     if not measured.exists():
         console.print(f"skipped: {measured.name} is not here; the measurements do not ship")
-        kept = published.main(console)
+        kept = published.main(console) & memory.main(console)
         sys.exit(not astra.main(console=console) or not kept)
     rows, absent = load(measured)
     for system in absent:
@@ -163,6 +163,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
         console.print(f"{word}: {system}: {which}: median {median:.1f} %, limit {most:g} %")
     left_out.show(rows, console)
     broken += not published.main(console)
+    broken += not memory.main(console)
     broken += not astra.main(console=console)
     if broken:
         sys.exit(1)

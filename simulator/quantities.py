@@ -2,7 +2,8 @@
 
 Inside the program every quantity is in base units (s, B, B/s, FLOP/s) and unitless names.
 In files and on the command line it is text with a unit. Bits are spelt ``bit``, bytes ``B``;
-``gbps`` and ``Gb/s`` are refused because half of their writers mean the other one.
+``gbps`` and ``Gb/s`` are refused because half of their writers mean the other one. Money is in
+``USD``, energy bought in ``USD/kWh``.
 """
 
 import math
@@ -24,18 +25,28 @@ _UNITS: dict[str, dict[str, float]] = {
     "B/s": {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()}
     | {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()},
     "FLOP/s": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
+    "W": {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()},
+    "J": {f"{prefix}J": factor for prefix, factor in _DECIMAL.items()},
+    "USD": {f"{prefix}USD": factor for prefix, factor in _DECIMAL.items()},
+    "USD/J": {"USD/kWh": 1 / 3.6e6, "USD/MWh": 1 / 3.6e9, "USD/J": 1.0},
 }
 _EXAMPLES = {
     "s": "'25 us', '3.5 ms'",
     "B": "'64 MiB', '1 GB'",
     "B/s": "'400 Gbit/s', '50 GB/s'",
     "FLOP/s": "'312 TFLOP/s'",
+    "W": "'700 W', '2 MW'",
+    "J": "'1 MJ'",
+    "USD": "'30 kUSD', '40 MUSD'",
+    "USD/J": "'0.08 USD/kWh'",
 }
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
 def parse_quantity(text: object, base: str) -> float:
-    """Turn text with a unit into a number of ``base`` units (``s``, ``B``, ``B/s``, ``FLOP/s``).
+    """Turn text with a unit into a number of ``base`` units.
+
+    These are ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``, ``J``, ``USD`` and ``USD/J``.
 
     Parameters
     ----------
@@ -122,7 +133,7 @@ def format_quantity(value: float, base: str) -> str:
     value
         In base units.
     base
-        The base unit: ``s``, ``B``, ``B/s`` or ``FLOP/s``.
+        The base unit, as :func:`parse_quantity` has them.
 
     Returns
     -------
@@ -137,6 +148,8 @@ def format_quantity(value: float, base: str) -> str:
     if base == "s":
         value = 0.0 if abs(value) < _NO_TIME else value
         scale = {unit: factor for unit, factor in _SECONDS.items() if unit not in ("µs", "μs")}
+    elif base == "USD/J":
+        scale = {"USD/kWh": _UNITS[base]["USD/kWh"]}
     else:
         scale = {f"{prefix}{base}": f for prefix, f in _DECIMAL.items() if prefix != "K"}
     fitting = [
@@ -145,7 +158,7 @@ def format_quantity(value: float, base: str) -> str:
     factor, unit = (
         max(fitting) if fitting else min((factor, unit) for unit, factor in scale.items())
     )
-    if value == 0:
+    if value == 0 and base in scale:
         factor, unit = 1.0, base
     return f"{value / factor:.4g} {unit}"
 
@@ -158,6 +171,9 @@ SecondsText = Annotated[float, _validator("s")]
 BandwidthText = Annotated[float, _validator("B/s")]
 FlopsText = Annotated[float, _validator("FLOP/s")]
 BytesText = Annotated[float, _validator("B")]
+WattsText = Annotated[float, _validator("W")]
+MoneyText = Annotated[float, _validator("USD")]
+EnergyPriceText = Annotated[float, _validator("USD/J")]
 """Fields of pydantic models: text with a unit in, base units inside."""
 
 

@@ -36,7 +36,9 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "sharing": ("share",),
         "generation": ("generate",),
     },
-    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Networks": {
+        "networks": ("clusters", "bill", "collective", "topology", "calibrate", "validate")
+    },
     "Files": {"files": ("inspect", "convert", "package")},
     "Installation": {"installation": ("warm", "schema", "plugins")},
 }

@@ -307,6 +307,35 @@ def topology(
     show(report, output, figure)
 
 
+def bill(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completed(options.clusters),
+            help="A name of the catalogue, or a YAML file with prices and power of its own.",
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, help="Of the job; default: all.", show_default=False),
+    ] = None,
+    nodes: Nodes = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TIER=]TOPOLOGY",
+            help="Another network: scale_out=fat_tree:16, scale_out=rail:128x8x16; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Count the parts of a job's nodes and network: what they cost, and what they draw."""
+    from experiments.questions.bill import bill as ask
+
+    show(ask(cluster, ranks=ranks, nodes=nodes, topologies=topology or ()), output)
+
+
 Logs = Annotated[
     list[Path] | None,
     typer.Option(
@@ -466,15 +495,25 @@ def validate(
             "size_bytes, time_us, or what nccl-tests printed."
         ),
     ] = None,
+    steps: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Predict the training steps of a table instead: CSV with model or layers, hidden, "
+            "heads, vocab; cluster, sequence, global_batch, tp, pp, dp, …, step_s."
+        ),
+    ] = None,
     ranks: Ranks = None,
     ranks_per_node: RanksPerNode = None,
     kind: Kind = None,
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that predict the steps of --steps.")
+    ] = 1,
     *,
     brief: Annotated[
-        bool, typer.Option("--brief", help="Print a row per recording and medians only.")
+        bool, typer.Option("--brief", help="Leave out single points, or single steps.")
     ] = False,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
@@ -487,6 +526,12 @@ def validate(
 
     check_figure(figure)
     traces, others, tables = trace or [], predict or [], against or []
+    if steps:
+        _check_steps(ctx, (*traces, *others, *tables, *(collectives or ())))
+        _validate_steps(ctx, steps, cluster, output)
+        return
+    if _is_given(ctx, "workers"):
+        raise typer.BadParameter("--workers is of --steps.")
     if collectives:
         _check_calls(ctx, cluster, (*traces, *others, *tables))
         layout = Layout(ranks, nodes, ranks_per_node, _kind(kind))
@@ -508,6 +553,30 @@ def validate(
             traces, cluster, against=tables, predict=others, settings=settings, watch=watch
         )
     show(replace(report, brief=brief), output, figure)
+
+
+def _check_steps(ctx: typer.Context, others: Sequence[object]) -> None:
+    """Refuse what means nothing beside a table of steps."""
+    if others:
+        raise typer.BadParameter(
+            "--steps tells all: give no TRACE, --predict, --against or --collectives."
+        )
+    for name in ("ranks", "ranks_per_node", "kind", "nodes", "algorithm", "figure"):
+        if _is_given(ctx, name):
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing for --steps.")
+
+
+def _validate_steps(
+    ctx: typer.Context, tables: Sequence[Path], cluster: str | None, output: Output
+) -> None:
+    """Predict tables of training steps."""
+    from experiments.output.progress import watching
+    from experiments.questions.validate_steps import validate_steps as ask
+
+    given = {"engine": ctx.params["engine"]} if _is_given(ctx, "engine") else {}
+    with watching() as watch:
+        report = ask(tables, cluster, workers=ctx.params["workers"], watch=watch, **given)
+    show(replace(report, brief=ctx.params["brief"]), output)
 
 
 def _check_calls(ctx: typer.Context, cluster: str | None, others: Sequence[object]) -> None:

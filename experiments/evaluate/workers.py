@@ -1,4 +1,4 @@
-"""Processes that simulate scenarios of one question.
+"""Processes that simulate the scenarios of one question, or predict what is given to them.
 
 Scenarios are pickled once, all together, and their columns not at all: these lie in one file that
 every process maps, so a column that several scenarios share is in memory once.
@@ -18,19 +18,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.baseline import Watch
-from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Progress
 from simulator.errors import WhatIfError
 
 Answer = TypeVar("Answer")
+Case = TypeVar("Case")
 _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
 
 def asked(
-    scenarios: Sequence[Scenario], ask: Callable[[Scenario], Answer], workers: int, watch: Watch
+    scenarios: Sequence[Case],
+    ask: Callable[[Case], Answer],
+    workers: int,
+    watch: Watch,
+    named: str = "scenarios",
 ) -> list[Answer]:
     """Ask every scenario the same, ``workers`` at a time; answers in order.
+
+    A scenario is anything that can be pickled; ``named`` is what progress calls them.
 
     Raises
     ------
@@ -42,7 +48,7 @@ def asked(
     with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
         columns = Path(folder) / "columns"
         graph, bounds = _written(scenarios, columns)
-        progress = watch(f"{len(scenarios)} scenarios in {workers} processes")
+        progress = watch(f"{len(scenarios)} {named} in {workers} processes")
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(
             min(workers, len(scenarios)),
@@ -83,7 +89,7 @@ def _collected(futures: "list[Future[Answer]]", progress: Progress | None) -> li
     return answers
 
 
-def _written(scenarios: Sequence[Scenario], path: Path) -> tuple[bytes, list[tuple[int, int]]]:
+def _written(scenarios: Sequence[object], path: Path) -> tuple[bytes, list[tuple[int, int]]]:
     """Pickle scenarios without their columns, and put these into a file; return where each is."""
     columns: list[pickle.PickleBuffer] = []
     graph = pickle.dumps(scenarios, protocol=5, buffer_callback=columns.append)
@@ -111,5 +117,5 @@ def _attach(graph: bytes, path: Path, bounds: list[tuple[int, int]]) -> None:
     _mapped["scenarios"] = pickle.loads(graph, buffers=buffers)
 
 
-def _answer(ask: Callable[[Scenario], Answer], index: int) -> Answer:
+def _answer(ask: Callable[[Case], Answer], index: int) -> Answer:
     return ask(_mapped["scenarios"][index])

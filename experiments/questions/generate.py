@@ -10,6 +10,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, repl
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
+from experiments.questions.memory import memory_on
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import SettingsOptions
@@ -19,17 +20,20 @@ from simulator.errors import ClusterError, WhatIfError
 from simulator.folding.representatives import why_not_copies
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import format_quantity
+from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place
 from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, RankRates, plan_text
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
+from traces.generate.what_fits import check_memory
 
 
 class GenerateAnswer(Head, BaselineAnswer):
@@ -39,6 +43,8 @@ class GenerateAnswer(Head, BaselineAnswer):
     parameters: float
     parallelism: Parallelism
     tokens_per_second: float
+    memory_bytes: float
+    accelerator_memory_bytes: float | None
     model_flops: float
     mfu: float
     exposed_communication_s: float
@@ -73,6 +79,11 @@ class GenerationReport(Report):
         return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
 
     @property
+    def memory(self) -> StageMemory:
+        """What fills the memory of a rank of the fullest stage."""
+        return fullest(memory_of(self.plan))
+
+    @property
     def tokens_per_second(self) -> float:
         """New tokens of the whole job per second."""
         return self.volumes.tokens / self.base.timeline.makespan
@@ -88,6 +99,8 @@ class GenerationReport(Report):
             "parameters": parameters(self.plan.model),
             "parallelism": self.plan.parallelism,
             "tokens_per_second": self.tokens_per_second,
+            "memory_bytes": self.memory.total,
+            "accelerator_memory_bytes": None if self.plan.memory is None else self.plan.memory.size,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
             "exposed_communication_s": self.exposed_communication_s,
@@ -157,7 +170,8 @@ def generate(
     Raises
     ------
     TwofoldError
-        If the step does not fit on the cluster or cannot be simulated; WhatIfError for
+        If the step does not fit on the cluster or into the memory of its accelerators, or cannot
+        be simulated; WhatIfError for
         ``fold_replicas`` with an engine that cannot.
 
     Examples
@@ -172,6 +186,7 @@ def generate(
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = settings or Settings()
     plan = with_own_rates(plan, where, settings.nodes)
+    check_memory(plan)
     if fold_replicas:
         step = representatives(plan, where, settings)
         planned(step.plan)
@@ -208,6 +223,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
     imbalance: Imbalance | str | None = None,
+    ignore_memory: bool = False,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -224,6 +240,9 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         :mod:`traces.generate.kernel_times` gives the sources of the defaults.
     imbalance
         How unevenly tokens choose experts, as :func:`simulator.imbalance.parse_imbalance` reads it.
+    ignore_memory
+        Leave out of the plan how much memory the accelerator has, so that nobody checks that the
+        step fits into it.
 
     Raises
     ------
@@ -245,6 +264,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         accelerator=accelerator,
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
+        memory=None if ignore_memory else memory_on(cluster),
     )
 
 
@@ -269,7 +289,10 @@ def accelerator_of(
     989000000000000.0
     """
     given = cluster.accelerator
-    if precision not in given.peak:
+    peak = given.peak.get(precision)
+    if peak is None and given.generation not in _ONE_HALF:
+        peak = given.peak.get(_OTHER_HALF.get(precision, ""))
+    if peak is None:
         known = ", ".join(given.peak) or "none"
         raise ClusterError(
             f"{cluster.name}: accelerator.peak.{precision} is missing, and a generated workload"
@@ -281,11 +304,17 @@ def accelerator_of(
             " needs it"
         )
     return KernelRates(
-        peak=given.peak[precision],
+        peak=peak,
         memory_bandwidth=given.memory_bandwidth,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
     )
+
+
+_OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
+"""Matrix units multiply both at one rate (data sheets of A100, H100, MI300X) ..."""
+_ONE_HALF = ("pascal", "volta", "tpu")
+"""... but those of these generations, which have only one of them."""
 
 
 def with_own_rates(
@@ -332,7 +361,8 @@ def with_own_rates(
         found = rates(part.cluster.model_copy(update={"name": named}))
         members = part.placement.members
         if found != own:
-            others.append(RankRates(members.start, members.stop - 1, found))
+            memory = None if plan.memory is None else memory_on(part.cluster)
+            others.append(RankRates(members.start, members.stop - 1, found, memory))
     return replace(plan, others=tuple(others))
 
 
@@ -386,6 +416,26 @@ def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, setting
     scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced)
     stand_ins = copies(workload, plan.parallelism, plan.replicas or plan.parallelism.dp)
     return why_not_copies(workload, stand_ins, scenario.costs())
+
+
+def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None = None) -> Timeline:
+    """Simulate the step of a plan on a cluster, folded where ranks stand for others.
+
+    Times are those of :func:`generate`; nothing else is worked out.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`generate`.
+    """
+    settings = settings or Settings()
+    plan = with_own_rates(plan, cluster, settings.nodes)
+    if settings.engine in FOLDING:
+        workload = representatives(plan, cluster, settings).workload
+    else:
+        workload = generate_step(plan)[0]
+    forced = tuple(parse_rule(rule) for rule in settings.algorithms)
+    return Scenario(workload, cluster, settings.engine, settings.nodes, forced, fold=None).run()
 
 
 def write_plan(plan: GenerationPlan, path: Path) -> None:

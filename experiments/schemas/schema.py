@@ -21,8 +21,8 @@ def schema_names() -> tuple[str, ...]:
     """Names that have a schema: those of the commands, and of what some answer with besides.
 
     ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
-    times. ``calibrate --logs`` answers with ``calibrate_logs``, and several calls at once with
-    ``collective_calls``; ``cluster`` is that of a cluster file.
+    times. ``calibrate --logs`` answers with ``calibrate_logs``, several calls at once with
+    ``collective_calls``, ``generate --memory`` with ``memory``; ``cluster`` is that of a file.
 
     Examples
     --------

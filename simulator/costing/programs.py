@@ -48,7 +48,7 @@ def runs_ahead(plan: Plan | None) -> bool:
     """Whether each rank of a call goes its own way: a list of transfers, and not too long a one."""
     if plan is None or not has_transfers(plan):
         return False
-    width = [len(step.source) for step in plan.schedule.steps]
+    width = [step.width for step in plan.schedule.steps]
     return 0 < max(width, default=0) <= WIDEST and sum(width) <= MOST
 
 

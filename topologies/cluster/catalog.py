@@ -24,6 +24,7 @@ from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
 from topologies.cluster.known import CallErrors, HowKnown, TierErrors
+from topologies.cluster.prices import Draw, PowerDraws, Price, Prices
 from topologies.cluster.schema import (
     Accelerator,
     Calibrated,
@@ -279,6 +280,8 @@ _PARTS: dict[str, type[BaseModel]] = {
     "host": Host,
     "library": Library,
     "known": HowKnown,
+    "prices": Prices,
+    "power": PowerDraws,
 }
 
 
@@ -310,6 +313,8 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "calibration": (2, Calibrated),
     "wiring": (2, Cable),
     "known": (3, TierErrors),
+    "prices": (2, Price),
+    "power": (2, Draw),
 }
 """Tables of tables: deeper than so many keys stand the fields of this."""
 

@@ -10,6 +10,9 @@ _UNITS = {
     "B/s": {"GB/s": 1e9, "TB/s": 1e12},
     "s": {"us": 1e-6, "ns": 1e-9, "ms": 1e-3},
     "FLOP/s": {"TFLOP/s": 1e12},
+    "W": {"W": 1.0, "kW": 1e3},
+    "USD": {"kUSD": 1e3, "USD": 1.0},
+    "USD/J": {"USD/kWh": 1 / 3.6e6},
 }
 """Units that a cluster file uses for each of the base, the usual one first, and what one is."""
 

@@ -39,6 +39,7 @@ from topologies.cluster.fabrics import (
 )
 from topologies.cluster.graphs import expanded, fabric_graph
 from topologies.cluster.known import HowKnown
+from topologies.cluster.prices import PowerDraws, Prices
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
@@ -90,15 +91,17 @@ ScaleUpTopology = Annotated[
 
 
 class Accelerator(ClusterPart):
-    """What computes: peak rates by data type, and the bandwidth of its memory.
+    """What computes: peak rates by data type, and the bandwidth and size of its memory.
 
     ``generation`` is the architecture by which a communication library chooses its constants.
+    ``memory`` is what its driver reports; generated steps must fit into it.
     """
 
     name: str
     generation: Generation | None = None
     peak: dict[str, Rate] = Field(default_factory=dict)
     memory_bandwidth: Bandwidth | None = None
+    memory: Size | None = None
 
 
 class ScaleUp(ClusterPart):
@@ -305,6 +308,9 @@ class Cluster(ClusterPart):
         What a what-if multiplied, by resource, of links that a graph draws.
     known
         How the network's figures are known; a file that says nothing is a data sheet.
+    prices, power
+        What its parts cost and draw, where that is known better than what is usual
+        (:mod:`topologies.cluster.prices`).
     sources
         For a field, named with dots, where its number is from.
 
@@ -337,6 +343,8 @@ class Cluster(ClusterPart):
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
     link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
     known: HowKnown = HowKnown()
+    prices: Prices = Prices()
+    power: PowerDraws = PowerDraws()
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property

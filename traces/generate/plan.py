@@ -25,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StrictInt,
     ValidationError,
     ValidationInfo,
@@ -33,7 +34,7 @@ from pydantic import (
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.quantities import BandwidthText, FlopsText, SecondsText
+from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
@@ -41,10 +42,54 @@ from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
 
+CUDA_RESERVE = 1.25 * 2.0**30
+"""Bytes that are not a program's: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where nvidia-smi
+has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Memory of an accelerator, into which a step must fit.
+
+    Parameters
+    ----------
+    size
+        Bytes, as the driver reports them.
+    reserve
+        Bytes of it that the driver and the runtime keep; the default is that of CUDA.
+    rematerialises
+        Whether the compiler repeats computations by itself where memory is short, as XLA does.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no memory, or nothing is left of it.
+
+    Examples
+    --------
+    >>> f"{DeviceMemory(size=80 * 2.0**30).left / 2**30:g} GiB"
+    '78.75 GiB'
+    """
+
+    size: float
+    reserve: float = CUDA_RESERVE
+    rematerialises: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
+            raise WorkloadError(
+                f"memory {self.size!r} B with {self.reserve!r} B kept leaves nothing to programs"
+            )
+
+    @property
+    def left(self) -> float:
+        """Bytes for programs."""
+        return self.size - self.reserve
+
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """Rates of the accelerators of ranks ``first`` to ``last``, both included.
+    """Rates of the accelerators of ranks ``first`` to ``last``, both included, and their memory.
 
     Raises
     ------
@@ -55,6 +100,7 @@ class RankRates:
     first: int
     last: int
     rates: KernelRates
+    memory: DeviceMemory | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
@@ -87,6 +133,9 @@ class GenerationPlan:
     imbalance
         How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
         long the experts of each rank compute. None: evenly.
+    memory
+        Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None where
+        that is not to be checked.
 
     Raises
     ------
@@ -116,6 +165,7 @@ class GenerationPlan:
     replicas: int | None = None
     others: tuple[RankRates, ...] = ()
     imbalance: Imbalance | None = None
+    memory: DeviceMemory | None = None
 
     def __post_init__(self) -> None:
         self._check_others()
@@ -307,8 +357,42 @@ class _AcceleratorTable(_PlanTable):
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    memory: Annotated[BytesText, Field(gt=0)] | None = None
+    memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
+    rematerialises: StrictBool = False
+
+    @property
+    def rates(self) -> KernelRates:
+        """How fast it is."""
+        names = [field.name for field in fields(KernelRates)]
+        return KernelRates(**{name: getattr(self, name) for name in names})
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        """How much it holds; None where that is not said."""
+        if self.memory is None:
+            return None
+        return DeviceMemory(
+            size=self.memory, reserve=self.memory_reserve, rematerialises=self.rematerialises
+        )
+
+    @classmethod
+    def fields_of(cls, rates: KernelRates, memory: DeviceMemory | None) -> dict[str, Any]:
+        """Return the fields that say rates and memory."""
+        table = asdict(rates)
+        if memory is not None:
+            table |= {"memory": memory.size, "memory_reserve": memory.reserve}
+            table["rematerialises"] = memory.rematerialises
+        return table
 
 
+_QUANTITIES = {
+    "peak": "FLOP/s",
+    "memory_bandwidth": "B/s",
+    "memory": "B",
+    "memory_reserve": "B",
+}
+"""Fields of an accelerator with a unit."""
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -321,8 +405,7 @@ class _OtherTable(_AcceleratorTable):
     def of_ranks(self) -> RankRates:
         """What the fields say."""
         first, _, last = self.ranks.partition("-")
-        rates = KernelRates(**self.model_dump(exclude={"ranks"}))
-        return RankRates(int(first), int(last or first), rates)
+        return RankRates(int(first), int(last or first), self.rates, self.device_memory)
 
 
 class _PlanFile(_PlanTable):
@@ -363,11 +446,16 @@ class _PlanFile(_PlanTable):
         return cls.model_construct(
             model=plan.model,
             parallelism=plan.parallelism,
-            accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
+            accelerator=_AcceleratorTable.model_construct(
+                **_AcceleratorTable.fields_of(plan.accelerator, plan.memory)
+            ),
             launch=plan.launch,
             replicas=plan.replicas,
             other_accelerators=tuple(
-                _OtherTable.model_construct(ranks=f"{one.first}-{one.last}", **asdict(one.rates))
+                _OtherTable.model_construct(
+                    ranks=f"{one.first}-{one.last}",
+                    **_AcceleratorTable.fields_of(one.rates, one.memory),
+                )
                 for one in plan.others
             ),
             imbalance=plan.imbalance,
@@ -381,11 +469,12 @@ class _PlanFile(_PlanTable):
             model=self.model,
             parallelism=self.parallelism,
             run=self.training if self.training is not None else cast("Serving", self.serving),
-            accelerator=KernelRates(**self.accelerator.model_dump()),
+            accelerator=self.accelerator.rates,
             launch=self.launch,
             replicas=self.replicas,
             others=tuple(one.of_ranks for one in self.other_accelerators),
             imbalance=self.imbalance,
+            memory=self.accelerator.device_memory,
         )
 
     def text(self) -> str:
@@ -397,8 +486,8 @@ class _PlanFile(_PlanTable):
         else:  # what a card gives has a source, even where it is the default
             table["model"] = self.model.model_dump(exclude_unset=True)
         for one in (table["accelerator"], *table.get("other_accelerators", ())):
-            one["peak"] = f"{one['peak']!r} FLOP/s"
-            one["memory_bandwidth"] = f"{one['memory_bandwidth']!r} B/s"
+            for name in _QUANTITIES.keys() & one.keys():
+                one[name] = f"{one[name]!r} {_QUANTITIES[name]}"
         if "other_accelerators" in table:
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:

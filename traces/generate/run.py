@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from simulator.errors import WorkloadError
 from simulator.imbalance import Imbalance
@@ -12,6 +12,24 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.pipeline import SCHEDULES
 
 Scores = Literal["full", "causal"]
+Recompute = Literal["none", "selective", "op", "full"]
+Attention = Literal["flash", "unfused", "flex"]
+Loss = Literal["fused", "parallel", "torch"]
+OPTIMIZERS = {
+    "adam": 8,
+    "adam-bf16": 4,
+    "adam-8bit": 2,
+    "lion": 4,
+    "muon": 4,
+    "momentum": 4,
+    "sgd": 0,
+}
+"""Bytes of state for each parameter, besides its master copy in fp32.
+
+Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-V3, arXiv
+2412.19437, section 3.3.3) or in blocks of 8 bits (arXiv 2110.02861); Lion (arXiv 2302.06675), Muon
+(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none.
+"""
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
 
@@ -35,7 +53,8 @@ class Training:
         with bf16, as Megatron-LM does by default).
     recompute
         What the backward pass repeats of the forward pass: ``none``, ``selective`` (the scores of
-        attention), or ``full`` (arXiv 2205.05198, section 5).
+        attention), ``op`` (all but attention and every second matrix product, torchtitan's
+        selective checkpointing by operator), or ``full`` (arXiv 2205.05198, section 5).
     scores
         How much of the matrix of attention scores is computed: ``full``, as Megatron-LM's FLOPs
         formula counts (arXiv 2104.04473, eq. 3), or ``causal``, the lower half, as FlashAttention
@@ -46,6 +65,17 @@ class Training:
     bucket
         Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
         ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
+    attention
+        How scores are computed: ``flash``, on the chip (arXiv 2205.14135), ``flex``, likewise, or
+        ``unfused``, by way of memory.
+    dropout
+        Whether attention's scores, and what it and the network add to the residual, are dropped at
+        random: their masks are kept for the backward pass.
+    optimizer
+        What is kept of every parameter: a name of :data:`OPTIMIZERS`.
+    loss
+        How the loss holds the logits: ``fused``, ``parallel`` or ``torch``
+        (:func:`traces.generate.activations.head_activations`). The default needs least.
 
     Raises
     ------
@@ -64,14 +94,21 @@ class Training:
     sequence: int
     precision: str = "bf16"
     gradient: str = "fp32"
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     scores: Scores = "full"
     schedule: str = "1f1b"
     bucket: float = 25 * 2.0**20
+    attention: Attention = "flash"
+    dropout: bool = False
+    optimizer: str = "adam"
+    loss: Loss = "fused"
 
     def __post_init__(self) -> None:
         _check_counts(self, "micro_batch", "global_batch", "sequence")
-        _check_choice("recompute", self.recompute, ("none", "selective", "full"))
+        _check_choice("recompute", self.recompute, get_args(Recompute))
+        _check_choice("attention", self.attention, get_args(Attention))
+        _check_choice("loss", self.loss, get_args(Loss))
+        _check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_choice("schedule", self.schedule, tuple(SCHEDULES))
         if not self.bucket > 0:

@@ -30,6 +30,7 @@ from topologies.properties import links_by_resource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from experiments.questions.bill import BillReport, BillRow
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
     from experiments.questions.clusters import ClustersReport
     from experiments.questions.collective import CollectivePoint, CollectiveReport
@@ -84,6 +85,59 @@ def _print_links(console: Console, report: "ClustersReport") -> None:
         "a link is both directions of a cable; bandwidth of payload, one direction; what-if 'link "
         f"{report.links[0].link} x0.5'; -o csv and -o json list every name",
     )
+
+
+def print_bill(console: Console, report: "BillReport") -> None:
+    """Print what a job's part of a cluster is made of."""
+    answer = report.answer()
+    where = f"{report.nodes:,} node{'s' if report.nodes > 1 else ''}"
+    print_title(console, f"{report.cluster.name}, {report.ranks:,} ranks on {where}")
+    cost, spread = answer["cost_usd"], answer["cost_spread_usd"]
+    idle, active = answer["idle_w"], answer["active_w"]
+    facts = {"network": answer["where"], "switches": f"{answer['switches']:,}"}
+    if cost is not None and spread is not None:
+        facts["cost"] = f"{_money(cost)} ± {_money(spread)}"
+    if idle is not None and active is not None:
+        over = f"{answer['overhead']:g} times that of its parts"
+        watts = f"{format_quantity(idle, 'W')} idle, {format_quantity(active, 'W')} active"
+        facts["power"] = f"{watts}, of the site: {over}"
+    print_facts(console, facts)
+    console.print()
+    rows = TableRows(("part", ">count", ">price", ">cost", ">idle", ">active"))
+    for row in report.rows:
+        price = "?" if row.price_usd is None else f"{_money(row.price_usd)}{_about(row)}"
+        whole = "?" if row.cost_usd is None else _money(row.cost_usd)
+        drawn = ("?" if one is None else format_quantity(one, "W") for one in _drawn(row))
+        rows.add(row.what, f"{row.count:,}", price, whole, *drawn)
+    print_rows(console, rows)
+    console.print()
+    print_facts(
+        console,
+        {
+            row.part.replace("_", " "): f"{row.price_source or 'no price'}; {_power_from(row)}"
+            for row in report.rows
+        },
+    )
+    foot = "price, idle and active are of one piece; ±: by how much what is asked in public differs"
+    if answer["missing"]:
+        foot += f"; nobody publishes {', '.join(answer['missing'])}: give it in the cluster file"
+    print_foot(console, foot)
+
+
+def _money(value: float) -> str:
+    return format_quantity(value, "USD")
+
+
+def _about(row: "BillRow") -> str:
+    return f" ± {100 * row.price_spread:.0f} %" if row.price_spread else ""
+
+
+def _power_from(row: "BillRow") -> str:
+    return f"power: {row.power_source}" if row.power_source else "power not known"
+
+
+def _drawn(row: "BillRow") -> tuple[float | None, float | None]:
+    return row.idle_w, row.active_w
 
 
 def print_collective(console: Console, report: "CollectiveReport") -> None:

@@ -75,6 +75,10 @@ ANSWERS = {
     "package": [("{job}", "--directory", "{out}/package", *C)],
     "generate": [("llama-3.1-8b", *C, "--tp", "2", "--sequence", "256")],
     "clusters": [(), ("dgx-a100",), ("tpu-v4",)],
+    "bill": [
+        ("hgx-h100", "--ranks", "64"),
+        ("mi300x-8", "--ranks", "64", "--topology", "scale_out=rail:8x8x4"),
+    ],
     "collective": [
         ("all_reduce", "-n", "8", "-s", "1MiB", *C),
         ("barrier", "-n", "1", "--topology", "ring:4", "--bandwidth", "1 GB/s", "--latency", "0 s"),
@@ -133,9 +137,16 @@ def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
     check("calibrate_logs", answer)
 
 
+def test_memory_alone_has_a_schema_of_its_own(places):
+    answer = answered(places, "generate", ("llama-3.1-8b", *C, "--dp", "4", "--memory"))
+    assert answer["schema"] == "twofold/memory/1"
+    assert answer["fits"] is False
+    check("memory", answer)
+
+
 def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - {"cluster"}
-    others = {"program", "calibrate_logs", "collective_calls"}
+    others = {"program", "calibrate_logs", "collective_calls", "memory", "validate_steps"}
     assert set(ANSWERS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 

@@ -12,9 +12,11 @@ from topologies.families.grid import slice_shape
 
 NAMES = (
     "a100-mesh-4 a100-pcie-8 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5"
-    " dgx-a100 dgx-v100 gb200-nvl72 gb300-nvl72 gcp-a3-mega gh200-alps h100-pcie-8 hgx-b200"
-    " hgx-b300 hgx-h100 hgx-h200 l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi325x-8"
+    " dgx-a100 dgx-a100-40gb dgx-a100-4nic dgx-v100 gb200-nvl72 gb300-nvl72 gcp-a3-mega"
+    " gh200-alps h100-pcie-8 hgx-b200 hgx-b300 hgx-h100 hgx-h100-500w hgx-h200 l40s-pcie-8"
+    " leonardo mi250x-frontier mi300x-8 mi325x-8"
     " mi355x-8 perlmutter polaris rtx-pro-6000-pcie-8 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7x"
+    " v100-1nic"
 )
 SWITCHED_REDUCTION = {
     "aws-p5",
@@ -27,6 +29,7 @@ SWITCHED_REDUCTION = {
     "hgx-b200",
     "hgx-b300",
     "hgx-h100",
+    "hgx-h100-500w",
     "hgx-h200",
 }
 

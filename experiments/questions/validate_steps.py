@@ -1,0 +1,305 @@
+"""Validate generated steps: predict what others measured, configuration by configuration."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from experiments.baseline import Settings, Watch
+from experiments.provenance import Head, Inputs
+from experiments.question import question
+from experiments.questions.generate import plan_on, simulated
+from experiments.report import Report, Rows
+from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
+from experiments.validation.step_pairs import PairErrors, pair_errors
+from simulator.errors import TwofoldError, WhatIfError
+from topologies import Cluster, load_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrediction:
+    """What a row of the table says, and how long a step takes by prediction (s).
+
+    ``error_pct`` is predicted against measured (%), None where the row measured nothing. A row
+    that is not answered says why in ``refused``; ``assumed`` is what the row does not say.
+    """
+
+    id: str
+    place: str
+    source: str
+    accelerator: str
+    cluster: str
+    model: str
+    framework: str
+    gpus: int | None
+    parallelism: str
+    measured_step_s: float | None
+    predicted_step_s: float | None
+    error_pct: float | None
+    refused: str = ""
+    assumed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepErrors:
+    """Errors of the rows that are alike in something: ``by`` says in what, ``value`` in which.
+
+    ``median_pct`` and ``p90_pct`` (the 90th percentile) are without sign, ``signed_pct`` is the
+    median with it: negative where predictions are too short.
+    """
+
+    by: str
+    value: str
+    steps: int
+    refused: int
+    median_pct: float | None
+    p90_pct: float | None
+    signed_pct: float | None
+
+
+class ValidateStepsAnswer(Head):
+    """The error of every row; by source, accelerator, framework, size and parallelism; of pairs."""
+
+    steps: list[StepPrediction]
+    errors: list[StepErrors]
+    pairs: list[PairErrors]
+    median_error_pct: float | None
+    p90_error_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StepsReport(Report):
+    """Predictions in the order of the tables' rows; ``asked`` are the rows that were read."""
+
+    schema: ClassVar[str] = "twofold/validate_steps/1"
+    printed_by: ClassVar[str] = "experiments.output.tables.predicted_steps:print_steps"
+
+    steps: tuple[StepPrediction, ...]
+    asked: tuple[MeasuredStep | UnreadStep, ...]
+    settings: Settings
+    brief: bool = False
+
+    @property
+    def errors(self) -> tuple[StepErrors, ...]:
+        """Errors of all steps, then of groups of them."""
+        return tuple(_grouped(self.steps))
+
+    @property
+    def pairs(self) -> tuple[PairErrors, ...]:
+        """How far off the ratios of steps are that differ in one thing."""
+        times = [one.predicted_step_s for one in self.steps]
+        return pair_errors(self.asked, times)
+
+    def answer(self) -> "ValidateStepsAnswer":
+        """Return the JSON answer."""
+        whole = self.errors[0]
+        return {
+            **self.head(None, self.settings),
+            "steps": list(self.steps),
+            "errors": list(self.errors),
+            "pairs": list(self.pairs),
+            "median_error_pct": whole.median_pct,
+            "p90_error_pct": whole.p90_pct,
+        }
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        whole = self.errors[0]
+        said = "none answered" if whole.median_pct is None else f"median {whole.median_pct:.2f} %"
+        return f"{len(self.steps)} steps: {said}, {whole.refused} refused"
+
+    def table(self) -> Rows:
+        """Return the CSV answer: a row per step."""
+        return StepPrediction, self.steps
+
+
+@question("validate_steps")
+def validate_steps(
+    steps: Sequence[Path | str] | Path | str,
+    cluster: Path | str | None = None,
+    *,
+    engine: str = "analytic",
+    workers: int = 1,
+    watch: Watch = lambda _: None,
+) -> StepsReport:
+    r"""Predict the steps of tables of measured ones, and say how far off each is.
+
+    Parameters
+    ----------
+    steps
+        Tables as :mod:`experiments.validation.measured_steps` describes them.
+    cluster
+        Where rows ran that name no cluster.
+    engine
+        As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
+        calls which overlap share links.
+    workers
+        Processes that predict; answers do not depend on it.
+
+    Returns
+    -------
+    StepsReport
+        A prediction per row, in order. A row that cannot be read or simulated says why.
+
+    Raises
+    ------
+    TraceError
+        As :func:`experiments.validation.measured_steps.read_steps` says.
+    WhatIfError
+        If there are no tables or no workers.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> columns = "model,cluster,tp,sequence,global_batch,step_s"
+    >>> with TemporaryDirectory() as folder:
+    ...     table = Path(folder) / "mine.csv"
+    ...     _ = table.write_text(f"{columns}\nqwen3-4b,hgx-h100,2,4096,1,0.2\n")
+    ...     report = validate_steps(table)
+    >>> len(report.steps), report.steps[0].refused
+    (1, '')
+    """
+    tables = [steps] if isinstance(steps, Path | str) else list(steps)
+    if not tables:
+        raise WhatIfError("nothing to validate: name a table of measured steps")
+    if workers < 1:
+        raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
+    settings = Settings(engine=engine)
+    asked = [step for table in tables for step in read_steps(table, cluster)]
+    predict = partial(predicted, settings=settings)
+    answers = _mapped(asked, predict, workers, watch)
+    clusters = (Path(one.cluster) for one in asked)
+    return StepsReport(
+        tuple(answers),
+        tuple(asked),
+        settings,
+        inputs=Inputs(files=(*map(Path, tables), *(one for one in clusters if one.is_file()))),
+    )
+
+
+def predicted(
+    step: MeasuredStep | UnreadStep, *, settings: Settings | None = None
+) -> StepPrediction:
+    """Predict one row; what cannot be predicted says why."""
+    if isinstance(step, UnreadStep):
+        return _refused(step, step.reason)
+    try:
+        cluster, assumed = _where(step)
+        plan = plan_on(
+            cluster,
+            model=step.model,
+            parallelism=step.parallelism,
+            run=step.run,
+        )
+        makespan = simulated(plan, cluster, settings).makespan
+    except TwofoldError as error:
+        return _refused(step, f"{step.place}: {' '.join(str(error).split())}")
+    off = None if step.measured is None else 100 * (makespan / step.measured - 1)
+    return replace(
+        _refused(step, ""), predicted_step_s=makespan, error_pct=off, assumed="; ".join(assumed)
+    )
+
+
+def _where(step: MeasuredStep) -> tuple[Cluster, list[str]]:
+    """Return a row's cluster, with as many nodes as its job needs."""
+    cluster = load_cluster(step.cluster)
+    needed = -(-step.parallelism.ranks // cluster.ranks_per_node)
+    if cluster.node_kinds or needed <= cluster.nodes:
+        return cluster, []
+    grown = cluster.model_copy(update={"nodes": needed})
+    return grown, [f"{needed} nodes where {cluster.name} has {cluster.nodes}"]
+
+
+def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
+    read = step if isinstance(step, MeasuredStep) else None
+    return StepPrediction(
+        id=step.id,
+        place=step.place,
+        source=step.source,
+        accelerator=step.accelerator,
+        cluster=str(step.cluster),
+        model=read.model.name if read else "",
+        framework=read.framework if read else "",
+        gpus=read.parallelism.ranks if read else None,
+        parallelism=str(read.parallelism) if read else "",
+        measured_step_s=step.measured,
+        predicted_step_s=None,
+        error_pct=None,
+        refused=reason,
+    )
+
+
+def _mapped(
+    asked: Sequence[MeasuredStep | UnreadStep],
+    predict: Callable[[MeasuredStep | UnreadStep], StepPrediction],
+    workers: int,
+    watch: Watch,
+) -> list[StepPrediction]:
+    """Predict all rows, in order, the progress being that of the table."""
+    if workers > 1 and len(asked) > 1:
+        from experiments.evaluate.workers import asked as ask  # one process does without
+
+        return ask(asked, predict, workers, watch, "steps")
+    progress = watch(f"{len(asked)} steps")
+    answers = []
+    for step in asked:
+        answers.append(predict(step))
+        if progress is not None:
+            progress(len(answers), len(asked))
+    return answers
+
+
+_SIZES = (8, 64, 512, 4096)
+"""GPUs up to which a class of sizes goes."""
+
+
+def _size(step: StepPrediction) -> str:
+    least = 1
+    for most in _SIZES:
+        if (step.gpus or 0) <= most:
+            return f"{least}-{most}"
+        least = most + 1
+    return f"{least} and more"
+
+
+def _kinds(step: StepPrediction) -> str:
+    """Name the kinds of parallelism, without their degrees."""
+    return "-".join(
+        part if part == "sp" or part.startswith("zero") else part.rstrip("0123456789")
+        for part in step.parallelism.split("-")
+    )
+
+
+_BY: dict[str, Callable[[StepPrediction], str]] = {
+    "source": lambda step: step.source,
+    "accelerator": lambda step: step.accelerator,
+    "framework": lambda step: step.framework,
+    "gpus": _size,
+    "parallelism": _kinds,
+}
+
+
+def _grouped(steps: Sequence[StepPrediction]) -> Iterator[StepErrors]:
+    yield _errors("all", "", steps)
+    for by, key in _BY.items():
+        groups: dict[str, list[StepPrediction]] = {}
+        for step in steps:
+            groups.setdefault(key(step), []).append(step)
+        yield from (_errors(by, value, group) for value, group in sorted(groups.items()) if value)
+
+
+def _errors(by: str, value: str, steps: Sequence[StepPrediction]) -> StepErrors:
+    signed = np.array([one.error_pct for one in steps if one.error_pct is not None])
+    off = np.abs(signed)
+    return StepErrors(
+        by=by,
+        value=value,
+        steps=len(steps),
+        refused=sum(bool(one.refused) for one in steps),
+        median_pct=float(np.median(off)) if len(off) else None,
+        p90_pct=float(np.quantile(off, 0.9)) if len(off) else None,
+        signed_pct=float(np.median(signed)) if len(off) else None,
+    )

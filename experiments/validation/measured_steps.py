@@ -1,0 +1,329 @@
+"""Tables of measured training steps: what somebody ran where, and how long a step took.
+
+A table is CSV with a row per configuration. ``cluster`` names where it ran (of the catalogue, or a
+file beside the table), ``step_s`` how long a step took. The model is a card's name in ``model``
+alone, or its shape in ``layers``, ``hidden``, ``heads``, ``vocab`` and ``ffn``, with ``kv_heads``,
+``head_dim``, ``gated``, ``tied``, ``positions``, ``biases``, ``experts``, ``top_k`` and
+``expert_hidden``. The run is in ``sequence``, ``global_batch``, ``micro_batch``, ``tp``, ``pp``,
+``dp``, ``cp``, ``ep``, ``sp``, ``vpp``, ``zero``, ``gradient``, ``scores``, ``recompute`` and
+``precision``. ``framework`` says what ran it; without it, ``source`` and ``notes`` are searched
+for the name of one. Other columns are not read.
+
+A row that cannot be read is kept with the reason, line and column: the others are answered.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.errors import TraceError, TwofoldError
+from simulator.names import one_of
+from simulator.quantities import bytes_per_element
+from topologies import catalog
+from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
+from traces.generate.parallelism import Parallelism
+from traces.generate.run import Training
+
+_SHAPE = ("layers", "hidden", "heads", "vocab")
+"""Columns without which a model has no shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A row of a table that says what ran, and where.
+
+    ``measured`` is the time of a step (s), None where the row does not give it; ``place`` is the
+    file and line. ``source`` and ``accelerator`` only sort the answers.
+    """
+
+    id: str
+    source: str
+    accelerator: str
+    cluster: str | Path
+    model: Model
+    parallelism: Parallelism
+    run: Training
+    framework: str
+    measured: float | None
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadStep:
+    """A row that cannot be read, and why: file, line and column come first."""
+
+    id: str
+    source: str
+    accelerator: str
+    cluster: str
+    measured: float | None
+    place: str
+    reason: str
+
+
+def read_steps(
+    path: Path | str, usual: Path | str | None = None
+) -> list[MeasuredStep | UnreadStep]:
+    """Read a table of measured steps.
+
+    Parameters
+    ----------
+    path
+        The table, CSV with a header.
+    usual
+        The cluster of rows that name none.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
+    """
+    source = Path(path)
+    try:
+        with source.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            _check_columns(reader.fieldnames or (), source)
+            steps = [
+                _step(row, source, f"{source}, line {reader.line_num}", usual) for row in reader
+            ]
+    except (OSError, UnicodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TraceError(f"{source}: cannot be read as a table of steps: {reason}") from error
+    if not steps:
+        raise TraceError(f"{source}: a table of measured steps has a row per step; it has none")
+    return steps
+
+
+def framework_of(row: Mapping[str, str | None], zero: int, accelerator: str) -> str:
+    """Return the framework that a row names, or that its source and notes name.
+
+    A row that names none ran what is usual for it: MaxText on a TPU, FSDP2 where weights are
+    sharded over replicas, Megatron-LM else.
+    """
+    told = " ".join(_text(row, name) for name in ("source", "notes")).lower()
+    for pattern, name in _NAMED:
+        if re.search(pattern, told):
+            return name
+    if accelerator.lower().startswith("tpu"):
+        return "maxtext"
+    return "fsdp2" if zero == 3 else "megatron"
+
+
+_NAMED = (
+    (r"maxtext", "maxtext"),
+    (r"megatron-?\s?deepspeed|deepspeed", "deepspeed"),
+    (r"\bnemo\b", "nemo"),
+    (r"torchtitan|llm-foundry|mosaicml|\bfsdp\b", "fsdp2"),
+    (r"megatron", "megatron"),
+)
+"""How sources and notes write the names of frameworks; the first that is found counts."""
+
+
+def _check_columns(names: object, source: Path) -> None:
+    columns = {str(name).strip() for name in names or ()}  # type: ignore[attr-defined]
+    if "model" not in columns and not columns.issuperset(_SHAPE):
+        missing = ", ".join(name for name in ("model", *_SHAPE) if name not in columns)
+        raise TraceError(
+            f"{source}, line 1: no column {missing}; a table of measured steps says model or "
+            f"{', '.join(_SHAPE)}, with cluster, sequence, global_batch and step_s"
+        )
+
+
+def _step(
+    row: Mapping[str, str | None], source: Path, place: str, usual: Path | str | None
+) -> MeasuredStep | UnreadStep:
+    line = place.rpartition(" ")[2]
+    name = _text(row, "id") or f"line {line}"
+    told = (name, _text(row, "source"), _text(row, "accelerator"))
+    measured = None
+    try:
+        measured = _seconds(row, "step_s")
+        return _read(row, told, _cluster(row, source, usual), measured, place)
+    except (TwofoldError, ValueError) as error:
+        reason = f"{place}: {_reason(error)}"
+        return UnreadStep(*told, _text(row, "cluster"), measured, place, reason)
+
+
+def _read(
+    row: Mapping[str, str | None],
+    told: tuple[str, str, str],
+    cluster: str | Path,
+    measured: float | None,
+    place: str,
+) -> MeasuredStep:
+    parallelism = _parallelism(row)
+    return MeasuredStep(
+        *told,
+        cluster=cluster,
+        model=_model(row),
+        parallelism=parallelism,
+        run=_training(row, parallelism),
+        framework=_framework(row, parallelism.zero, told[2]),
+        measured=measured,
+        place=place,
+    )
+
+
+def _framework(row: Mapping[str, str | None], zero: int, accelerator: str) -> str:
+    given = _text(row, "framework")
+    return given or framework_of(row, zero, accelerator)
+
+
+def _cluster(row: Mapping[str, str | None], source: Path, usual: Path | str | None) -> str | Path:
+    """Find a cluster: a name of the catalogue, or a file beside the table."""
+    where = _text(row, "cluster")
+    if not where:
+        if usual is None:
+            raise TraceError("cluster: missing; name it here, or with --cluster for all rows")
+        return usual
+    beside = source.parent / where
+    return where if where in catalog() or not beside.is_file() else beside
+
+
+def _model(row: Mapping[str, str | None]) -> Model:
+    """Return the model of a row: the shape that it gives, or the card that it names."""
+    name = _text(row, "model")
+    if not any(_text(row, column) for column in _SHAPE):
+        if name not in model_names():
+            raise TraceError(f"model: {one_of(name, model_names())}; or give {', '.join(_SHAPE)}")
+        return load_model(name)
+    hidden, heads = _count(row, "hidden"), _count(row, "heads")
+    head = _count(row, "head_dim", hidden // heads if hidden % heads == 0 else None)
+    return Model(
+        name=name or "model",
+        layers=_count(row, "layers"),
+        hidden=hidden,
+        vocabulary=_count(row, "vocab"),
+        attention=GroupedAttention(
+            kind="grouped", heads=heads, kv_heads=_count(row, "kv_heads", heads), head=head
+        ),
+        ffn=_positive(row, "ffn"),
+        gated=_flag(row, "gated"),
+        tied_embeddings=_flag(row, "tied"),
+        positions=_positive(row, "positions"),
+        biases=_flag(row, "biases"),
+        experts=_experts(row),
+    )
+
+
+def _experts(row: Mapping[str, str | None]) -> Experts | None:
+    if not (count := _positive(row, "experts")):
+        return None
+    return Experts(
+        count=count,
+        top_k=_count(row, "top_k"),
+        hidden=_count(row, "expert_hidden"),
+        shared=_positive(row, "shared_experts") or 0,
+        dense_layers=_positive(row, "dense_layers") or 0,
+    )
+
+
+def _parallelism(row: Mapping[str, str | None]) -> Parallelism:
+    degrees = {name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")}
+    zero = _number(row, "zero", 0)
+    parallelism = Parallelism(
+        **degrees,
+        virtual=_count(row, "vpp", 1),
+        sequence_parallel=_flag(row, "sp") and degrees["tp"] > 1,
+        zero=zero,
+    )
+    gpus = _positive(row, "gpus")
+    if gpus is not None and gpus != parallelism.ranks:
+        raise TraceError(
+            f"gpus: {gpus} is not tp x cp x dp x pp = {parallelism.ranks}; correct one of them"
+        )
+    return parallelism
+
+
+def _training(row: Mapping[str, str | None], parallelism: Parallelism) -> Training:
+    precision = _text(row, "precision") or "bf16"
+    choices = {
+        name: value for name in ("gradient", "scores", "recompute") if (value := _text(row, name))
+    }
+    for name in ("precision", "gradient"):
+        _check_dtype(row, name)
+    return Training(  # what is no choice of a field is refused there, by its name
+        micro_batch=_count(row, "micro_batch", 1),
+        global_batch=_count(row, "global_batch"),
+        sequence=_count(row, "sequence"),
+        precision=precision,
+        schedule="interleaved" if parallelism.virtual > 1 else "1f1b",
+        **choices,  # type: ignore[arg-type]
+    )
+
+
+def _check_dtype(row: Mapping[str, str | None], name: str) -> None:
+    if text := _text(row, name):
+        try:
+            bytes_per_element(text)
+        except TwofoldError as error:
+            raise TraceError(f"{name}: {error}") from error
+
+
+def _text(row: Mapping[str, str | None], name: str) -> str:
+    return (row.get(name) or "").strip()
+
+
+def _number(row: Mapping[str, str | None], name: str, usual: int | None = None) -> int:
+    text = _text(row, name)
+    if not text:
+        if usual is None:
+            raise TraceError(f"{name}: missing; give a whole number")
+        return usual
+    value = _converted(text, float)
+    if value is None or not math.isfinite(value) or value != int(value) or value < 0:
+        raise TraceError(f"{name}: {text!r} is not a whole number of 0 or more")
+    return int(value)
+
+
+def _count(row: Mapping[str, str | None], name: str, usual: int | None = None) -> int:
+    value = _number(row, name, usual)
+    if value < 1:
+        raise TraceError(f"{name}: {value} must be at least 1")
+    return value
+
+
+def _positive(row: Mapping[str, str | None], name: str) -> int | None:
+    """Read a count that may be left out: nothing and 0 say that there is none."""
+    return _number(row, name, 0) or None
+
+
+def _flag(row: Mapping[str, str | None], name: str) -> bool:
+    text = _text(row, name).lower()
+    if text not in _FLAGS:
+        raise TraceError(f"{name}: {text!r} is neither 1 nor 0")
+    return _FLAGS[text]
+
+
+_FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+
+
+def _seconds(row: Mapping[str, str | None], name: str) -> float | None:
+    text = _text(row, name)
+    if not text:
+        return None
+    value = _converted(text, float)
+    if value is None or not 0 < value < math.inf:
+        raise TraceError(f"{name}: {text!r} is not a time in seconds, more than 0")
+    return value
+
+
+def _converted(text: str, to: Callable[[str], float]) -> float | None:
+    try:
+        return to(text)
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """Say an error in one line: pydantic's of a model takes several."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return " ".join(str(error).split())
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc'])) or 'model'}: {one['msg']}"
+        for one in details(include_url=False)
+    )

@@ -1,0 +1,338 @@
+"""The bill of materials of a job: what of each part its nodes and its network are made of.
+
+Switches, ports and cables between nodes are counted on the links of the fabric itself
+(:mod:`topologies.cluster.scale_out`), so that another topology is another bill without a factor in
+between. A link stands for as many cables as it has a cable's bandwidth; a drawn switch with more
+ports than one that is sold is a tree of those. The fabric inside a scale-up domain is part of the
+nodes it is built into.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from simulator.errors import ClusterError
+from simulator.topology import Link
+from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, ScaleOut
+from topologies.cluster.graphs import fabric_graph, is_switched
+from topologies.cluster.placement import place
+from topologies.cluster.prices import (
+    NETWORK_PARTS,
+    PARTS,
+    PieceFigures,
+    figures_of_piece,
+    usual,
+)
+from topologies.cluster.scale_out import Nic, fabric_links, node_nics
+from topologies.cluster.schema import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """How many switches as they are sold, ports in use, and cables."""
+
+    switches: int = 0
+    ports: int = 0
+    cables: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    """So many pieces of a part, and what one of them costs and draws.
+
+    ``what`` says which: the accelerator, or the kind of node.
+    """
+
+    part: str
+    what: str
+    count: int
+    piece: PieceFigures
+
+    @property
+    def cost(self) -> float | None:
+        """Of all pieces (USD); None where the price of one is not known."""
+        return None if self.piece.price is None else self.count * self.piece.price
+
+    @property
+    def power(self) -> tuple[float, float] | None:
+        """All pieces waiting, and working (W); None where that is not known."""
+        if self.piece.idle is None or self.piece.active is None:
+            return None
+        return self.count * self.piece.idle, self.count * self.piece.active
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a job's part of a cluster is made of.
+
+    ``overhead`` is the power of the site over that of the parts, ``energy_price`` in USD/J.
+    """
+
+    cluster: str
+    lines: tuple[BillLine, ...]
+    switches: int
+    overhead: float
+    energy_price: float
+
+    def count(self, part: str) -> int:
+        """How many pieces of a part there are."""
+        return sum(line.count for line in self.lines if line.part == part)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Fields of the cluster file that would tell what nobody publishes."""
+        tables = {"prices": "price", "power": "active"}
+        return tuple(
+            dict.fromkeys(
+                f"{table}.{line.part}"
+                for table, figure in tables.items()
+                for line in self.lines
+                if getattr(line.piece, figure) is None
+            )
+        )
+
+    @property
+    def cost(self) -> float:
+        """Of everything (USD).
+
+        Raises
+        ------
+        ClusterError
+            If the price of a part is not known; names the field that gives it.
+        """
+        return sum(self._each("prices", "price"))
+
+    @property
+    def cost_spread(self) -> float:
+        """By how much the cost may be more or less (USD); the lines are taken as independent."""
+        return math.hypot(
+            *(
+                line.count * (line.piece.price or 0.0) * line.piece.price_spread
+                for line in self.lines
+            )
+        )
+
+    @property
+    def idle_power(self) -> float:
+        """Of the site while every part waits (W).
+
+        Raises
+        ------
+        ClusterError
+            If what a part draws is not known; names the field that gives it.
+        """
+        return self.overhead * sum(self._each("power", "idle"))
+
+    @property
+    def active_power(self) -> float:
+        """Of the site while every part works (W).
+
+        Raises
+        ------
+        ClusterError
+            As :attr:`idle_power`.
+        """
+        return self.overhead * sum(self._each("power", "active"))
+
+    def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
+        """Energy of a step (J): each part works for its share of the time, and waits for the rest.
+
+        Parameters
+        ----------
+        seconds
+            How long the step takes.
+        busy
+            Share of the step, in [0, 1], in which parts work; those that are not named always do.
+
+        Raises
+        ------
+        ClusterError
+            As :attr:`idle_power`.
+        """
+        shares = {part: (busy or {}).get(part, 1.0) for part in PARTS}
+        idle, active = self._each("power", "idle"), self._each("power", "active")
+        drawn = (
+            waiting + shares[line.part] * (working - waiting)
+            for line, waiting, working in zip(self.lines, idle, active, strict=True)
+        )
+        return self.overhead * seconds * sum(drawn)
+
+    def _each(self, table: str, figure: str) -> list[float]:
+        found = []
+        for line in self.lines:
+            value = getattr(line.piece, figure)
+            if value is None:
+                raise ClusterError(
+                    f"{self.cluster}: nobody publishes {_ASKED[table]} of {line.what}: give "
+                    f"{table}.{line.part} in the cluster file"
+                )
+            found.append(line.count * value)
+        return found
+
+
+_ASKED = {"prices": "a price", "power": "the power"}
+
+
+def bill_of(cluster: Cluster, ranks: int | None = None, nodes: int | None = None) -> Bill:
+    """Count what a job's part of a cluster is made of, and what a piece costs and draws.
+
+    Nodes are bought whole, with every accelerator and NIC they have; of the fabric what joins them.
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    ranks
+        Of the job; the whole machine if it is not given.
+    nodes
+        Over how many nodes the ranks are spread; as few as hold them if it is not given.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> bill = bill_of(load_cluster("dgx-a100"), 16)
+    >>> bill.count("accelerator"), bill.count("nic"), bill.switches
+    (16, 16, 1)
+    """
+    placement = place(cluster, cluster.capacity if ranks is None else ranks, nodes)
+    lines: list[BillLine] = []
+    nics: list[Nic] = []
+    for part in placement.parts_of(cluster):
+        kind, own = part.cluster, part.placement
+        nics += node_nics(kind, own.nodes, own.first_node)
+        lines += _node_lines(cluster, kind, own.nodes)
+    fabric = Fabric()
+    if cluster.scale_out is not None:
+        fabric = fabric_parts(cluster.scale_out, nics, placement.nodes, _switch_ports(cluster))
+        counts = (sum(nic.count for nic in nics), fabric.ports, fabric.cables)
+        figures = _network_figures(cluster, cluster.scale_out)
+        lines += [
+            BillLine(part, _NAMES[part], count, figures[part])
+            for part, count in zip(NETWORK_PARTS, counts, strict=True)
+        ]
+    given, usually = cluster.power.overhead, usual().overhead.value
+    energy = cluster.prices.energy
+    return Bill(
+        cluster.name,
+        tuple(line for line in lines if line.count),
+        fabric.switches,
+        usually if given is None else given,
+        usual().energy.price if energy is None else energy,
+    )
+
+
+_NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with transceivers"}
+
+
+def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLine]:
+    """Accelerators and nodes of a kind; what the file says is of the cluster's own accelerator."""
+    prices, power, name = cluster.prices, cluster.power, kind.accelerator.name
+    own = name == cluster.accelerator.name
+    given = (prices.accelerator, power.accelerator) if own else (None, None)
+    usually = usual().accelerator(name)
+    count = nodes * kind.ranks_per_node
+    yield BillLine("accelerator", name, count, figures_of_piece(given, usually))
+    node = usual().node_per_accelerator
+    each = figures_of_piece((prices.node, power.node), node, kind.ranks_per_node)
+    yield BillLine("node", f"node of {kind.ranks_per_node}", nodes, each)
+
+
+def _network_figures(cluster: Cluster, fabric: ScaleOut) -> dict[str, PieceFigures]:
+    """Figures of a NIC, a port and a cable; usual ones in proportion to the bandwidth."""
+    table, times = usual(), fabric.bandwidth / usual().per
+    return {
+        part: figures_of_piece(
+            (getattr(cluster.prices, part), getattr(cluster.power, part)),
+            getattr(table, part),
+            times,
+        )
+        for part in NETWORK_PARTS
+    }
+
+
+def _switch_ports(cluster: Cluster) -> int:
+    given = cluster.prices.switch_ports
+    return usual().switch_ports.value if given is None else given
+
+
+def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fabric:
+    """Count the switches, ports in use and cables that join the NICs of some nodes.
+
+    Where a graph with switches is the fabric, NICs are where it has ranks; it is bought whole.
+
+    Parameters
+    ----------
+    fabric
+        What the cluster file says of it.
+    nics
+        Those of the nodes in use.
+    nodes
+        How many are in use.
+    sold
+        Ports of a switch as it is sold.
+    """
+    ports: Counter[str] = Counter()
+    ends = 0
+    plugs = {nic.out for nic in nics} | {nic.into for nic in nics}
+    if isinstance(fabric, GraphFabric) and is_switched(fabric_graph(fabric)):
+        drawn = [link for link in fabric_links(fabric, nics, nodes) if not _ends(link) & plugs]
+        plugs = {end for link in drawn for end in _ends(link) if end.startswith("place:")}
+    else:
+        drawn = list(fabric_links(fabric, nics, nodes))
+    for link in drawn:
+        count = _cables(fabric, link, at_nic=bool(_ends(link) & plugs))
+        ends += count
+        if str(link.source) not in plugs:
+            ports[str(link.source)] += count
+    inside = [tree_of_switches(count, sold) for count in ports.values()]
+    return Fabric(
+        sum(one.switches for one in inside),
+        sum(one.ports for one in inside),
+        ends // 2 + sum(one.cables for one in inside),
+    )
+
+
+def _ends(link: Link) -> set[str]:
+    return {str(link.source), str(link.target)}
+
+
+def _cables(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
+    """Cables that a link stands for: as many as have its bandwidth."""
+    each = fabric.bandwidth
+    if isinstance(fabric, DragonflyFabric) and not at_nic:
+        within = _group(link.source) == _group(link.target)
+        own = fabric.local_bandwidth if within else fabric.global_bandwidth
+        each = own or each
+    return max(1, math.ceil(link.bandwidth / (each * fabric.efficiency) - 1e-9))
+
+
+def _group(router: object) -> str:
+    return str(router).partition(".")[0]
+
+
+def tree_of_switches(ports: int, sold: int) -> Fabric:
+    """Count a folded Clos of switches of ``sold`` ports that never blocks and has ``ports`` ports.
+
+    Every level below the top has half of its ports down and half up, so that ``L`` levels have room
+    for ``2 (sold / 2)**L`` ports and take ``L - 1`` cables for each of them (C. Clos, Bell System
+    Technical Journal 32, 1953).
+
+    Examples
+    --------
+    >>> tree_of_switches(64, 64), tree_of_switches(1024, 64)
+    (Fabric(switches=1, ports=64, cables=0), Fabric(switches=48, ports=3072, cables=1024))
+    """
+    if ports <= sold:
+        return Fabric(1, ports, 0)
+    half, levels = sold // 2, 1
+    while 2 * half**levels < ports:
+        levels += 1
+    switches = (levels - 1) * math.ceil(ports / half) + math.ceil(ports / sold)
+    between = (levels - 1) * ports
+    return Fabric(switches, ports + 2 * between, between)

@@ -1,0 +1,220 @@
+"""What the parts of a cluster cost and draw: the fields of its file, and what is usual.
+
+A cluster file says what it knows better, line by line. Every other line is taken from
+``topologies/prices.yaml``, each with a source and a spread; those of the network are in proportion
+to the bandwidth of a cable. Of accelerators without a public price there is none: the cluster file
+has to give it before anything can be added up.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Self
+
+from pydantic import Field, PlainSerializer, WithJsonSchema, model_validator
+
+from simulator.errors import ClusterError
+from simulator.quantities import EnergyPriceText, MoneyText, WattsText
+from simulator.yaml_text import parse_yaml
+from topologies.cluster.fabrics import Bandwidth, ClusterPart
+
+_NotNegative = Field(ge=0, allow_inf_nan=False)
+Money = Annotated[
+    MoneyText,
+    _NotNegative,
+    PlainSerializer(lambda value: f"{value!r} USD", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "examples": ["30 kUSD"]}),
+]
+Watts = Annotated[
+    WattsText,
+    _NotNegative,
+    PlainSerializer(lambda value: f"{value!r} W", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "examples": ["700 W"]}),
+]
+EnergyPrice = Annotated[
+    EnergyPriceText,
+    _NotNegative,
+    PlainSerializer(lambda value: f"{value!r} USD/J", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "examples": ["0.08 USD/kWh"]}),
+]
+Spread = Annotated[float, Field(ge=0, le=1, strict=True)]
+Ports = Annotated[int, Field(ge=4, multiple_of=2, strict=True)]
+Overhead = Annotated[float, Field(ge=1, le=10, strict=True)]
+
+PARTS = ("accelerator", "node", "nic", "switch_port", "cable")
+"""What is bought, each by the piece. ``node`` is all of a node but its accelerators and NICs, the
+scale-up fabric included; ``cable`` comes with the transceivers at both its ends."""
+NETWORK_PARTS = PARTS[2:]
+"""Those of the fabric between nodes, of which usual figures grow with the bandwidth of a cable."""
+YOURS = "the cluster file"
+"""The source of what a cluster file says without naming one."""
+
+
+def _with_text(data: Any, *names: str) -> Any:
+    """Take text alone for a table that has it for these fields."""
+    return dict.fromkeys(names, data) if isinstance(data, str) else data
+
+
+class Price(ClusterPart):
+    """What one piece costs (USD), and the fraction by which that may be more or less.
+
+    ``15 kUSD`` alone is a price without a spread.
+    """
+
+    price: Money
+    spread: Spread = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_text(cls, data: Any) -> Any:
+        return _with_text(data, "price")
+
+
+class Draw(ClusterPart):
+    """What one piece draws (W) while it waits and while it works; ``20 W`` alone is both."""
+
+    idle: Watts
+    active: Watts
+    spread: Spread = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_text(cls, data: Any) -> Any:
+        return _with_text(data, "idle", "active")
+
+    @model_validator(mode="after")
+    def _work_takes_more(self) -> Self:
+        if self.idle > self.active:
+            raise ValueError(f"idle, {self.idle:g} W, is more than active, {self.active:g} W")
+        return self
+
+
+class Prices(ClusterPart):
+    """Prices of a cluster's parts that are known better than what is usual.
+
+    Parameters
+    ----------
+    accelerator, node, nic, switch_port, cable
+        Of one piece each (:data:`PARTS`).
+    energy
+        Of a kilowatt-hour.
+    switch_ports
+        Ports of a switch as it is sold. One that is drawn with more is a tree of such switches that
+        never blocks (:func:`topologies.cluster.bill.tree_of_switches`).
+    """
+
+    accelerator: Price | None = None
+    node: Price | None = None
+    nic: Price | None = None
+    switch_port: Price | None = None
+    cable: Price | None = None
+    energy: EnergyPrice | None = None
+    switch_ports: Ports | None = None
+
+
+class PowerDraws(ClusterPart):
+    """What a cluster's parts draw, where that is known better than what is usual.
+
+    ``overhead`` is the power of the whole site over that of the parts (PUE).
+    """
+
+    accelerator: Draw | None = None
+    node: Draw | None = None
+    nic: Draw | None = None
+    switch_port: Draw | None = None
+    cable: Draw | None = None
+    overhead: Overhead | None = None
+
+
+class _Piece(ClusterPart):
+    """Usual figures of a part; None where nobody publishes one."""
+
+    price: Price | None = None
+    price_source: str = ""
+    power: Draw | None = None
+    power_source: str = ""
+
+
+class _Energy(ClusterPart):
+    price: EnergyPrice
+    spread: Spread
+    source: str
+
+
+class _Overhead(ClusterPart):
+    value: Overhead
+    spread: Spread
+    source: str
+
+
+class _SwitchPorts(ClusterPart):
+    value: Ports
+    source: str
+
+
+class _Usual(ClusterPart):
+    """``topologies/prices.yaml``; the network's figures are those of a cable of ``per``."""
+
+    accelerators: dict[str, _Piece]
+    node_per_accelerator: _Piece
+    per: Bandwidth
+    nic: _Piece
+    switch_port: _Piece
+    cable: _Piece
+    energy: _Energy
+    overhead: _Overhead
+    switch_ports: _SwitchPorts
+
+    def accelerator(self, name: str) -> _Piece:
+        """Return the figures of an accelerator, none where nobody publishes any."""
+        return self.accelerators.get(name, _Piece())
+
+
+@cache
+def usual() -> _Usual:
+    """Return what parts usually cost and draw."""
+    source = files("topologies") / "prices.yaml"
+    return _Usual.model_validate(
+        parse_yaml(source.read_text("utf-8"), "topologies/prices.yaml", ClusterError)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PieceFigures:
+    """What one piece of a part costs (USD) and draws (W), where each is from, and how sure.
+
+    ``price`` is None where nobody publishes one, and so are ``idle`` and ``active``.
+    """
+
+    price: float | None = None
+    price_spread: float = 0.0
+    price_source: str = ""
+    idle: float | None = None
+    active: float | None = None
+    power_spread: float = 0.0
+    power_source: str = ""
+
+
+def figures_of_piece(
+    given: tuple[Price | None, Draw | None], usually: _Piece, times: float = 1.0
+) -> PieceFigures:
+    """Return what is given of a piece, and for the rest ``times`` what is usual.
+
+    Examples
+    --------
+    >>> figures = figures_of_piece((Price(price="1 kUSD"), None), usual().cable, times=2)
+    >>> figures.price, figures.active
+    (1000.0, 35.0)
+    """
+    price, power = given[0] or usually.price, given[1] or usually.power
+    own_price, own_power = (one is not None for one in given)
+    scale, power_scale = (1.0 if own else times for own in (own_price, own_power))
+    return PieceFigures(
+        price=None if price is None else price.price * scale,
+        price_spread=0.0 if price is None else price.spread,
+        price_source=YOURS if own_price else usually.price_source,
+        idle=None if power is None else power.idle * power_scale,
+        active=None if power is None else power.active * power_scale,
+        power_spread=0.0 if power is None else power.spread,
+        power_source=YOURS if own_power else usually.power_source,
+    )

@@ -20,7 +20,7 @@ from simulator.costing.link_load import lay
 from simulator.routing.routes import routes
 from simulator.topology import Link, scaled, topology
 from simulator.workload import Call, Group
-from topologies import build, load_cluster, torus
+from topologies import build, load_cluster, resource_values, torus
 from topologies.families.grid import dimension_ordered
 
 KINDS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
@@ -192,11 +192,9 @@ def test_scenarios_made_of_each_other_know_what_is_alike(name):
     base = Scenario(builder.build(), load_cluster(name))
     first = base.costs().alike
     for resource in ("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth"):
-        try:
-            changed = improve(base, resource, 2.0)
-        except Exception as error:
-            assert "scale_out" in str(error)
+        if resource not in resource_values(base.cluster):
             continue
+        changed = improve(base, resource, 2.0)
         assert changed.costs().alike is first
         fresh = Scenario(base.workload, changed.cluster)
         assert fresh.costs().alike is not first

@@ -17,28 +17,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.costing.crowd import Program
 from simulator.costing.crowd_loop import Ints
 from simulator.costing.programs import strided
 from simulator.hashes import Hashes, mixed, numbered, rounded, summed
-from simulator.topology import Topology
 
 
-def kinds_of_links(network: Topology) -> Ints:
-    """Give links that stay alike, whatever a resource is multiplied by, the same number.
-
-    They have the same bandwidth and latency, and the same resource for each. Shape ``(links,)``.
-    """
-    kind = np.zeros(len(network), dtype=np.int64)
-    columns = network.bandwidth, network.latency, network.resource, network.latency_resource
-    for column in columns:
-        values, which = np.unique(column, return_inverse=True)
-        kind = np.unique(kind * len(values) + which, return_inverse=True)[1]
-    return kind.astype(np.int64)
-
-
-def quotient(programs: Sequence[Program], kinds: Ints) -> list[Program]:
+def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Program]:
     """Keep one of what is alike in calls that may meet.
 
     Parameters
@@ -47,7 +34,7 @@ def quotient(programs: Sequence[Program], kinds: Ints) -> list[Program]:
         What the calls do, each once, on the links of one network.
     kinds
         Of the links, which have the same numbers if they are of one kind
-        (:func:`kinds_of_links`), shape ``(links,)``.
+        (:attr:`simulator.costing.likeness.Likeness.classes`), shape ``(links,)``.
 
     Returns
     -------
@@ -87,7 +74,7 @@ class _Everything:
     link_colour: Hashes
 
     @staticmethod
-    def of(programs: Sequence[Program], kinds: Ints) -> "_Everything":
+    def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_Everything":
         flows = np.cumsum([0, *(len(program.source) for program in programs)])
         ranks = np.cumsum([0, *(program.ranks for program in programs)])
         starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
@@ -103,7 +90,7 @@ class _Everything:
                 [_what_it_moves(program, kinds, number) for number, program in enumerate(programs)]
             ),
             rank_colour=mixed(np.repeat(np.arange(len(programs)), np.diff(ranks))),
-            link_colour=mixed(kinds),
+            link_colour=mixed(kinds.astype(np.int64)),
         )
 
     def coloured(self) -> tuple[Ints, Ints, Ints]:
@@ -125,7 +112,7 @@ def _different(*colours: Hashes) -> int:
     return sum(len(np.unique(one)) for one in colours)
 
 
-def _what_it_moves(program: Program, kinds: Ints, number: int) -> Hashes:
+def _what_it_moves(program: Program, kinds: NDArray[np.integer], number: int) -> Hashes:
     """Colours of a program's flows at the start: run, bytes, and what the latency adds up from."""
     run, ways = program.run, program.ways
     own = np.full_like(run, number)

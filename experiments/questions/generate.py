@@ -381,7 +381,7 @@ def representatives(
     """
     settings = settings or Settings()
     if settings.engine not in FOLDING:
-        choices = " and ".join(FOLDING)
+        choices = ", ".join(FOLDING)
         raise WhatIfError(
             f"engine {settings.engine!r} simulates every transfer; {choices} can fold"
         )

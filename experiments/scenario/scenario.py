@@ -31,8 +31,8 @@ from topologies.part_names import Ints, homes
 AUTO = "auto"
 """Stands for the engine that is enough."""
 _NO_LIBRARY = "none"
-FOLDING = ("flow", "analytic")
-"""Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
+FOLDING = ("flow", "fluid", "analytic")
+"""Engines that can be given the ranks that stand for all; ``transfer`` is the reference."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,7 +124,8 @@ def transfers(
         If a transfer has no path.
     """
     size, network = where
-    amount: Floats = step.count * np.float64(size / plan.schedule.parts / plan.efficiency)
+    amount: Floats = plan.schedule.units(step)
+    amount *= size / plan.schedule.parts / plan.efficiency
     ways = routes(network, positions[step.source], positions[step.target], amount)
     finite = np.isfinite(network.bandwidth[ways.link])
     link = ways.link[finite]

@@ -403,7 +403,7 @@ def test_a_figure_in_a_format_that_there_is_not(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--engine", "quick"), "flow, analytic, transfer"),
+        (("--engine", "quick"), "flow, fluid, analytic, transfer"),
         (("--collective-cost", "free"), "model, trace"),
         (("--resource", "gpu"), "scale_up.bandwidth"),
         (("--resource", "scale_up.bandwith"), "did you mean scale_up.bandwidth?"),

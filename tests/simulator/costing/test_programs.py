@@ -1,5 +1,7 @@
 """Calls written out: a closed form where steps are kept, elsewhere less; nothing is lost."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -13,7 +15,14 @@ from simulator.costing.keeping_step import KeepingStep, keeps_chain, keeps_step
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.programs import alone, folded, runs_ahead, write
 from simulator.schedule import Plan
+from simulator.shares import Shares
 from simulator.topology import Link, topology
+
+
+def uneven(algorithm, n):
+    """An all-to-all in which no two pairs of a rank have the same, and some have nothing."""
+    return direct.spread(algorithm(n), Shares(np.arange(n * n).reshape(n, n) * 7 % 11 + (n < 4)))
+
 
 BUILT = {
     "ring": ring.all_reduce,
@@ -23,6 +32,8 @@ BUILT = {
     "tree": tree.all_reduce,
     "chain": lambda n: ring.broadcast(n, 5),
     "bruck": logarithmic.bruck_all_to_all,
+    "uneven": partial(uneven, direct.all_to_all),
+    "uneven in turn": partial(uneven, direct.pairwise_all_to_all),
 }
 schedules = st.tuples(st.sampled_from(sorted(BUILT)), st.integers(2, 6))
 
@@ -60,7 +71,8 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     )
     wide = np.array([[one[0], one[0] * 3, 1e9, 2e9] for one in numbers])
     slow = np.array([[one[1], one[1] * 2, 1e-6, 0.0] for one in numbers])
-    said = KeepingStep(plan.schedule, positions, network, of).on(wide, slow)
+    there = slice(of.max() + 1)
+    said = KeepingStep(plan.schedule, positions, network, of).on(wide[there], slow[there])
     for number, keeps in enumerate(said):
         other = topology(
             "other",

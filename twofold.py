@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from experiments.questions.what_if import what_ifs as what_if
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
+    from experiments.studies.cache_report import cache as cache
+    from experiments.studies.study import study as study
     from simulator import errors as errors
     from simulator.builder import WorkloadBuilder as WorkloadBuilder
     from simulator.engine.simulate import simulate as simulate
@@ -92,6 +94,8 @@ _PLACES = {
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "share": f"{_QUESTIONS}.share:share",
+    "study": "experiments.studies.study:study",
+    "cache": "experiments.studies.cache_report:cache",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -159,6 +163,7 @@ __all__ = [
     "__version__",
     "baseline",
     "bill",
+    "cache",
     "calibrate",
     "calibrate_logs",
     "clusters",
@@ -186,6 +191,7 @@ __all__ = [
     "share",
     "simulate",
     "steps",
+    "study",
     "sweep",
     "topology",
     "utility",

@@ -124,8 +124,7 @@ def transfers(
         If a transfer has no path.
     """
     size, network = where
-    amount: Floats = plan.schedule.units(step)
-    amount *= size / plan.schedule.parts / plan.efficiency
+    amount: Floats = plan.schedule.units(step) * (size / plan.schedule.parts / plan.efficiency)
     ways = routes(network, positions[step.source], positions[step.target], amount)
     finite = np.isfinite(network.bandwidth[ways.link])
     link = ways.link[finite]

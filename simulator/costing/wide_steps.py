@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.programs import WIDEST
-from simulator.routing.routes import routes
-from simulator.routing.totals import Totals, Traffic, exchange, listed, totals
+from simulator.routing.totals import Totals, totals
+from simulator.routing.traffic import Traffic, exchange, listed
 from simulator.schedule import Exchange, Schedule, Step
 from simulator.topology import Topology
 
@@ -59,7 +59,7 @@ def summed(
     Returns
     -------
     Summed or None
-        None where only a list of all transfers tells (:func:`simulator.routing.totals.totals`).
+            None where only a list of all transfers tells (:func:`simulator.routing.totals.totals`).
 
     Raises
     ------
@@ -71,27 +71,22 @@ def summed(
         return None
     alike = schedule.lengths is None and isinstance(step, Exchange)
     largest = 1.0 if alike else float(schedule.units(step).max())
-    if everyone:
-        return Summed(found.load, largest, _mean_latency_of(schedule, step, positions, network))
-    return Summed(found.load, largest, _latency_of(found.slowest, network))
-
-
-def _latency_of(ends: tuple[int, int], network: Topology) -> Floats:
-    """Latency of a message between two nodes by resource (s), the last for software, 0."""
-    source, target = (np.array([end], dtype=np.int32) for end in ends)
-    ways = routes(network, source, target)
-    hop = network.latency[ways.link] * ways.share
-    parts = len(network.resources) + 1
-    return np.bincount(network.resource[ways.link], hop, parts).astype(np.float64)
+    if not everyone:
+        return Summed(found.load, largest, np.append(found.latency_of, 0.0))
+    if not alike and network.routing.policy == "adaptive":
+        return None  # the parts that go which way are not those of messages of one byte
+    mean = _mean_latency_of(schedule, step, positions, network)
+    return None if mean is None else Summed(found.load, largest, mean)
 
 
 def _mean_latency_of(
     schedule: Schedule, step: Step, positions: Positions, network: Topology
-) -> Floats:
-    """Mean latency of the transfers of a wide step by resource (s), the last for software, 0."""
+) -> Floats | None:
+    """Mean latency of the transfers of a step by resource (s), the last for software, 0."""
     found = _totals(network, _traffic(schedule, step, positions, alike=True))
-    load = np.zeros(len(network)) if found is None else found.load
-    hop = network.latency * load / step.width
+    if found is None:
+        return None
+    hop = network.latency * found.load / step.width
     return np.bincount(network.resource, hop, len(network.resources) + 1).astype(np.float64)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.heap import Heap, pop, push, room
 from simulator.hot import hot_loop
-from simulator.routing.choice import ALIKE, HASH, TABLE, Port, Rule
+from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, TABLE, Port, Rule
 from simulator.routing.graph import (
     UNKNOWN,
     Ends,
@@ -36,6 +36,7 @@ _SAME = 1e-12
 """Latencies that differ by less, relatively, are one; of such messages the first is the slowest."""
 FEW = 4
 """Messages on a watched link of which the numbers are kept."""
+_UNLIMITED = 1e200
 _NOT_YET, _SEVERAL = -2, -1
 """Of a node outside the fabric whose way in is not known yet, or is more than one way."""
 
@@ -57,9 +58,11 @@ class Tree(NamedTuple):
     """The paths of least metric to a goal, per node.
 
     ``order[:size[0]]`` are the nodes that reach it, nearest first. From ``node`` the links
-    ``near[first[node]:first[node] + ways[node]]`` come nearer. ``smooth`` says that whatever is
-    there goes on alike; ``onward`` is the latency from there (s), over paths as they are divided,
-    and ``uses`` whether the watched link is on them. ``waiting`` is what is to go on from there.
+    ``near[first[node]:first[node] + ways[node]]`` come nearer, each with ``part`` of what is
+    divided there. ``smooth`` says that whatever is there goes on alike; ``onward`` is the latency
+    from there (s), over paths as they are divided, and ``uses`` whether the watched link is on
+    them. ``carries`` is what the links from there can carry to the goal, where parts follow that.
+    ``waiting`` is what is to go on from there.
     """
 
     metric: Ints
@@ -69,9 +72,11 @@ class Tree(NamedTuple):
     first: Ints
     ways: Indices
     near: Indices
+    part: Floats
     smooth: Mask
     onward: Floats
     uses: Mask
+    carries: Floats
     waiting: Floats
     heap: Heap
 
@@ -106,6 +111,37 @@ class Field(NamedTuple):
     sums: Sums
 
 
+class HubPairs(NamedTuple):
+    """What goes through the fabric from hub to hub, of messages that are divided there.
+
+    ``row[node]`` numbers the hubs, ``hubs`` counts them. By first hub and last: ``amount``, and of
+    the message of longest latency outside the fabric that latency (s) and its number; empty where
+    messages are not gathered.
+    """
+
+    row: Ints
+    hubs: int
+    amount: Floats
+    outside: Floats
+    number: Ints
+
+
+class Tail(NamedTuple):
+    """The way from a last hub to a target.
+
+    ``sole`` says that there is one for all messages; its latency (s), whether it passes the watched
+    link, and the port by which it leaves the hub.
+    """
+
+    sole: bool
+    latency: float
+    hit: bool
+    port: Port
+
+
+_Crossing = tuple[Messages, HubPairs, Hubs, "Edge", "Field"]
+
+
 class Edge(NamedTuple):
     """Ways between the fabric and nodes outside of it, as they are found for one last hub.
 
@@ -136,9 +172,11 @@ def tree(graph: Graph) -> Tree:
         first=np.zeros(nodes, dtype=np.int64),
         ways=np.zeros(nodes, dtype=np.int32),
         near=np.zeros(links, dtype=np.int32),
+        part=np.zeros(links),
         smooth=np.zeros(nodes, dtype=np.bool_),
         onward=np.zeros(nodes),
         uses=np.zeros(nodes, dtype=np.bool_),
+        carries=np.zeros(nodes),
         waiting=np.zeros(nodes),
         heap=room(links + 1),
     )
@@ -156,6 +194,20 @@ def sums(links: int, watched: int) -> Sums:
         hit=np.zeros(1, dtype=np.bool_),
         passing=passing,
     )
+
+
+def hub_pairs(hub: Mask) -> HubPairs:
+    """Return no messages from any hub to any."""
+    row = np.cumsum(hub) - 1
+    count = int(hub.sum())
+    nothing = np.full(count * count, -1)
+    return HubPairs(row, count, np.zeros(count * count), np.zeros(count * count), nothing)
+
+
+def no_pairs() -> HubPairs:
+    """Return pairs in which nothing is gathered."""
+    none = np.zeros(0, dtype=np.int64)
+    return HubPairs(none, 0, np.zeros(0), np.zeros(0), none)
 
 
 def edge(nodes: int) -> Edge:
@@ -180,8 +232,11 @@ def same_everywhere(graph: Graph, inner: NDArray[np.bool_]) -> bool:
 
 
 @hot_loop
-def add_direct(block: Block, field: Field) -> int:
-    """Add up messages where there are no hubs; return 1 more than that which cannot be, or 0."""
+def add_direct(block: Block, took: Floats, field: Field) -> int:
+    """Add up messages none of which is outside the fabric; return 0, or 1 more than one that fails.
+
+    ``took[number]`` is set to the latency of each (s), unless ``took`` is empty.
+    """
     for row in range(len(block.goal)):
         goal = block.goal[row]
         _settle(goal, field)
@@ -192,10 +247,12 @@ def add_direct(block: Block, field: Field) -> int:
                 continue
             ends = Ends(block.source[at], goal, field.rule.seed)
             field.sums.hit[0] = False
-            took = _carry(ends.source, goal, ends, port, block.amount[at], field)
-            if took < 0.0:
+            latency = _carry(ends.source, goal, ends, port, block.amount[at], field)
+            if latency < 0.0:
                 return at + 1
-            _note(took, block.number[at], field.sums)
+            if len(took) > 0:
+                took[block.number[at]] = latency
+            _note(latency, block.number[at], field.sums)
         _go_on(goal, field)
     return 0
 
@@ -219,8 +276,14 @@ def add_walked(block: Block, sent: Messages, links: LinkColumns, field: Field) -
 
 
 @hot_loop
-def add_by_hubs(block: Block, sent: Messages, hubs: Hubs, edge: Edge, field: Field) -> int:
-    """Add up the messages that ``sent`` gives to a last hub, hub by hub; return as above."""
+def add_by_hubs(
+    block: Block, sent: Messages, pairs: HubPairs, hubs: Hubs, edge: Edge, field: Field
+) -> int:
+    """Add up the messages that ``sent`` gives to a last hub, hub by hub; return as above.
+
+    What goes through the fabric is gathered in ``pairs`` instead, unless they are empty.
+    """
+    crossing = (sent, pairs, hubs, edge, field)
     for step in range(len(hubs.order)):
         row = hubs.order[step]
         last = hubs.beyond.item[hubs.beyond.offset[row]]
@@ -230,7 +293,7 @@ def add_by_hubs(block: Block, sent: Messages, hubs: Hubs, edge: Edge, field: Fie
         _survey(last, field)
         _begin_edge(row, hubs, edge, field)
         for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
-            failed = _add_to(hubs.beyond.item[behind], last, block, (sent, hubs, edge, field))
+            failed = _add_to(hubs.beyond.item[behind], last, block, crossing)
             if failed > 0:
                 return failed
         _go_on(last, field)
@@ -311,7 +374,26 @@ def _survey(goal: int, field: Field) -> None:
                     tree.near[used] = link
                     used += 1
         tree.ways[node] = used - tree.first[node]
+        tree.carries[node] = _UNLIMITED if node == goal else 0.0
+        _divide(node, field)
         _measure_onward(node, field)
+
+
+@hot_loop
+def _divide(node: int, field: Field) -> None:
+    """Say which part each next hop takes: alike, or as it and what lies behind it can carry."""
+    tree, rule = field.tree, field.rule
+    first, ways = tree.first[node], tree.ways[node]
+    if rule.choice != BY_CAPACITY:
+        for index in range(first, first + ways):
+            tree.part[index] = 1.0 / ways
+        return
+    for index in range(first, first + ways):
+        link = tree.near[index]
+        tree.part[index] = min(rule.capacity[link], tree.carries[field.graph.stop[link]])
+        tree.carries[node] += tree.part[index]
+    for index in range(first, first + ways):
+        tree.part[index] /= tree.carries[node]
 
 
 @hot_loop
@@ -325,7 +407,7 @@ def _measure_onward(node: int, field: Field) -> None:
         link = tree.near[index]
         there = field.graph.stop[link]
         smooth = smooth and tree.smooth[there]
-        onward += (field.latency[link] + tree.onward[there]) / ways
+        onward += (field.latency[link] + tree.onward[there]) * tree.part[index]
         uses = uses or link == field.sums.watched or tree.uses[there]
     tree.smooth[node], tree.onward[node], tree.uses[node] = smooth, onward, uses
 
@@ -391,9 +473,8 @@ def _go_on(goal: int, field: Field) -> None:
         if amount == 0.0:
             continue
         tree.waiting[node] = 0.0
-        part = amount / tree.ways[node]
         for index in range(tree.first[node], tree.first[node] + tree.ways[node]):
-            link = tree.near[index]
+            link, part = tree.near[index], amount * tree.part[index]
             field.sums.load[link] += part
             tree.waiting[graph.stop[link]] += part
     tree.waiting[goal] = 0.0
@@ -444,43 +525,80 @@ def _begin_edge(row: int, hubs: Hubs, edge: Edge, field: Field) -> None:
 
 
 @hot_loop
-def _add_to(target: int, last: int, block: Block, where: tuple[Messages, Hubs, Edge, Field]) -> int:
+def _add_to(target: int, last: int, block: Block, where: _Crossing) -> int:
     """Add up the messages to a target whose last hub is this; return as :func:`add_direct`.
 
     Where there is one way from the hub to the target they take it together.
     """
-    sent, hubs, edge, field = where
+    sent, _, hubs, edge, field = where
     offset, item = sent.to
-    graph = field.graph
-    back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
-    ends = Ends(target, target, field.rule.seed)
+    back = Graph(
+        field.graph.stop, field.graph.start, field.graph.metric, field.graph.into, field.graph.out
+    )
     sole = _is_sole(target, last, edge.from_last, back, hubs.hub)
-    field.sums.hit[0] = False
-    _walk(target, last, ends, 0.0, back, (edge.from_last, hubs.hub, edge, field))
-    port = _port(ends, last, back, edge, field.rule)
-    tail, tail_hit, together = edge.took[0], field.sums.hit[0], 0.0
+    one = Tail(sole, 0.0, not sole, Port(target, 0, 0))
+    together = 0.0
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
         amount = block.amount[message]
         if sent.by[message] != last or amount == 0.0:
             continue
-        field.sums.hit[0] = sole and tail_hit
         ends = Ends(sent.source[message], target, field.rule.seed)
-        if sole:
-            together += amount
-        else:
-            port = _port(ends, last, back, edge, field.rule)
-            _walk(target, last, ends, amount, back, (edge.from_last, hubs.hub, edge, field))
-            tail = edge.took[0]
-        entry = _enter(ends, amount, hubs, edge, field)
-        outside = edge.took[0] + tail
-        through = _carry(entry, last, ends, port, amount, field)
-        if through < 0.0:
+        if not sole or together == 0.0:
+            one = _leave(ends, last, 0.0 if sole else amount, back, sole, where)
+        together += amount
+        if not _add_one(ends, last, (amount, block.number[message]), one, where):
             return int(message) + 1
-        _note(outside + through, block.number[message], field.sums)
-    if together > 0.0:
-        _walk(target, last, ends, together, back, (edge.from_last, hubs.hub, edge, field))
+    if sole and together > 0.0:
+        _leave(Ends(target, target, field.rule.seed), last, together, back, sole, where)
     return 0
+
+
+@hot_loop
+def _leave(
+    ends: Ends,
+    last: int,
+    amount: float,
+    back: Graph,
+    sole: bool,  # noqa: FBT001  a hot loop has no keywords
+    where: _Crossing,
+) -> Tail:
+    """Send a message from its last hub to its target."""
+    _, _, hubs, edge, field = where
+    field.sums.hit[0] = False
+    _walk(ends.target, last, ends, amount, back, (edge.from_last, hubs.hub, edge, field))
+    port = _port(ends, last, back, edge, field.rule)
+    return Tail(sole, edge.took[0], field.sums.hit[0], port)
+
+
+@hot_loop
+def _add_one(ends: Ends, last: int, what: tuple[float, int], tail: Tail, where: _Crossing) -> bool:
+    """Send a message up to its last hub, and note it; ``what`` is its amount and its number."""
+    _, pairs, hubs, edge, field = where
+    amount, number = what
+    field.sums.hit[0] = tail.hit
+    entry = _enter(ends, amount, hubs, edge, field)
+    outside = edge.took[0] + tail.latency
+    if len(pairs.amount) > 0:
+        _gather(pairs.row[entry], pairs.row[last], (amount, outside, number), pairs)
+        return True
+    through = _carry(entry, last, ends, tail.port, amount, field)
+    if through < 0.0:
+        return False
+    _note(outside + through, number, field.sums)
+    return True
+
+
+@hot_loop
+def _gather(first: int, last: int, message: tuple[float, float, int], pairs: HubPairs) -> None:
+    """Note what a message sends from hub to hub."""
+    amount, outside, number = message
+    at = first * pairs.hubs + last
+    pairs.amount[at] += amount
+    if pairs.number[at] < 0 or outside > pairs.outside[at] * (1 + _SAME):
+        pairs.outside[at], pairs.number[at] = outside, number
+    elif outside >= pairs.outside[at] * (1 - _SAME):
+        pairs.number[at] = min(pairs.number[at], number)
 
 
 @hot_loop

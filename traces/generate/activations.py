@@ -70,7 +70,11 @@ def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTe
     run
         The step: whether attention is fused, and whether there is dropout.
     """
-    return (*_attention(batch, run), *_network(batch, batch.model.experts_at(layer), run))
+    attentions = 2 if batch.model.has_cross_attention(layer) else 1
+    return (
+        *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),
+        *_network(batch, batch.model.experts_at(layer), run),
+    )
 
 
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:

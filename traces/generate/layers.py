@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.shares import Shares, of_bytes
-from traces.generate.kernel_times import GemmShape, Kernel, KernelWork, elementwise, gemm
+from traces.generate.kernel_times import (
+    NO_WORK,
+    GemmShape,
+    Kernel,
+    KernelWork,
+    elementwise,
+    gemm,
+)
 from traces.generate.model import (
     Experts,
     GroupedAttention,
@@ -101,17 +108,23 @@ def parameters_on_rank(parameters: Parameters, batch: MicroBatch) -> Parameters:
 
 
 def _layer(batch: MicroBatch, index: int) -> ModelBlock:
-    parts = (*_attention(batch), *_network(batch, index))
+    cross = _attention(batch) if batch.model.has_cross_attention(index) else ()
+    across = (replace(part, name=f"cross-{part.name}") for part in cross)
+    parts = (*_attention(batch), *across, *_network(batch, index))
     return ModelBlock(parts, layer_parameters(batch.model, index), is_layer=True)
 
 
 def _embedding(batch: MicroBatch) -> ModelBlock:
-    """Look up tokens.
+    """Look up tokens, or project patches.
 
     The table is sharded by vocabulary, so that the tensor ranks sum what each has found. The input
-    is a token's number, which needs no gradient.
+    is a token's number, which needs no gradient. Every rank projects the patches of its own tokens.
     """
     model = batch.model
+    if model.patch is not None:
+        shape = GemmShape(m=batch.sharded_tokens, k=model.patch, n=model.hidden)
+        projected = replace(gemm("patches", shape, batch.element_bytes), input_gradient=NO_WORK)
+        return ModelBlock((_part("embedding", (projected,)),), embedding_parameters(model))
     looked_up = elementwise(
         "embedding",
         batch.sharded_tokens * model.hidden,

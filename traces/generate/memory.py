@@ -297,7 +297,10 @@ def _serving(
         stage=stage,
         weights=sum(one.total for one in held) * batch.element_bytes,
         working=max(needs, default=0.0),
-        kv_cache=len(layers) * run.batch * run.context * cached_bytes(batch),
+        kv_cache=cached_bytes(batch)
+        * run.batch
+        * sum(batch.model.seen(layer, run.context) for layer in layers)
+        * batch.model.makes_tokens,
         buffers=_buffers(batch),
     )
 

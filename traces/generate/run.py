@@ -237,7 +237,8 @@ def micro_batch(
     phase: Literal["training", "prefill", "decode"]
     attended = 0.5 if run.scores == "causal" else 1.0
     if isinstance(run, Training):
-        sequences, length, logit_tokens = run.micro_batch, run.sequence, run.sequence
+        sequences, length = run.micro_batch, run.sequence
+        logit_tokens = 1 if model.pooled else run.sequence
         phase, context = "training", run.sequence
     else:
         sequences, logit_tokens = run.batch // run.micro_batches, 1
@@ -302,6 +303,19 @@ def _model_misfits(
         yield f"ep {p.ep}: {model.name} has no experts"
     if model.experts is not None and model.experts.count % p.ep:
         yield f"ep {p.ep} does not divide the number of experts"
+    yield from _encoder_misfits(model, p, run)
+
+
+def _encoder_misfits(
+    model: Model, parallelism: Parallelism, run: Training | Serving
+) -> Iterator[str]:
+    if isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens:
+        yield f"decode: {model.name} is no decoder that makes token after token; prefill is a pass"
+    if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
+        yield (
+            f"pp {parallelism.pp}: {model.name} has an encoder, whose output all layers of the "
+            "decoder read: only one stage is modelled"
+        )
 
 
 def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Calls written out: a closed form where steps are kept, elsewhere less; nothing is lost."""
 
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, logarithmic, ring, tree
+from collectives.algorithms.direct import spread
 from helpers.strategies import bandwidths, full_network, latencies, networks, sizes
 from simulator.costing import programs
 from simulator.costing.crowd import Crowd
@@ -19,9 +20,11 @@ from simulator.shares import Shares
 from simulator.topology import Link, topology
 
 
-def uneven(algorithm, n):
-    """An all-to-all in which no two pairs of a rank have the same, and some have nothing."""
-    return direct.spread(algorithm(n), Shares(np.arange(n * n).reshape(n, n) * 7 % 11 + (n < 4)))
+def _shares(n):
+    """Every pair another number of bytes, some none."""
+    weight = np.arange(n * n).reshape(n, n) % 5.0
+    weight[0, 1] = 7.0
+    return Shares(weight)
 
 
 BUILT = {
@@ -32,8 +35,8 @@ BUILT = {
     "tree": tree.all_reduce,
     "chain": lambda n: ring.broadcast(n, 5),
     "bruck": logarithmic.bruck_all_to_all,
-    "uneven": partial(uneven, direct.all_to_all),
-    "uneven in turn": partial(uneven, direct.pairwise_all_to_all),
+    "uneven": lambda n: spread(direct.all_to_all(n), _shares(n)),
+    "uneven ring": lambda n: spread(ring.all_to_all(n), _shares(n)),
 }
 schedules = st.tuples(st.sampled_from(sorted(BUILT)), st.integers(2, 6))
 
@@ -71,17 +74,10 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     )
     wide = np.array([[one[0], one[0] * 3, 1e9, 2e9] for one in numbers])
     slow = np.array([[one[1], one[1] * 2, 1e-6, 0.0] for one in numbers])
-    there = slice(of.max() + 1)
-    said = KeepingStep(plan.schedule, positions, network, of).on(wide[there], slow[there])
+    there = of.max() + 1
+    said = KeepingStep(plan.schedule, positions, network, of).on(wide[:there], slow[:there])
     for number, keeps in enumerate(said):
-        other = topology(
-            "other",
-            network.ranks,
-            [
-                Link(network.nodes[a], network.nodes[b], wide[c, number], slow[c, number])
-                for a, b, c in zip(network.source, network.target, of, strict=True)
-            ],
-        )
+        other = replace(network, bandwidth=wide[of, number], latency=slow[of, number])
         if keeps:
             in_step = cost(lay_in_step(plan, positions, size, other))
             took = alone(write(plan, positions, size, other), 0.0, other).time

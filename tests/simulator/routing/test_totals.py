@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from helpers.strategies import random_links, two_tiers, wild_networks
 from simulator.errors import TopologyError
 from simulator.policy import HASHED, POLICIES, Routing
-from simulator.routing import totals as module
+from simulator.routing import traffic as module
 from simulator.routing.routes import routes
-from simulator.routing.totals import exchange, listed, totals
+from simulator.routing.totals import totals
+from simulator.routing.traffic import exchange, listed
 from simulator.topology import topology
-from topologies import parse_topology
+from topologies import build, load_cluster, parse_topology
 
 CABLE = {"bandwidth": 50e9, "latency": 1e-6}
 SPECS = (
@@ -33,11 +34,20 @@ SPECS = (
     "leaf_spine:3x2x3",
     "dragonfly:5x4x2",
 )
-ADDED_UP = tuple(set(POLICIES) - {"adaptive", "valiant"})
+ADAPTIVE = ("adaptive", "valiant")
+ADDED_UP = tuple(name for name in POLICIES if name not in ADAPTIVE)
+MACHINES = ("perlmutter", "gh200-alps", "mi250x-frontier", "leonardo")
+"""Whose fabrics route adaptively."""
 
 
 def policy(network, name, seed=0):
     return replace(network, routing=replace(network.routing, policy=name, seed=seed))
+
+
+def with_bandwidths(network, seed):
+    """Links of unlike bandwidth: adaptive switches divide by what they can carry on."""
+    chosen = np.random.default_rng(seed).integers(1, 4, len(network))
+    return replace(network, bandwidth=chosen * 25e9)
 
 
 def uneven_latencies(network, seed):
@@ -47,7 +57,7 @@ def uneven_latencies(network, seed):
 
 def one_by_one(network, source, target, amount):
     """Bytes on links, latencies, and which messages pass which link, from the list of all."""
-    ways = routes(network, source, target)
+    ways = routes(network, source, target, amount)
     load = np.bincount(ways.link, amount[ways.message] * ways.share, len(network))
     return load, ways.along(network.latency), ways
 
@@ -101,6 +111,40 @@ def test_uneven_bytes_and_pairs_without_any_are_added_up_pair_by_pair(network, s
     amount = table[source, target]
     check(network, exchange(nodes, table), (source, target), amount)
     check(network, listed(source, target, amount), (source, target), amount)
+
+
+@st.composite
+def adaptive(draw):
+    """Networks whose messages take detours: grids, dragonflies, and a fat tree that has none."""
+    grids = ("torus:3x4@", "mesh:3x3@", "torus:2x2x3@", "dragonfly:5x4x2@", "dragonfly:3x2x1@")
+    spec = draw(st.sampled_from([*(one + name for one in grids for name in ADAPTIVE),
+                                 "fat_tree:4@adaptive", "leaf_spine:3x2x3@adaptive"]))  # fmt: skip
+    network = uneven_latencies(parse_topology(spec, **CABLE), draw(st.integers(0, 9)))
+    return with_bandwidths(network, draw(st.integers(0, 9))) if draw(st.booleans()) else network
+
+
+@settings(max_examples=60)
+@given(adaptive(), st.integers(0, 2**32 - 1))
+def test_adaptive_networks_take_the_parts_on_detours_that_the_list_takes(network, seed):
+    rng = np.random.default_rng(seed)
+    nodes = rng.permutation(network.ranks)[: rng.integers(2, network.ranks + 1)].astype(np.int32)
+    table = rng.integers(0, 3, (len(nodes), len(nodes))).astype(np.float64)
+    table[0, 1] = 1.0
+    source, target = pairs(nodes)
+    place = np.argsort(nodes)
+    row, column = (place[np.searchsorted(nodes[place], one)] for one in (source, target))
+    check(network, exchange(nodes), (source, target), np.ones(len(source)))
+    check(network, exchange(nodes, table), (source, target), table[row, column])
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("ranks", [24, 128])
+def test_machines_with_adaptive_fabrics_are_added_up_pair_by_pair(name, ranks):
+    network = build(load_cluster(name), ranks)
+    source, target = pairs(np.arange(ranks, dtype=np.int32))
+    check(
+        network, exchange(np.arange(ranks, dtype=np.int32)), (source, target), np.ones(len(source))
+    )
 
 
 @settings(max_examples=60)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.crowd_loop import (
+    BLOCK,
     CALL,
     FLOW,
     IDLE,
@@ -336,6 +337,9 @@ class Crowd:
             tally=_ints(TALLIES),
             active=_ints(flows),
             coming=np.zeros(flows),
+            soonest=np.full(flows // BLOCK + 2, np.inf),
+            stale=_ints(flows // BLOCK + 2),
+            is_stale=_ints(flows // BLOCK + 2),
             due=_ints(flows),
             over=_ints(calls),
             before=np.zeros(parts),

@@ -36,13 +36,15 @@ def records(whole: str, real: str = "") -> np.dtype[np.void]:
 
 
 FLOW = records(
-    "call source target first last doing held_by place mark fixed",
-    "latency amount wakes remaining rate since end",
+    "call source target first last doing held_by place mark fixed holds",
+    "latency amount wakes remaining rate since end share",
 )
 """A transfer: between which ranks, on which links, and how far it is.
 
 It is on the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one step.
-``place`` is where it stands among the active; ``mark`` and ``fixed`` tell the last share.
+``place`` is where it stands among the active. Of the last share, ``mark`` tells whether it was
+shared anew and ``fixed`` in which turn; ``share`` and ``holds`` are the rate that it is to have
+(B/s) and the link that holds it to that.
 """
 USE = records("flow link after before", "weight")
 """A link of a flow: ``weight`` of its rate is what it puts on the link.
@@ -78,24 +80,34 @@ ROW = records("first last")
 class Book(NamedTuple):
     """Time and lists: ``clock`` is now and the next event (s).
 
-    ``coming[i]`` is when something happens next to flow ``active[i]`` (s): side by side, since all
-    are looked through at every event.
+    ``coming[i]`` is when something happens next to flow ``active[i]`` (s), ``soonest[b]`` the least
+    of block ``b`` of these. Blocks in which that may have changed are in the list ``stale``, and
+    ``is_stale`` marks them: so an event costs what it changes, and a look at one time per block.
 
-    ``tally`` says how many flows are active, links dirty and calls over, and how many shares there
-    were.
+    ``tally`` says how many flows are active, links dirty, calls over, shares there were, blocks
+    stale, and flows in the share.
     """
 
     clock: Floats
     tally: Ints
     active: Ints
     coming: Floats
+    soonest: Floats
+    stale: Ints
+    is_stale: Ints
     due: Ints
     over: Ints
     before: Floats
 
 
-ACTIVE, DIRTY, OVER, STAMP = 0, 1, 2, 3
-TALLIES = 4
+ACTIVE, DIRTY, OVER, STAMP, STALE, SHARED = 0, 1, 2, 3, 4, 5
+TALLIES = 6
+BLOCK = 64
+"""Flows of which the next event is looked for together."""
+_TURNS = 6
+"""Times that a share takes in others before it takes in all that are connected."""
+_FAIR = 1e-11
+"""Fraction by which a rate may be above another, or a link below its bandwidth, by rounding."""
 
 
 class State(NamedTuple):
@@ -127,7 +139,7 @@ def advance(s: State, until: float) -> bool:
     while True:
         if book.tally[DIRTY]:
             _share(s)
-        coming = _least(book.coming, book.tally[ACTIVE])
+        coming = _next(s)
         book.clock[1] = coming
         if not coming <= until:
             return False
@@ -137,13 +149,38 @@ def advance(s: State, until: float) -> bool:
             return True
 
 
+@hot_loop
+def _next(s: State) -> float:
+    """Return when something happens next to any flow (s)."""
+    book = s.book
+    active = book.tally[ACTIVE]
+    for number in range(book.tally[STALE]):
+        block = book.stale[number]
+        book.is_stale[block] = 0
+        first = block * BLOCK
+        book.soonest[block] = _least(book.coming, first, min(first + BLOCK, active))
+    book.tally[STALE] = 0
+    return _least(book.soonest, 0, (active + BLOCK - 1) // BLOCK)
+
+
 @hot_loop(nan_free=True)
-def _least(values: Floats, count: int) -> float:
-    """Return the least of the first ``count``, in several lanes at a time."""
+def _least(values: Floats, first: int, last: int) -> float:
+    """Return the least of some values that stand together, in several lanes at a time."""
     least = np.inf
-    for place in range(count):
+    for place in range(first, last):
         least = min(least, values[place])
     return least
+
+
+@hot_loop
+def _expect(s: State, place: int, coming: float) -> None:
+    """Set when something happens next to an active flow (s)."""
+    book, block = s.book, place // BLOCK
+    book.coming[place] = coming
+    if not book.is_stale[block]:
+        book.is_stale[block] = 1
+        book.stale[book.tally[STALE]] = block
+        book.tally[STALE] += 1
 
 
 @hot_loop
@@ -154,13 +191,16 @@ def _list_due(s: State) -> int:
     the last is the same whatever calls came and went before.
     """
     flows, book = s.flows, s.book
-    now, many = book.clock[0], 0
-    for place in range(book.tally[ACTIVE]):
-        if book.coming[place] <= now + _SLACK:
-            flow = book.active[place]
-            if flows[flow].doing == MOVES or flows[flow].wakes <= now:
-                book.due[many] = flow
-                many += 1
+    now, many, active = book.clock[0], 0, book.tally[ACTIVE]
+    for block in range((active + BLOCK - 1) // BLOCK):
+        if not book.soonest[block] <= now + _SLACK:
+            continue
+        for place in range(block * BLOCK, min((block + 1) * BLOCK, active)):
+            if book.coming[place] <= now + _SLACK:
+                flow = book.active[place]
+                if flows[flow].doing == MOVES or flows[flow].wakes <= now:
+                    book.due[many] = flow
+                    many += 1
     _sort(book.due, many)
     return many
 
@@ -272,7 +312,7 @@ def _activate(s: State, flow: int, coming: float) -> None:
     book = s.book
     s.flows[flow].place = book.tally[ACTIVE]
     book.active[book.tally[ACTIVE]] = flow
-    book.coming[book.tally[ACTIVE]] = coming
+    _expect(s, book.tally[ACTIVE], coming)
     book.tally[ACTIVE] += 1
 
 
@@ -285,7 +325,7 @@ def _join(s: State, flow: int) -> None:
     flows[flow].rate = 0.0
     flows[flow].held_by = -1
     flows[flow].end = np.inf
-    s.book.coming[flows[flow].place] = np.inf
+    _expect(s, flows[flow].place, np.inf)
     for use in range(flows[flow].first, flows[flow].last):
         head = wires[uses[use].link].head
         uses[use].before, uses[use].after = -1, head
@@ -333,23 +373,111 @@ def _account(s: State, flow: int) -> None:
 
 @hot_loop
 def _share(s: State) -> None:
-    """Give new rates to the flows connected with what changed: progressive filling."""
-    flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
-    book.tally[STAMP] += 1
-    stamp = book.tally[STAMP]
-    links, many = _connected(s, stamp)
-    unfixed = many
+    """Give new rates to the flows that what changed matters to: progressive filling.
+
+    First to those that are new, or were held by a link that others came to or left, while all
+    others keep what they have. Rates are max-min fair if every flow is on a full link on which
+    nobody has more (Bertsekas and Gallager, section 6.5.2); whoever is not, then, joins the share.
+    After some turns all that are connected by links do.
+    """
+    tally = s.book.tally
+    tally[STAMP] += 1
+    stamp = tally[STAMP]
+    links = _touched(s, stamp)
+    for turn in range(_TURNS):
+        alone = _fill(s, links, stamp)
+        if alone:
+            break
+        more = _joined(s, links, stamp)
+        if more == 0:
+            break
+        links = more
+        if turn + 2 == _TURNS:
+            links = _connected(s, links, stamp)
+    _agree(s, links)
+
+
+@hot_loop
+def _touched(s: State, stamp: int) -> int:
+    """Begin a share with the flows that dirty links hold or that are new; return how many links."""
+    flows, uses, wires, tally = s.flows, s.uses, s.wires, s.book.tally
+    dirty = tally[DIRTY]
+    for number in range(dirty):
+        link = wires[number].dirty
+        wires[link].is_dirty = 0
+        wires[link].mark = stamp
+        wires[number].found = link
+    tally[DIRTY] = tally[SHARED] = 0
+    links = int(dirty)
+    for number in range(dirty):
+        link = wires[number].found
+        use = wires[link].head
+        while use >= 0:
+            flow = uses[use].flow
+            if flows[flow].mark != stamp and (
+                flows[flow].held_by == link or flows[flow].held_by < 0
+            ):
+                links = _take_in(s, flow, links, stamp)
+            use = uses[use].after
+    return links
+
+
+@hot_loop
+def _take_in(s: State, flow: int, links: int, stamp: int) -> int:
+    """Let a flow and its links join the share; return how many links that has then."""
+    flows, uses, wires = s.flows, s.uses, s.wires
+    flows[flow].mark = stamp
+    s.book.tally[SHARED] += 1
+    for use in range(flows[flow].first, flows[flow].last):
+        link = uses[use].link
+        if wires[link].mark != stamp:
+            wires[link].mark = stamp
+            wires[links].found = link
+            links += 1
+    return links
+
+
+@hot_loop
+def _fill(s: State, links: int, stamp: int) -> bool:
+    """Share what others leave of the links; return whether there are no others."""
+    flows, uses, wires, tally = s.flows, s.uses, s.wires, s.book.tally
+    alone = _leave_others(s, links, stamp)
+    tally[STAMP] += 1
+    unfixed = tally[SHARED]
     while unfixed > 0:
         lowest, full = _fullest(s, links)
         for number in range(full):
             use = wires[wires[number].full].head
             while use >= 0:
                 flow = uses[use].flow
-                if flows[flow].fixed != stamp:
-                    flows[flow].fixed = stamp
+                if flows[flow].mark == stamp and flows[flow].fixed != tally[STAMP]:
+                    flows[flow].fixed = tally[STAMP]
                     unfixed -= 1
                     _fix(s, flow, lowest, wires[number].full)
                 use = uses[use].after
+    return alone
+
+
+@hot_loop
+def _leave_others(s: State, links: int, stamp: int) -> bool:
+    """Take from the links what those have who are not in the share; return whether all are."""
+    flows, uses, wires = s.flows, s.uses, s.wires
+    alone = True
+    for number in range(links):
+        link = wires[number].found
+        left, demand, free = wires[link].bandwidth, 0.0, 0
+        use = wires[link].head
+        while use >= 0:
+            flow = uses[use].flow
+            if flows[flow].mark == stamp:
+                demand += uses[use].weight
+                free += 1
+            else:
+                left -= uses[use].weight * flows[flow].rate
+                alone = False
+            use = uses[use].after
+        wires[link].left, wires[link].demand, wires[link].free = left, demand, free
+    return alone
 
 
 @hot_loop
@@ -373,50 +501,92 @@ def _fullest(s: State, links: int) -> tuple[float, int]:
 
 
 @hot_loop
-def _connected(s: State, stamp: int) -> tuple[int, int]:
-    """Find what is connected with dirty links; return how many links and flows."""
-    flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
-    links = many = 0
-    for number in range(book.tally[DIRTY]):
-        link = wires[number].dirty
-        wires[link].is_dirty = 0
-        wires[link].mark = stamp
-        wires[links].found = link
-        links += 1
-    book.tally[DIRTY] = 0
-    seen = 0
-    while seen < links:
-        link = wires[seen].found
-        seen += 1
-        wires[link].left = wires[link].bandwidth
-        wires[link].demand, wires[link].free = 0.0, 0
-        use = wires[link].head
-        while use >= 0:
-            flow = uses[use].flow
-            wires[link].demand += uses[use].weight
-            wires[link].free += 1
-            use = uses[use].after
-            if flows[flow].mark == stamp:
-                continue
-            flows[flow].mark = stamp
-            many += 1
-            for other in range(flows[flow].first, flows[flow].last):
-                if wires[uses[other].link].mark != stamp:
-                    wires[uses[other].link].mark = stamp
-                    wires[links].found = uses[other].link
-                    links += 1
-    return links, many
-
-
-@hot_loop
 def _fix(s: State, flow: int, rate: float, link: int) -> None:
-    """Give a flow its rate; an end that does not change is not computed again."""
+    """Say what rate a flow is to have, and take it from its links."""
     flows, uses, wires = s.flows, s.uses, s.wires
+    flows[flow].share, flows[flow].holds = rate, link
     for use in range(flows[flow].first, flows[flow].last):
         on = uses[use].link
         wires[on].left -= uses[use].weight * rate
         wires[on].demand -= uses[use].weight
         wires[on].free -= 1
+
+
+@hot_loop
+def _joined(s: State, links: int, stamp: int) -> int:
+    """Take in who is not on a full link with nobody above, then; return how many links, or 0."""
+    uses, wires, fill = s.uses, s.wires, s.book.tally[STAMP]
+    before, many = int(s.book.tally[SHARED]), int(links)
+    for number in range(links):
+        link = wires[number].found
+        level, top, used = _state_of(s, link, fill)
+        is_full = used >= wires[link].bandwidth * (1 - _FAIR)
+        use = wires[link].head
+        while use >= 0:
+            flow = uses[use].flow
+            if s.flows[flow].mark != stamp:
+                rate = s.flows[flow].rate
+                held = s.flows[flow].held_by == link
+                if rate > level * (1 + _FAIR) or (
+                    held and not (is_full and top <= rate * (1 + _FAIR))
+                ):
+                    many = _take_in(s, flow, many, stamp)
+            use = uses[use].after
+    return many if int(s.book.tally[SHARED]) > before else 0
+
+
+@hot_loop
+def _state_of(s: State, link: int, fill: int) -> tuple[float, float, float]:
+    """Of a link: rate of those it is to hold, highest rate of those in the share, and all rates."""
+    flows, uses = s.flows, s.uses
+    level, top, used = np.inf, 0.0, 0.0
+    use = s.wires[link].head
+    while use >= 0:
+        flow = uses[use].flow
+        rate = flows[flow].rate
+        if flows[flow].fixed == fill:
+            rate = flows[flow].share
+            top = max(top, rate)
+            if flows[flow].holds == link:
+                level = min(level, rate)
+        used += uses[use].weight * rate
+        use = uses[use].after
+    return level, top, used
+
+
+@hot_loop
+def _connected(s: State, links: int, stamp: int) -> int:
+    """Take in all that is connected with the share by links; return how many links it has then."""
+    uses, wires = s.uses, s.wires
+    seen = 0
+    while seen < links:
+        use = wires[wires[seen].found].head
+        while use >= 0:
+            if s.flows[uses[use].flow].mark != stamp:
+                links = _take_in(s, uses[use].flow, links, stamp)
+            use = uses[use].after
+        seen += 1
+    return links
+
+
+@hot_loop
+def _agree(s: State, links: int) -> None:
+    """Give the flows in the share the rates that were found."""
+    flows, uses, wires, fill = s.flows, s.uses, s.wires, s.book.tally[STAMP]
+    for number in range(links):
+        use = wires[wires[number].found].head
+        while use >= 0:
+            flow = uses[use].flow
+            if flows[flow].fixed == fill:
+                flows[flow].fixed = 0
+                _go_at(s, flow, flows[flow].share, flows[flow].holds)
+            use = uses[use].after
+
+
+@hot_loop
+def _go_at(s: State, flow: int, rate: float, link: int) -> None:
+    """Give a flow its rate; an end that does not change is not computed again."""
+    flows = s.flows
     if rate == flows[flow].rate and link == flows[flow].held_by:
         return
     _account(s, flow)
@@ -424,7 +594,7 @@ def _fix(s: State, flow: int, rate: float, link: int) -> None:
     if rate != flows[flow].rate:
         flows[flow].rate = rate
         flows[flow].end = s.book.clock[0] + flows[flow].remaining / rate
-        s.book.coming[flows[flow].place] = flows[flow].end
+        _expect(s, flows[flow].place, flows[flow].end)
 
 
 @hot_loop
@@ -521,6 +691,7 @@ def _retire(s: State, flow: int) -> None:
     book.tally[ACTIVE] -= 1
     last = book.active[book.tally[ACTIVE]]
     book.active[flows[flow].place] = last
-    book.coming[flows[flow].place] = book.coming[book.tally[ACTIVE]]
+    _expect(s, flows[flow].place, book.coming[book.tally[ACTIVE]])
+    _expect(s, book.tally[ACTIVE], np.inf)
     flows[last].place = flows[flow].place
     flows[flow].doing = IDLE

@@ -83,6 +83,18 @@ def read(*files: Path) -> Reading:
     return Reading(tables, left_out)
 
 
+def is_table(file: Path) -> bool:
+    """Whether a file's columns are of a table of kernels that :func:`read` knows.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read as a table.
+    """
+    names = set(read_columns(file))
+    return any(needed <= names for needed, _ in _LAYOUTS)
+
+
 Columns = Mapping[str, NDArray[Any]]
 
 

@@ -87,6 +87,17 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
         raise TraceError(f"{path}: {error}") from error
 
 
+def is_profile(path: Path) -> bool:
+    """Whether a file is one of the PyTorch profiler; others stand beside those of ranks.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
+    return not isinstance(read_document(path), ForeignFile)
+
+
 class _Reading:
     """What the events of one file say; made, read and thrown away."""
 

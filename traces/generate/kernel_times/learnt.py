@@ -93,6 +93,29 @@ def kind_by_name(kernel: str) -> str:
     return next((kind for kind, pattern in _BY_NAME if pattern.search(kernel)), "other")
 
 
+_ELEMENTWISE = re.compile(
+    r"elementwise|reduce_kernel|softmax|layer_?norm|rms_?norm|batch_?norm|bn_(fw|bw)|dropout|copy"
+    r"|multi_tensor_apply|fused_adam|catarray|cat_?copy|fill|transpose|permute|nchwtonhwc"
+    r"|nhwctonchw|^triton_",
+    re.IGNORECASE,
+)
+
+
+def is_elementwise(kernel: str) -> bool:
+    """Whether a kernel's name tells that it passes over elements and multiplies no matrices.
+
+    Examples
+    --------
+    >>> is_elementwise("void at::native::vectorized_elementwise_kernel<4, ...>")
+    True
+    >>> is_elementwise("sm90_xmma_gemm_bf16bf16_bf16f32")
+    False
+    """
+    return kind_by_name(kernel) in ("other", "triton without sizes") and bool(
+        _ELEMENTWISE.search(kernel)
+    )
+
+
 def learnt(operators: Iterable[RecordedOperator], source: str) -> Recognised:
     """Learn times of kernels from recorded operators.
 

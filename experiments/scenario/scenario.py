@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
-from simulator.analytic.contention import Overlap, overlap
+from simulator.analytic.contention import meeting
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
@@ -248,7 +248,7 @@ class Scenario:
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where contention does not matter.
+        """Simulate it; ``auto`` is ``analytic`` where no calls meet on a link.
 
         The timeline's workload has the durations that kernels turned out to have. Of ranks that are
         copies it has those that tell the times of all.
@@ -266,8 +266,8 @@ class Scenario:
             )
         if self.engine == AUTO:
             timeline = replace(self, engine="analytic").run(progress)
-            matters = self.contention(timeline).matters
-            return replace(self, engine=self.contended).run(progress) if matters else timeline
+            meets = self.calls_that_meet(timeline)
+            return replace(self, engine=self.contended).run(progress) if meets else timeline
         if self.fold is not False:
             return self._folded(progress)
         return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
@@ -322,9 +322,9 @@ class Scenario:
         """Return what planning depends on of a group's label: whether a rule names it."""
         return label if any(rule.label == label for rule in self.forced) else ""
 
-    def contention(self, timeline: Timeline) -> Overlap:
-        """Judge a timeline of the ``analytic`` engine of this scenario."""
-        return overlap(timeline, self.costs())
+    def calls_that_meet(self, timeline: Timeline) -> int:
+        """Count the calls that meet others on a link in its ``analytic`` timeline."""
+        return int(meeting(timeline, self.costs()).sum())
 
 
 PAYS = 4

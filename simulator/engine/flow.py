@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
-from simulator.engine.meeting import At, Meetings, Work, Works
+from simulator.engine.meeting import At, Meetings
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
 from simulator.engine.transfers import carry_out, lay_transfers
+from simulator.engine.works import Work, Works
 
 Begin = Callable[[int, Callable[[], None]], None]
 """Begin a call (its index) now; call back when it has ended."""

@@ -202,7 +202,10 @@ def _states(batch: MicroBatch, run: Training, held: Sequence[Parameters]) -> _St
     dense = sum(one.sharded + one.replicated for one in held)
     experts = sum(one.experts for one in held)
     whole = dense + experts
-    shard = (dense + experts * p.ep) / p.shard_ranks if p.zero else whole
+    shard = whole
+    if p.zero:
+        replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
+        shard = dense / p.shard_ranks + experts / replicas
     states = OPTIMIZERS[run.optimizer]
     if p.zero == 3:
         longest = max(width, _MASTER)

@@ -120,9 +120,11 @@ class Training:
         """Return how many micro-batches each replica computes."""
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
+            near = self.global_batch // together * together
+            fitting = " and ".join(str(one) for one in (near, near + together) if one)
             raise WorkloadError(
                 f"global_batch {self.global_batch} is not a multiple of"
-                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}"
+                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}; {fitting} would be"
             )
         return self.global_batch // together
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.contended import COMPILED
 from experiments.evaluate.design_points import Study
 from experiments.provenance import Head
 from experiments.question import question
@@ -27,7 +26,7 @@ from experiments.scenario.resources import (
     utility_pct,
     value_of,
 )
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import COMPILED, Scenario
 from experiments.settings import SettingsOptions
 from simulator.analytic.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError

@@ -17,7 +17,7 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.least_calls import LinkWork, least_calls
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
-from simulator.costing import programs, quotient
+from simulator.costing import programs
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import Costs
 from simulator.errors import ScheduleError
@@ -130,7 +130,6 @@ def test_nor_where_like_steps_are_taken_several_at_a_time(
     """
     monkeypatch.setattr(programs, "MOST", most)
     monkeypatch.setattr(programs, "MOST_ALIKE", most)
-    monkeypatch.setattr(quotient, "MOST", most)
     drawn = case(family, number, calls=1 + number % 4, seed=50)
 
     def planner(call, network):

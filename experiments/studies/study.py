@@ -354,7 +354,7 @@ def read_workloads(
 def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
     path = Path(declared.path(str(entry.plan)))
     plan = read_plan(path)
-    base = Base(name, entry.weight, "plan", plan=plan)
+    base = Base(name, entry.weight, "plan", plan=plan, ignore_memory=entry.ignore_memory)
     return base, _said(base, recorded=False, measured=None, error=None)
 
 

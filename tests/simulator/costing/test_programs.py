@@ -17,6 +17,7 @@ from simulator.schedule import Plan
 from simulator.shares import Shares
 from simulator.topology import Link, topology
 
+
 def _shares(n):
     """Every pair another number of bytes, some none."""
     weight = np.arange(n * n).reshape(n, n) % 5.0

@@ -29,7 +29,7 @@ from simulator.workload import Floats
 CHUNK = 512
 """Points that a worker is handed at once, of the engine that asks many at once; of others one."""
 CONFIRMED = 50
-"""Points of the front that another engine simulates again, at most: the first of them in order."""
+"""Points of the front that another engine simulates again, at most: evenly along it."""
 _FITS = "memory fits"
 """What holds of every plan, whether a study says it or not, unless the workload ignores it."""
 _BOUGHT = ("cost", "power")
@@ -128,7 +128,7 @@ class Explorer:
         )
         if self.study.confirm is None:
             return explored
-        confirmed = tuple(self._confirmed(front[:CONFIRMED], self.study.confirm))
+        confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
         return replace(explored, confirmed=confirmed, counts=Counts(**self._counts))
 
     def _searched(self) -> Found:
@@ -314,6 +314,13 @@ class Explorer:
             tuple((reference * np.array(signs)).tolist()),
             volume,
         )
+
+    def _spread(self, front: Sequence[int]) -> list[int]:
+        """Take points evenly along the front, in the order of the first objective."""
+        first = self.results.column(next(iter(self.study.file.objectives)))
+        along = sorted(front, key=lambda number: (first[number], number))
+        places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
+        return [along[place] for place in np.unique(places.round().astype(np.intp)).tolist()]
 
     def _best(self, name: str, goal: str, front: Sequence[int]) -> int:
         """Return the point of the front that is best in an objective; the front has one."""

@@ -56,6 +56,9 @@ class Sites:
         own = [one for one in declaration.dimensions if _is_number(one)]
         self._numbers = own
         self._structure = [one for one in declaration.dimensions if one not in own]
+        for one in (one for one in declaration.dimensions if one.kind == "cluster"):
+            for name in one.levels:  # a name that is none is no point's fault
+                self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
         """Place a workload at a point.
@@ -129,9 +132,12 @@ class Sites:
             if base.scenario is None:
                 raise StudyError(f"{base.name}: on which cluster? Give cluster, or space.cluster")
             return base.scenario.cluster
-        if named not in self._clusters:
-            self._clusters[named] = load_cluster(self._study.path(named))
-        return self._clusters[named]
+        return self._loaded(named)
+
+    def _loaded(self, name: str) -> Cluster:
+        if name not in self._clusters:
+            self._clusters[name] = load_cluster(self._study.path(name))
+        return self._clusters[name]
 
     def _settings(self, values: Mapping[Dimension, Value]) -> Settings:
         """Return the study's settings with a point's nodes, what-ifs and algorithms."""

@@ -98,7 +98,9 @@ class Settings:
     engine : {"flow", "fluid", "analytic", "auto", "transfer"}
         ``flow``: links are shared max-min fairly; ``fluid``: the same, compiled; ``analytic``: no
         contention; ``auto``: whichever is enough; ``transfer``: the reference, transfer by
-        transfer.
+        transfer. Under ``flow`` and ``auto`` many points of one step are answered by ``fluid``,
+        which is held against ``flow`` on the step that they begin with
+        (:mod:`experiments.evaluate.contended`).
     collective_cost : {"model", "trace", "calibrated"}
         Where the costs of collectives are from.
     step : str

@@ -5,7 +5,7 @@ A command declares the options that it takes; those of the settings are gathered
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Phase = Literal["training", "prefill", "decode"]
 Recompute = Literal["none", "selective", "op", "full"]
+Scores = Literal["full", "causal"]
+Loss = Literal["fused", "parallel", "torch"]
 Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
 
@@ -43,6 +45,12 @@ def _schedules() -> Iterable[str]:
     from traces.generate.pipeline import SCHEDULES
 
     return SCHEDULES
+
+
+def _optimizers() -> Iterable[str]:
+    from traces.generate.run import OPTIMIZERS
+
+    return OPTIMIZERS
 
 
 @on_a_network
@@ -62,6 +70,17 @@ def generate(
     virtual: Annotated[int, typer.Option(min=1, help="Chunks of layers per stage.")] = 1,
     dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Replicas that share out experts.")] = 1,
+    etp: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="tp where ep divides dp, else 1",
+            help="Tensor-parallel ranks that share an expert.",
+        ),
+    ] = None,
+    dp_replicate: Annotated[
+        int, typer.Option(min=1, help="Replicas of what ZeRO shards (HSDP), of dp.")
+    ] = 1,
     zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO; 3 is FSDP.")] = 0,
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Cut norms along the sequence.")
@@ -81,6 +100,18 @@ def generate(
     ] = 4096,
     precision: Annotated[str, typer.Option(help="Of weights and activations.")] = "bf16",
     recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
+    gradient: Annotated[str, typer.Option(help="Precision of summed gradients.")] = "fp32",
+    scores: Annotated[
+        Scores | None,
+        typer.Option(
+            show_default="full, in serving causal",
+            help="How much of the matrix of attention is computed.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option(**choice(_optimizers), help="What is kept of every parameter.")
+    ] = "adam",
+    loss: Annotated[Loss, typer.Option(help="How the loss holds the logits.")] = "fused",
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -139,8 +170,8 @@ def generate(
 
     if write is not None:
         check_output(write, (".yaml", ".yml"))
-    if phase != "training" and (schedule is not None or recompute != "none"):
-        raise WorkloadError(f"--schedule and --recompute are for training, not for {phase}")
+    if phase != "training":
+        _check_serving(ctx, phase)
     if sequence_parallel and tp == 1:
         raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
     parallelism = Parallelism(
@@ -152,6 +183,8 @@ def generate(
         virtual=virtual,
         sequence_parallel=sequence_parallel,
         zero=zero,
+        etp=etp,
+        dp_replicate=dp_replicate,
     )
     sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
     batch = (micro_batch, sequences, sequence)
@@ -166,9 +199,13 @@ def generate(
                 precision,
                 recompute=recompute,
                 schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
+                scores=scores or "full",
+                gradient=gradient,
+                optimizer=optimizer,
+                loss=loss,
             )
             if phase == "training"
-            else _serving(phase, batch, precision, dp=dp)
+            else _serving(phase, batch, precision, dp=dp, scores=scores or "causal")
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
         compute_efficiency=(
@@ -202,7 +239,15 @@ def _show_memory(plan: "GenerationPlan", output: Output) -> None:
     show(memory(plan), output)
 
 
-def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: str) -> "Training":
+def _check_serving(ctx: typer.Context, phase: Phase) -> None:
+    """Refuse what is for training only."""
+    for name in ("schedule", "recompute", "gradient", "optimizer", "loss"):
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise WorkloadError(f"--{name} is for training, not for {phase}")
+
+
+def _training(batch: Batch, precision: str, **choices: Any) -> "Training":
     """Make a training step."""
     from traces.generate.run import Training
 
@@ -212,13 +257,12 @@ def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: s
         global_batch=sequences,
         sequence=length,
         precision=precision,
-        recompute=recompute,
-        schedule=schedule,
+        **choices,
     )
 
 
 def _serving(
-    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int
+    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int, scores: Scores
 ) -> "Serving":
     """Make a pass of every replica."""
     from traces.generate.run import Serving
@@ -233,5 +277,6 @@ def _serving(
         batch=sequences // dp,
         context=length,
         precision=precision,
+        scores=scores,
         micro_batches=sequences // (at_once * dp),
     )

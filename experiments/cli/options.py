@@ -309,7 +309,8 @@ Engine = Annotated[
     typer.Option(
         **choice(_engines),
         rich_help_panel=_SIMULATION,
-        help="flow: links are shared; fluid: the same, compiled; analytic: they are not; "
+        help="flow: links are shared (many points: by fluid, held against flow on the baseline); "
+        "fluid: the same, compiled; analytic: they are not; "
         "auto: whichever is enough; transfer: the reference.",
     ),
 ]

@@ -76,7 +76,7 @@ def process_context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "simulator.engine.flow"])
+    context.set_forkserver_preload([__name__, "simulator.engine.fluid"])
     return context
 
 

@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.shares import Shares, of_bytes
-from traces.generate.kernel_times import GemmShape, Kernel, KernelWork, elementwise, gemm
+from traces.generate.kernel_times import (
+    NO_WORK,
+    GemmShape,
+    Kernel,
+    KernelWork,
+    elementwise,
+    gemm,
+)
 from traces.generate.model import (
     Experts,
     GroupedAttention,
@@ -96,22 +103,28 @@ def parameters_on_rank(parameters: Parameters, batch: MicroBatch) -> Parameters:
     return Parameters(
         sharded=parameters.sharded / p.tp,
         replicated=parameters.replicated,
-        experts=parameters.experts / p.tp / p.ep,
+        experts=parameters.experts / p.expert_tp / p.ep,
     )
 
 
 def _layer(batch: MicroBatch, index: int) -> ModelBlock:
-    parts = (*_attention(batch), *_network(batch, index))
+    cross = _attention(batch) if batch.model.has_cross_attention(index) else ()
+    across = (replace(part, name=f"cross-{part.name}") for part in cross)
+    parts = (*_attention(batch), *across, *_network(batch, index))
     return ModelBlock(parts, layer_parameters(batch.model, index), is_layer=True)
 
 
 def _embedding(batch: MicroBatch) -> ModelBlock:
-    """Look up tokens.
+    """Look up tokens, or project patches.
 
     The table is sharded by vocabulary, so that the tensor ranks sum what each has found. The input
-    is a token's number, which needs no gradient.
+    is a token's number, which needs no gradient. Every rank projects the patches of its own tokens.
     """
     model = batch.model
+    if model.patch is not None:
+        shape = GemmShape(m=batch.sharded_tokens, k=model.patch, n=model.hidden)
+        projected = replace(gemm("patches", shape, batch.element_bytes), input_gradient=NO_WORK)
+        return ModelBlock((_part("embedding", (projected,)),), embedding_parameters(model))
     looked_up = elementwise(
         "embedding",
         batch.sharded_tokens * model.hidden,
@@ -408,9 +421,9 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     An all-to-all sends each token's activations to its ``top_k`` experts and another brings them
     back, ``tokens x top_k x hidden`` each (GShard, arXiv 2006.16668, section 3.2), evenly spread or
     as the plan's imbalance says: then all ranks choose alike, the way back is the transpose of the
-    way there, and a rank computes for as many tokens as come to it. With tensor parallelism an
-    expert is sharded too, and gathers its tokens over the tensor ranks first, as Megatron-LM's
-    all-to-all dispatcher does. Shared experts run before.
+    way there, and a rank computes for as many tokens as come to it. Where an expert is divided
+    over tensor ranks (``etp``) they gather its tokens first, as Megatron-LM's all-to-all dispatcher
+    does. Shared experts run before.
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
@@ -421,7 +434,7 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
         there = Exchange("all_to_all", "ep", size, shares)
     dispatch: Exchanges = (there,)
     combine: Exchanges = (_transposed(there),)
-    if p.tp > 1:
+    if p.expert_tp > 1:
         dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=asked.loads),)
         gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=asked.loads)
         combine = (gathered, *combine)
@@ -454,7 +467,8 @@ class _Asked(NamedTuple):
 
 
 def _asked(batch: MicroBatch, experts: Experts, layer: int) -> _Asked:
-    ep, tokens = batch.parallelism.ep, batch.tokens * batch.parallelism.ep
+    p = batch.parallelism
+    ep, tokens = p.ep, batch.tokens * p.expert_tp / p.tp * p.ep
     mean = _visited(experts, experts.count // ep, tokens)
     if batch.imbalance is None:
         return _Asked(mean)
@@ -472,8 +486,9 @@ def _asked_kernels(
     batch: MicroBatch, experts: Experts, load: float, visited: float
 ) -> tuple[Kernel, ...]:
     """Return the experts' kernels on a rank that gets ``load`` times the mean of the tokens."""
-    rows = batch.tokens * experts.top_k * load
-    return _feed_forward(batch, rows, experts.hidden / batch.parallelism.tp, networks=visited)
+    p = batch.parallelism
+    rows = batch.tokens * p.expert_tp / p.tp * experts.top_k * load
+    return _feed_forward(batch, rows, experts.hidden / p.expert_tp, networks=visited)
 
 
 def _router(batch: MicroBatch, experts: Experts) -> Kernel:

@@ -77,8 +77,9 @@ class DeviceMemory:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
+            size, reserve = (f"{number / 1e9:g} GB" for number in (self.size, self.reserve))
             raise WorkloadError(
-                f"memory {self.size!r} B with {self.reserve!r} B kept leaves nothing to programs"
+                f"memory {size}, of which {reserve} are kept, leaves nothing to programs"
             )
 
     @property
@@ -234,11 +235,25 @@ class GenerationPlan:
             f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
             for one in self.others
         ]
+        said += [f"left out: {self.model.left_out}"] if self.model.left_out else []
+        said += self._say_window()
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
         if self.imbalance is not None:
             said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
+
+    def _say_window(self) -> list[str]:
+        """Say which layers see less than is counted, if any."""
+        model, run = self.model, self.run
+        context = run.sequence if isinstance(run, Training) else run.context
+        local = sum(model.seen(layer, context) < context for layer in range(model.layers))
+        if not local:
+            return []
+        return [
+            f"{local} of {model.layers} layers see {model.window} tokens of {context} only; their "
+            "attention is counted as if they saw all"
+        ]
 
     def _say_imbalance(self, imbalance: Imbalance) -> str:
         """Say how unevenly the ranks that share out experts are asked, over all layers."""

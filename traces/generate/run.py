@@ -17,18 +17,21 @@ Attention = Literal["flash", "unfused", "flex"]
 Loss = Literal["fused", "parallel", "torch"]
 OPTIMIZERS = {
     "adam": 8,
+    "adamw": 8,
     "adam-bf16": 4,
     "adam-8bit": 2,
     "lion": 4,
     "muon": 4,
     "momentum": 4,
+    "adafactor": 0,
     "sgd": 0,
 }
 """Bytes of state for each parameter, besides its master copy in fp32.
 
 Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-V3, arXiv
 2412.19437, section 3.3.3) or in blocks of 8 bits (arXiv 2110.02861); Lion (arXiv 2302.06675), Muon
-(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none.
+(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none; Adafactor keeps sums
+over rows and columns, which are next to nothing (arXiv 1804.04235).
 """
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
@@ -120,9 +123,11 @@ class Training:
         """Return how many micro-batches each replica computes."""
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
+            near = self.global_batch // together * together
+            fitting = " and ".join(str(one) for one in (near, near + together) if one)
             raise WorkloadError(
                 f"global_batch {self.global_batch} is not a multiple of"
-                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}"
+                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}; {fitting} would be"
             )
         return self.global_batch // together
 
@@ -237,7 +242,8 @@ def micro_batch(
     phase: Literal["training", "prefill", "decode"]
     attended = 0.5 if run.scores == "causal" else 1.0
     if isinstance(run, Training):
-        sequences, length, logit_tokens = run.micro_batch, run.sequence, run.sequence
+        sequences, length = run.micro_batch, run.sequence
+        logit_tokens = 1 if model.pooled else run.sequence
         phase, context = "training", run.sequence
     else:
         sequences, logit_tokens = run.batch // run.micro_batches, 1
@@ -302,6 +308,19 @@ def _model_misfits(
         yield f"ep {p.ep}: {model.name} has no experts"
     if model.experts is not None and model.experts.count % p.ep:
         yield f"ep {p.ep} does not divide the number of experts"
+    yield from _encoder_misfits(model, p, run)
+
+
+def _encoder_misfits(
+    model: Model, parallelism: Parallelism, run: Training | Serving
+) -> Iterator[str]:
+    if isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens:
+        yield f"decode: {model.name} is no decoder that makes token after token; prefill is a pass"
+    if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
+        yield (
+            f"pp {parallelism.pp}: {model.name} has an encoder, whose output all layers of the "
+            "decoder read: only one stage is modelled"
+        )
 
 
 def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:

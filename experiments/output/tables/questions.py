@@ -8,8 +8,10 @@ from rich.console import Console
 from experiments.output.tables.layout import Bar, TableRows, print_rows, print_text
 from experiments.output.tables.parts import percent, print_foot, print_head, say_time
 from experiments.scenario.resources import factor_means
+from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
+    from experiments.evaluate.contended import EngineCheck
     from experiments.questions.compare import CompareReport
     from experiments.questions.curve import CurveReport
     from experiments.questions.sweep import SweepReport
@@ -23,7 +25,9 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
     doubts = ("",) if any(row.warning for row in report.utilities) else ()
-    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most", *doubts))
+    extra = _PER_COLUMNS.get(report.per, ())
+    columns = ("resource", ">now", f">{better}", ">step", ">utility", ">at most", *extra, *doubts)
+    rows = TableRows(columns)
     unused = TableRows(("not used", ">now", f">{better}", "|why"))
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
@@ -32,11 +36,45 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
         else:
             most = "" if row.bound_pct is None else percent(row.bound_pct)
             bar, doubt = Bar(row.utility_pct, row.note), [marks(row.warning)] if doubts else []
-            rows.add(*cells, say_time(row.step_s), _sure(row), most, *doubt, bar=bar)
+            more = _per(row, report.per)
+            rows.add(*cells, say_time(row.step_s), _sure(row), most, *more, *doubt, bar=bar)
     print_rows(console, rows, unused)
     for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
         print_text(console, warning)
     print_foot(console, _utility_foot(report))
+    _print_check(console, report.check)
+
+
+_PER_COLUMNS = {"cost": (">more cost", ">per MUSD"), "power": (">more power", ">per kW")}
+"""Columns of what more of a resource costs or draws, and of the points that each unit buys."""
+
+
+def _per(row: "Utility", per: str) -> tuple[str, ...]:
+    """Return the cells of those columns; a dash where no price says so."""
+    if not per:
+        return ()
+    base, unit = ("USD", 1e6) if per == "cost" else ("W", 1e3)
+    extra = row.extra_cost_usd if per == "cost" else row.extra_power_w
+    if extra is None or row.utility_pct is None:
+        return "-", "-"
+    each = f"{row.utility_pct / extra * unit:.3g} %" if extra else "-"
+    return format_quantity(extra, base), each
+
+
+def _print_check(console: Console, check: "EngineCheck | None") -> None:
+    """Print how the engine that answered the points is held against the other."""
+    if check is None:
+        return
+    if check["warning"]:
+        print_text(console, check["warning"])
+        return
+    within = next(one for one in (*_CLOSE, check["limit"]) if check["difference"] <= one)
+    said = f"steps by engine {check['engine']}, within {within:g} of {check['reference']}"
+    print_foot(console, f"{said} on the baseline")
+
+
+_CLOSE = (1e-12,)
+"""Differences that are said as such; what they are exactly differs from machine to machine."""
 
 
 def marks(warning: str) -> str:
@@ -50,6 +88,8 @@ def _utility_foot(report: "UtilityReport") -> str:
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
     assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
     foot += "".join(f"; at most: if {what}" for what in assumed)
+    if report.per:
+        foot += "; more: NICs, ports and cables that are added, or dearer; of the rest no price"
     return foot + _open_foot(report.utilities)
 
 
@@ -96,6 +136,7 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
         rows.add(f"{point.factor:g}", point.value, say_time(point.step_s), said, bar=Bar(gain))
     print_rows(console, rows)
     print_foot(console, _factor_foot(report.resource) + _open_foot(report.points))
+    _print_check(console, report.check)
 
 
 def _factor_foot(resource: str) -> str:
@@ -158,6 +199,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
         "utility: step time saved against the first; compute and host times are those of the "
         f"trace: networks are compared, not accelerators{_open_foot(report.points)}",
     )
+    _print_check(console, report.check)
 
 
 def _say_draws(point: "WhatIfPoint") -> str:
@@ -197,6 +239,7 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     foot += _open_foot(report.points)
     print_foot(console, foot)
+    _print_check(console, report.check)
     assumed = dict.fromkeys(
         line for point in report.points for line in point.assumptions.splitlines()
     )

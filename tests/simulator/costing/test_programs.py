@@ -1,5 +1,7 @@
 """Calls written out: a closed form where steps are kept, elsewhere less; nothing is lost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -75,14 +77,7 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     there = of.max() + 1
     said = KeepingStep(plan.schedule, positions, network, of).on(wide[:there], slow[:there])
     for number, keeps in enumerate(said):
-        other = topology(
-            "other",
-            network.ranks,
-            [
-                Link(network.nodes[a], network.nodes[b], wide[c, number], slow[c, number])
-                for a, b, c in zip(network.source, network.target, of, strict=True)
-            ],
-        )
+        other = replace(network, bandwidth=wide[of, number], latency=slow[of, number])
         if keeps:
             in_step = cost(lay_in_step(plan, positions, size, other))
             took = alone(write(plan, positions, size, other), 0.0, other).time

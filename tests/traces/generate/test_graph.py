@@ -362,8 +362,8 @@ def test_a_cluster_gives_the_roofline_and_says_what_it_lacks():
     cluster = load_cluster("hgx-h100")
     assert accelerator_of(cluster, "bf16") == CHIP
     assert accelerator_of(cluster, "fp8", compute_efficiency=0.5).compute_efficiency == 0.5
-    with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp16 is missing.*bf16, fp8"):
-        accelerator_of(cluster, "fp16")
+    with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp4 is missing.*bf16, fp8"):
+        accelerator_of(cluster, "fp4")
     blind = cluster.accelerator.model_copy(update={"memory_bandwidth": None})
     with pytest.raises(ClusterError, match="memory_bandwidth is missing"):
         accelerator_of(cluster.model_copy(update={"accelerator": blind}), "bf16")

@@ -205,13 +205,13 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
     OutputError
         If it cannot be written.
     """
-    _check(folder, study)
+    check_folder(folder, study)
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("ab")
     with lock:
         _wait_for(lock, folder, wait)
-        _check(folder, study)
+        check_folder(folder, study)
         with reported(folder):
             if not (folder / STUDY).exists():
                 with writing(folder / STUDY) as stream:
@@ -226,8 +226,16 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
                 store.close()
 
 
-def _check(folder: Path, study: Written) -> None:
-    """Refuse a directory that is not this study's, before anything is written."""
+def check_folder(folder: Path, study: Written) -> None:
+    """Refuse a directory that is not this study's, before anything is written.
+
+    Raises
+    ------
+    StudyError
+        If it is another study's, or holds other files.
+    OutputError
+        If it is no directory, or cannot be read.
+    """
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory: name another with --directory")
     try:

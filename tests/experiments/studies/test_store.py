@@ -23,7 +23,7 @@ OF_STEP = {"objectives": {"step_s": "min"}}
 
 def written(folder, **fields):
     path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(links(**fields)))
+    path.write_text(yaml.safe_dump(links(**fields), sort_keys=False))
     return path
 
 
@@ -173,6 +173,21 @@ def test_a_directory_that_holds_something_else_is_not_written_to(tmp_path):
 )
 def test_bad_studies_are_one_line(tmp_path, fields, said):
     assert said in refused(written(tmp_path, **{"steps": 2, **OF_STEP, **fields}))
+
+
+def test_a_study_that_cannot_begin_leaves_no_directory(tmp_path):
+    path = written(tmp_path, steps=2, workloads=[{"trace": "none"}])
+    assert "none" in refused(path, "-d", tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_csv_has_a_column_per_dimension_and_objective(tmp_path):
+    answer = run(written(tmp_path, steps=2), "-o", "csv")
+    lines = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
+    assert lines[0] == (
+        "point,step_s,scale_up_bandwidth,scale_up_latency,confirmed_step_s,longer_pct,best_of"
+    )
+    assert lines[1].startswith("2,")
 
 
 def test_what_cannot_be_written_is_one_line_and_nothing_is_lost(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Tables from rows: what is believed, smoothed, filled, packed, and carried to relatives."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from simulator.errors import TraceError
-from traces.generate.kernel_times import packed
+from traces.generate.kernel_times import Attention, KernelTimes, packed
 from traces.generate.kernel_times.build import built, table
 from traces.generate.kernel_times.carried import carried
 from traces.generate.kernel_times.families import FAMILIES
@@ -20,6 +21,7 @@ from traces.generate.kernel_times.machines import MEASURED, Accelerator, relativ
 from traces.generate.kernel_times.rows import Rows, believed, read, roofline
 from traces.generate.kernel_times.smoothing import monotone, surface
 from traces.generate.kernel_times.surface import Curves, Surface
+from traces.generate.kernel_times.times import TableSource
 
 H100 = MEASURED["h100_sxm"]
 GEMM = ("gemm", "bf16")
@@ -78,6 +80,16 @@ def test_rows_left_out_are_predicted_and_hiccups_do_not_matter(seed):
     made = surface(rows.points[~out], noisy[~out], (1.0, 1.0, 1.0))
     times, _ = made.at(rows.points[out])
     assert np.median(np.abs(times / rows.times[out] - 1.0)) < 0.03
+
+
+def test_a_lone_hiccup_is_taken_out():
+    rows = products(sizes=FINE)
+    late = rows.times.copy()
+    inner = np.flatnonzero((rows.points == 1024).all(axis=1))
+    late[inner] *= 3.0
+    times, _ = surface(rows.points, late, (1.0, 1.0, 1.0)).at(rows.points)
+    assert times == pytest.approx(rows.times, rel=0.3)
+    assert np.median(np.abs(times / rows.times - 1.0)) < 1e-6
 
 
 def test_larger_than_all_that_was_measured_keeps_the_efficiency():
@@ -188,6 +200,27 @@ def test_a_collectors_table_is_read_in_both_forms(tmp_path, form):
     assert list(reading.tables) == [GEMM]
     assert reading.tables[GEMM].times[0] == pytest.approx(5e-5)
     assert built(reading.tables, H100, reading.left_out).keys() == {GEMM}
+
+
+def test_attention_in_eight_bits_is_a_table_of_its_own(tmp_path):
+    lengths = [2**power for power in range(12)]
+    rows = {
+        **{"batch_size": 1, "step": 0, "num_heads": 32, "num_key_value_heads": 0, "head_dim": 128},
+        **{"kv_cache_dtype": "fp8", "attn_dtype": "fp8", "op_name": "context_attention"},
+    }
+    filled = {name: [value] * 12 for name, value in rows.items()}
+    file = tmp_path / "context_attention_perf.parquet"
+    times = [0.02 + 1e-8 * length**2 for length in lengths]
+    pa.parquet.write_table(pa.table(filled | {"isl": lengths, "latency": times}), file)
+    tables = read(file).tables
+    assert list(tables) == [("prefill", "fp8:fp8/128/0")]
+    assert (tables["prefill", "fp8:fp8/128/0"].points[:, 3] == 32).all()
+    made = built(tables, H100, Counter())
+    source = TableSource(frozenset(made), lambda key: made[key], "measured")
+    asked = Attention(1, 32, 32, 1024, 1024, 128, cached=True, cache_dtype="fp8", dtype="fp8")
+    found = KernelTimes(H100, (source,)).time(asked)
+    assert found == (pytest.approx(1e-3 * (0.02 + 1e-8 * 1024**2)), "measured")
+    assert KernelTimes(H100, (source,)).time(replace(asked, dtype="bf16")).origin == "roofline"
 
 
 def test_types_that_are_unknown_and_rows_without_a_time_are_counted(tmp_path):

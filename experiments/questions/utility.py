@@ -5,7 +5,7 @@ How much a resource can be worth at most is bounded by the least that the change
 of the changed network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -25,6 +25,7 @@ from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.extra_parts import extra_parts
 from experiments.scenario.resources import (
     RANKS,
     amount_of,
@@ -42,6 +43,7 @@ from experiments.scenario.resources import (
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
 from simulator.errors import WhatIfError
+from simulator.names import one_of
 from simulator.quantities import format_quantity
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
@@ -90,7 +92,9 @@ class Utility:
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
-    (:mod:`experiments.confidence`), "" where nothing does.
+    (:mod:`experiments.confidence`), "" where nothing does. ``extra_cost_usd`` and
+    ``extra_power_w`` are what more of the resource adds to the cluster's bill
+    (:mod:`experiments.scenario.extra_parts`), None where no price says so.
     """
 
     resource: str
@@ -107,6 +111,8 @@ class Utility:
     bound_assumes: str = ""
     engine: str = ""
     warning: str = ""
+    extra_cost_usd: float | None = None
+    extra_power_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class UtilityAnswer(Head, PointsAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(Report):
-    """Utilities of a job's resources, the greatest first."""
+    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each."""
 
     schema: ClassVar[str] = "twofold/utility/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
@@ -139,6 +145,7 @@ class UtilityReport(Report):
     factor: float
     utilities: tuple[Utility, ...]
     check: EngineCheck | None = None
+    per: str = ""
 
     def answer(self) -> "UtilityAnswer":
         """Return the JSON answer."""
@@ -177,24 +184,39 @@ class UtilityReport(Report):
 
 
 @question("utility")
-def utility(
+def utility(  # noqa: PLR0913 - the options of the command
     trace: Path | str,
     cluster: Where = None,
     *,
     factor: float = 2.0,
     resources: Sequence[str] | str = (),
+    per: str = "",
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> UtilityReport:
     """Ask what ``factor`` times of each resource would buy.
 
+    Parameters
+    ----------
+    trace, cluster
+        As :func:`experiments.baseline.baseline` takes them.
+    factor
+        How many times as good each resource is; 2 is half of a latency.
+    resources
+        Which, all if there are none.
+    per
+        ``cost`` or ``power`` puts first what buys most for a dollar, or a watt, more; resources
+        without a price come after.
+
     Raises
     ------
     TwofoldError
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
-        that is not positive.
+        that is not positive, or if ``per`` is neither.
     """
+    if per and per not in PER:
+        raise WhatIfError(f"per {one_of(per, PER)}")
     resources = (resources,) if isinstance(resources, str) else resources
     named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
@@ -203,8 +225,32 @@ def utility(
     prepared = {name: _prepared(base, name, factor) for name in asked}
     rows, check = _simulated(base, prepared, factor, watch)
     rows = _with_doubt(base, rows, factor, prepared)
+    rows = [_with_extra(base, row, factor) for row in rows]
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
-    return UtilityReport(base, factor, tuple(rows), check)
+    if per:
+        rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
+    return UtilityReport(base, factor, tuple(rows), check, per)
+
+
+def _with_extra(base: Baseline, row: Utility, factor: float) -> Utility:
+    extra = None
+    if row.utility_pct is not None:
+        extra = extra_parts(base.scenario, row.resource, factor)
+    if extra is None:
+        return row
+    return replace(row, extra_cost_usd=extra.cost, extra_power_w=extra.power)
+
+
+def _for_each(utility: float | None, extra: float | None) -> float | None:
+    """Points of utility for each unit that is added; None where nothing is."""
+    return None if utility is None or not extra else utility / extra
+
+
+PER: dict[str, Callable[[Utility], float | None]] = {
+    "cost": lambda row: _for_each(row.utility_pct, row.extra_cost_usd),
+    "power": lambda row: _for_each(row.utility_pct, row.extra_power_w),
+}
+"""What utility may be asked per: points for a dollar, and for a watt, that is added."""
 
 
 _Prepared = Mapping[str, Utility | Scenario]

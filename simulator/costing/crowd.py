@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.crowd_loop import (
+from simulator.costing.crowd_loop import abandon, advance, begin, move_in, reset
+from simulator.costing.crowd_state import (
     BLOCK,
     CALL,
     FLOW,
@@ -27,11 +28,6 @@ from simulator.costing.crowd_loop import (
     Book,
     Ints,
     State,
-    abandon,
-    advance,
-    begin,
-    move_in,
-    reset,
 )
 from simulator.routing.routes import Routes
 from simulator.workload import Floats, Matrix

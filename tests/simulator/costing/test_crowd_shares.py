@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.costing.crowd import Crowd
-from simulator.costing.crowd_loop import MOVES
+from simulator.costing.crowd_state import MOVES
 from simulator.costing.programs import OneFlow, in_a_row
 from simulator.engine.max_min import max_min_rates
 

@@ -164,7 +164,7 @@ def left_out(readings: Mapping[str, Reading], seed: int) -> Iterator[Error]:
 
 def predicted(key: Key, rows: Rows, points: Floats, chip: Accelerator) -> Floats:
     """Predict shapes from the rows of a table, as :class:`KernelTimes` does."""
-    times, _ = table(key, rows).at(points)
+    times, _ = table(key, rows, chip).at(points)
     return np.maximum(times, roofline(FAMILIES[key[0]], key[1], points, chip))
 
 

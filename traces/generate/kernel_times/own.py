@@ -3,8 +3,8 @@
 They are few, and where they are they are right. A shape that was measured takes as long as that. A
 shape among or beside those of its kind takes what the tables say, times what the measured ones took
 of that (their median, by time), but not less or more than the measured ones allow: time does not
-fall when a dimension grows, and grows no faster than in proportion to it (the bounds of McShane, as
-in :mod:`traces.generate.kernel_times.smoothing`). The middle one of three times that do not fall
+fall when a dimension grows, and grows no faster than in proportion to it (the bounds of McShane,
+Bulletin of the AMS 40, 1934, in a partial order). The middle one of three times that do not fall
 does not fall.
 """
 

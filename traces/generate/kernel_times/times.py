@@ -20,6 +20,7 @@ from traces.generate.kernel_times.published import UNFUSED_PASSES, dense_time
 from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.rows import Key
 from traces.generate.kernel_times.shapes import (
+    LAUNCHED,
     Attention,
     Shape,
     Streaming,
@@ -68,11 +69,6 @@ class TableSource:
         if key not in self._loaded:
             self._loaded[key] = self.load(key)
         return self._loaded[key]
-
-
-LAUNCHED = 2e-6
-"""From a kernel's start to its end if it does nothing, s: the fastest hundredth of the matrix
-products of every table that ships takes 1.9 to 3.3 us (``python -m benchmarks.kernels``)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

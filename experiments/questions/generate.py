@@ -289,6 +289,9 @@ def accelerator_of(
         memory_bandwidth=given.memory_bandwidth,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
+        name=given.name,
+        generation=given.generation or "",
+        peaks=tuple(sorted(given.peak.items())),
     )
 
 

@@ -17,7 +17,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 import yaml
 from pydantic import (
@@ -307,6 +307,21 @@ class _AcceleratorTable(_PlanTable):
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    name: str = ""
+    generation: str = ""
+    peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
+
+    @property
+    def rates(self) -> KernelRates:
+        """What the fields say."""
+        fields = self.model_dump(exclude={"ranks", "peaks"})
+        return KernelRates(**fields, peaks=tuple(sorted(self.peaks.items())))
+
+    @classmethod
+    def of(cls, rates: KernelRates, **more: Any) -> Self:
+        """Return the fields that say what rates say."""
+        fields: dict[str, Any] = {**asdict(rates), "peaks": dict(rates.peaks), **more}
+        return cls.model_construct(**fields)
 
 
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -321,8 +336,7 @@ class _OtherTable(_AcceleratorTable):
     def of_ranks(self) -> RankRates:
         """What the fields say."""
         first, _, last = self.ranks.partition("-")
-        rates = KernelRates(**self.model_dump(exclude={"ranks"}))
-        return RankRates(int(first), int(last or first), rates)
+        return RankRates(int(first), int(last or first), self.rates)
 
 
 class _PlanFile(_PlanTable):
@@ -363,12 +377,11 @@ class _PlanFile(_PlanTable):
         return cls.model_construct(
             model=plan.model,
             parallelism=plan.parallelism,
-            accelerator=_AcceleratorTable.model_construct(**asdict(plan.accelerator)),
+            accelerator=_AcceleratorTable.of(plan.accelerator),
             launch=plan.launch,
             replicas=plan.replicas,
             other_accelerators=tuple(
-                _OtherTable.model_construct(ranks=f"{one.first}-{one.last}", **asdict(one.rates))
-                for one in plan.others
+                _OtherTable.of(one.rates, ranks=f"{one.first}-{one.last}") for one in plan.others
             ),
             imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
@@ -381,7 +394,7 @@ class _PlanFile(_PlanTable):
             model=self.model,
             parallelism=self.parallelism,
             run=self.training if self.training is not None else cast("Serving", self.serving),
-            accelerator=KernelRates(**self.accelerator.model_dump()),
+            accelerator=self.accelerator.rates,
             launch=self.launch,
             replicas=self.replicas,
             others=tuple(one.of_ranks for one in self.other_accelerators),
@@ -399,6 +412,8 @@ class _PlanFile(_PlanTable):
         for one in (table["accelerator"], *table.get("other_accelerators", ())):
             one["peak"] = f"{one['peak']!r} FLOP/s"
             one["memory_bandwidth"] = f"{one['memory_bandwidth']!r} B/s"
+            if "peaks" in one:
+                one["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in one["peaks"].items()}
         if "other_accelerators" in table:
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from simulator.errors import WorkloadError
 from simulator.imbalance import Imbalance
 from simulator.quantities import bytes_per_element
+from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
 from traces.generate.parallelism import Parallelism
 from traces.generate.pipeline import SCHEDULES
 
 Scores = Literal["full", "causal"]
+AttentionKind = Literal["flash", "flash1", "flash2", "flex", "unfused"]
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
 
@@ -46,6 +48,16 @@ class Training:
     bucket
         Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
         ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
+    framework
+        Which framework runs it, a name of :data:`traces.generate.framework.FRAMEWORKS`: what it
+        overlaps, how long kernels take, and what its host takes. ``none`` is a roofline.
+    attention
+        Whether scores stay on the chip (``flash``: the best kernel there is; ``flash2``, ``flash1``:
+        FlashAttention-2, and the first; ``flex``) or are written to memory by several kernels
+        (``unfused``). None: as the framework has it; means nothing for framework ``none``.
+    fused
+        Whether bias, dropout and residual sum, and bias and activation, are one kernel each; None:
+        as the framework has it.
 
     Raises
     ------
@@ -68,8 +80,12 @@ class Training:
     scores: Scores = "full"
     schedule: str = "1f1b"
     bucket: float = 25 * 2.0**20
+    framework: str = NONE
+    attention: AttentionKind | None = None
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_kernels(self)
         _check_counts(self, "micro_batch", "global_batch", "sequence")
         _check_choice("recompute", self.recompute, ("none", "selective", "full"))
         _check_choice("scores", self.scores, ("full", "causal"))
@@ -109,6 +125,8 @@ class Serving:
         How much of the matrix of attention scores is computed in prefill: ``full`` or ``causal``.
     micro_batches
         Parts that the batch is divided into, for pipeline stages to overlap.
+    framework, attention, fused
+        As :class:`Training` has them.
 
     Raises
     ------
@@ -127,8 +145,12 @@ class Serving:
     precision: str = "bf16"
     scores: Scores = "causal"
     micro_batches: int = 1
+    framework: str = NONE
+    attention: AttentionKind | None = None
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_kernels(self)
         _check_counts(self, "batch", "context", "micro_batches")
         _check_choice("phase", self.phase, ("prefill", "decode"))
         _check_choice("scores", self.scores, ("full", "causal"))
@@ -157,7 +179,9 @@ class MicroBatch:
 
     ``sequences`` have ``new_tokens`` each, which attend to ``context`` tokens; ``attended`` is the
     fraction of those pairs whose scores are computed. The head turns ``logit_tokens`` of each
-    sequence into probabilities. An element of ``dtype`` has ``element_bytes``. ``imbalance`` is how
+    sequence into probabilities. An element of ``dtype`` has ``element_bytes``; ``recipe`` is the
+    precision of the products with weights, ``gradient_bytes`` those of an element of the step's
+    gradients. ``imbalance`` is how
     unevenly tokens choose experts; None: alike.
     """
 
@@ -173,6 +197,11 @@ class MicroBatch:
     element_bytes: int
     dtype: str
     imbalance: Imbalance | None = None
+    framework: str = NONE
+    attention: str = "flash"
+    fused: bool = True
+    recipe: str = "bf16"
+    gradient_bytes: int = 4
 
     @property
     def tokens(self) -> float:
@@ -206,6 +235,9 @@ def micro_batch(
         sequences, logit_tokens = run.batch // run.micro_batches, 1
         phase, context = run.phase, run.context
         length = context if phase == "prefill" else 1
+    # Under a framework only products with weights are in 8 bits: activations stay in 16.
+    is_recipe = run.framework != NONE and bytes_per_element(run.precision) == 1
+    dtype = "bf16" if is_recipe else run.precision
     return MicroBatch(
         phase=phase,
         model=model,
@@ -215,9 +247,14 @@ def micro_batch(
         context=context,
         logit_tokens=logit_tokens,
         attended=1.0 if phase == "decode" else attended,
-        element_bytes=bytes_per_element(run.precision),
-        dtype=run.precision,
+        element_bytes=bytes_per_element(dtype),
+        dtype=dtype,
         imbalance=imbalance,
+        framework=run.framework,
+        attention=run.attention or framework(run.framework).attention,
+        fused=framework(run.framework).fused if run.fused is None else run.fused,
+        recipe=run.precision,
+        gradient_bytes=bytes_per_element(run.gradient) if isinstance(run, Training) else 0,
     )
 
 
@@ -273,6 +310,12 @@ def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
         yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
     if interleaved and run.micro_batches(p) % p.pp:
         yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
+
+
+def _check_kernels(run: Training | Serving) -> None:
+    framework(run.framework)
+    if run.attention is not None:
+        _check_choice("attention", run.attention, get_args(AttentionKind))
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

@@ -11,13 +11,22 @@ backward, and scatters the gradients.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.quantities import bytes_per_element
 from simulator.workload import What
-from traces.generate.kernel_times import Kernel, KernelWork
-from traces.generate.layers import Exchange, LayerPart, ModelBlock, chunks, parameters_on_rank
+from traces.generate.framework import NONE, Framework, framework
+from traces.generate.kernel import Kernel, Work
+from traces.generate.layer_kernels import streamed
+from traces.generate.layers import (
+    Exchange,
+    Exchanges,
+    LayerPart,
+    ModelBlock,
+    chunks,
+    parameters_on_rank,
+)
 from traces.generate.model import Parameters
 from traces.generate.pipeline import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import GenerationPlan
@@ -25,6 +34,7 @@ from traces.generate.program import (
     COMPUTE,
     ChannelCall,
     Channels,
+    HostCosts,
     NumberedCall,
     RankProgram,
     forward,
@@ -33,10 +43,13 @@ from traces.generate.program import (
     with_launches,
 )
 from traces.generate.run import MicroBatch, Serving, Training, micro_batch, micro_batches
+from traces.generate.timing import KernelClock
 
 _STATE_BYTES = 12
 """Master weight and two moments in fp32 per parameter (Adam in mixed precision, arXiv 1910.02054,
 section 3.1): read, and written back."""
+_NORM_BYTES = 4
+"""A norm is one number in fp32."""
 _BLOCKS_AHEAD = 2
 """Blocks whose weights are held at once: the one under way and the next, which is prefetched, as
 PyTorch's FSDP limits its all-gathers (arXiv 2304.11277, section 3.4)."""
@@ -51,8 +64,9 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     channels = Channels(parallelism)
     messages = _messages(batch, slots, channels)
     programs = []
+    clock = KernelClock(plan.accelerator, framework(run.framework))
     for stage in range(parallelism.pp):
-        program = RankProgram(stage, channels, plan.accelerator, batch.dtype)
+        program = RankProgram(stage, channels, clock, batch.dtype)
         writer = _StageWriter(program, batch, blocks, messages)
         if isinstance(run, Training):
             own = [block for chunk in blocks[stage :: parallelism.pp] for block in chunk]
@@ -60,9 +74,19 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
             writer.recompute = run.recompute
         writer.write(slots[stage])
         programs.append(program)
-    if plan.launch is None:
+    host = _host_costs(plan, clock.framework)
+    if host is None:
         return tuple(programs)
-    return tuple(with_launches(program, plan.launch) for program in programs)
+    return tuple(with_launches(program, host) for program in programs)
+
+
+def _host_costs(plan: GenerationPlan, framework: Framework) -> HostCosts | None:
+    """Return what the host takes: as the plan says, else as the framework does; None if nothing."""
+    if plan.launch is not None:
+        return HostCosts(plan.launch, plan.launch)
+    if framework.captured or not (framework.launch or framework.exchange):
+        return None
+    return HostCosts(framework.launch, framework.exchange)
 
 
 def _slots(stage: int, plan: GenerationPlan) -> list[Slot]:
@@ -82,6 +106,7 @@ class _Message(NamedTuple):
     sender_chunk: int
 
 
+_Works = Callable[[Sequence[Kernel]], list[Work]]
 _FORWARD, _BACKWARD = "forward", "backward"
 _Messages = dict[_Message, NumberedCall]
 
@@ -176,11 +201,55 @@ class _StageWriter:
             self._reduce(block, slot)
 
     def _forward_part(self, part: LayerPart, purpose: str) -> None:
-        for exchange in part.before:
-            self.program.exchange(exchange)
-        self._compute(part, purpose, forward)
-        for exchange in part.after:
-            self.program.exchange(exchange)
+        pieces = self._in_pieces(part)
+        if pieces is None:
+            for exchange in part.before:
+                self.program.exchange(exchange)
+            self._compute(part, purpose, forward)
+            for exchange in part.after:
+                self.program.exchange(exchange)
+            return
+        first, rest, last = pieces
+        self._beside(part.before, first, purpose, forward)
+        self._compute(rest, purpose, forward)
+        self._beside(part.after, last, purpose, forward)
+
+    def _in_pieces(self, part: LayerPart) -> tuple[LayerPart, LayerPart, LayerPart] | None:
+        """Cut a part into what reads the exchange before it, the rest, and what makes that after it.
+
+        None where tensor ranks exchange nothing in pieces.
+        """
+        exchanges = (*part.before, *part.after)
+        if (
+            not self.program.clock.framework.overlaps_tensor_exchanges
+            or self.batch.parallelism.tp == 1
+            or part.by_ep
+            or any(exchange.label != "tp" for exchange in exchanges)
+        ):
+            return None
+        kernels = part.kernels
+        products = [at for at, kernel in enumerate(kernels) if kernel.weight_gradient.flops]
+        if not products:
+            return None
+        begin, end = products[0] + 1, max(products[-1], products[0] + 1)
+        return (
+            replace(part, kernels=kernels[:begin]),
+            replace(part, kernels=kernels[begin:end]),
+            replace(part, kernels=kernels[end:]),
+        )
+
+    def _beside(self, exchanges: Exchanges, part: LayerPart, purpose: str, works: _Works) -> None:
+        """Compute a piece of a part beside its exchanges; what follows waits for both."""
+        program = self.program
+        before, done = list(program.waits), []
+        for exchange in exchanges:
+            op = program.collective(exchange, exchange.label, before or program.last(COMPUTE))
+            done += [] if op is None else [op]
+        if any(work.traffic for work in works(part.kernels)):
+            self._compute(part, purpose, works)
+            program.waits = done
+        else:
+            program.waits = done or before
 
     def _backward_part(self, part: LayerPart, kind: SlotKind) -> None:
         """Write the gradients of a part.
@@ -189,11 +258,13 @@ class _StageWriter:
         computes them while the input's gradient is reduced. With sequence parallelism it gathers
         the input of such a matrix once more, hidden behind the input's gradient; that is left out.
         """
-        for exchange in part.back_before:
-            self.program.exchange(exchange)
-        overlaps = kind is SlotKind.BACKWARD and self._is_exchanged(part)
+        overlaps = (
+            kind is SlotKind.BACKWARD
+            and self.program.clock.framework.overlaps_input_gradients
+            and self._is_exchanged(part)
+        )
 
-        def gradients(kernels: Sequence[Kernel]) -> list[KernelWork]:
+        def gradients(kernels: Sequence[Kernel]) -> list[Work]:
             works = self._repeated_scores(kernels) + input_gradients(kernels)
             if kind is not SlotKind.BACKWARD:
                 return works
@@ -201,7 +272,15 @@ class _StageWriter:
             return works + weight_gradients(left)
 
         name = "input gradient" if kind is SlotKind.INPUT_GRADIENT else "backward"
-        self._compute(part, name, gradients)
+        pieces = self._in_pieces(part)
+        if pieces is None:
+            for exchange in part.back_before:
+                self.program.exchange(exchange)
+            self._compute(part, name, gradients)
+        else:
+            self._beside(part.back_before, pieces[2], name, gradients)
+            rest = replace(part, kernels=(*pieces[0].kernels, *pieces[1].kernels))
+            self._compute(rest, name, gradients)
         for exchange in part.back_after:
             self.program.exchange(exchange)
         if overlaps and _overlapped(part.kernels):
@@ -209,10 +288,10 @@ class _StageWriter:
             self._compute(part, "weight gradient", _overlapped)
             self.program.waits = waits
 
-    def _compute(
-        self, part: LayerPart, purpose: str, works: Callable[[Sequence[Kernel]], list[KernelWork]]
-    ) -> None:
+    def _compute(self, part: LayerPart, purpose: str, works: _Works) -> None:
         """Write some of a part's kernels as one op."""
+        if not part.kernels:
+            return
         by_ep = [works(kernels) for kernels in part.by_ep]
         self.program.compute(f"{part.name} {purpose}", works(part.kernels), by_ep)
 
@@ -229,14 +308,17 @@ class _StageWriter:
         for part in block.parts:
             self._forward_part(part, "recomputation")
 
-    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[KernelWork]:
+    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[Work]:
         if self.recompute != "selective":
             return []
         return forward(kernel for kernel in kernels if kernel.name == "scores")
 
     def _receive(self, message: _Message) -> None:
         lane = f"pp receive {message.direction}"
-        self.program.waits = [self.program.join(What.RECEIVE, lane, self.messages[message], ())]
+        received = self.program.join(What.RECEIVE, lane, self.messages[message], ())
+        self.program.waits = [received]
+        if self.program.clock.framework.waits_for_messages:
+            self.program.blocking.add(received)
 
     def _send(self, message: _Message) -> None:
         after = self.program.waits or self.program.last(COMPUTE)
@@ -301,6 +383,8 @@ class _DataParallelWriter:
         if not is_last and p.zero < 2:
             return
         self.pending = _sum(self.pending, parameters_on_rank(block.parameters, self.batch))
+        if p.zero < 2 and not self.program.clock.framework.overlaps_gradients:
+            return
         if self.pending.total * self._gradient_bytes >= self.training.bucket or p.zero == 3:
             self._flush()
 
@@ -312,8 +396,10 @@ class _DataParallelWriter:
             self._sum_embeddings()
         lanes = ("dp", "edp", "fsdp reduce", "edp reduce", "embd")
         program.waits = [op for lane in lanes for op in program.last(lane)]
+        if program.clock.framework.name != NONE:
+            self._gradient_norm()
         program.compute("optimiser", (self._optimiser_step(),))
-        if p.zero not in (1, 2):
+        if p.zero not in (1, 2) or program.clock.framework.overlaps_weights:
             return
         for block in self.blocks:
             weights = parameters_on_rank(block.parameters, self.batch)
@@ -354,18 +440,33 @@ class _DataParallelWriter:
             channel.add(ChannelCall("all_reduce", size, self.training.gradient))
         program.join(What.COLLECTIVE, "embd", NumberedCall(key, 0), program.last(COMPUTE))
 
-    def _optimiser_step(self) -> KernelWork:
-        """Adam on this rank's shard: gradients and states read, states and weights written."""
+    def _gradient_norm(self) -> None:
+        """Read the gradients for their norm, sum it over ranks, and let the host wait for it.
+
+        It clips by the norm, and skips a step whose norm is not finite.
+        """
+        program = self.program
+        program.compute("gradient norm", (streamed(self._stepped * self._gradient_bytes),))
+        for label in ("tp", "dp"):
+            program.exchange(Exchange("all_reduce", label, _NORM_BYTES))
+        program.blocking.update(program.waits or program.last(COMPUTE))
+
+    @property
+    def _stepped(self) -> float:
+        """Parameters that this rank's optimiser steps."""
         p = self.batch.parallelism
         held = [parameters_on_rank(block.parameters, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
         experts = sum(block.experts for block in held) * (p.ep if p.zero else 1) / shards
-        dense = sum(block.sharded + block.replicated for block in held) / shards
+        return sum(block.sharded + block.replicated for block in held) / shards + experts
+
+    def _optimiser_step(self) -> Work:
+        """Adam on this rank's shard: gradients and states read, states and weights written."""
         bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
-        return KernelWork(traffic=(dense + experts) * bytes_each)
+        return Work(traffic=self._stepped * bytes_each)
 
 
-def _overlapped(kernels: Sequence[Kernel]) -> list[KernelWork]:
+def _overlapped(kernels: Sequence[Kernel]) -> list[Work]:
     """Gradients of the weights that read a part's input: its own gradient may be under way."""
     return weight_gradients(kernel for kernel in kernels if kernel.reads_input)
 

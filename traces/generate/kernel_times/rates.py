@@ -1,4 +1,4 @@
-"""How long a kernel takes on one rank: its work, and the roofline of an accelerator."""
+"""Kernels by their FLOPs and bytes, and the roofline of an accelerator."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,0 +1,63 @@
+"""How long kernels take: measured tables, what is carried over from them, and the roofline."""
+
+from traces.generate.kernel_times.machines import Accelerator
+from traces.generate.kernel_times.rates import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    NO_WORK,
+    GemmShape,
+    Kernel,
+    KernelRates,
+    KernelWork,
+    elementwise,
+    gemm,
+    roofline_time,
+)
+from traces.generate.kernel_times.shapes import (
+    PRECISIONS,
+    Attention,
+    ExpertGemms,
+    Gemm,
+    LatentAttention,
+    Shape,
+    Streaming,
+    work_of,
+)
+from traces.generate.kernel_times.times import (
+    ORIGINS,
+    KernelTime,
+    KernelTimes,
+    Origin,
+    kernel_times,
+    roofline_only,
+    shares,
+)
+
+__all__ = [
+    "COMPUTE_EFFICIENCY",
+    "MEMORY_EFFICIENCY",
+    "NO_WORK",
+    "ORIGINS",
+    "PRECISIONS",
+    "Accelerator",
+    "Attention",
+    "ExpertGemms",
+    "Gemm",
+    "GemmShape",
+    "Kernel",
+    "KernelRates",
+    "KernelTime",
+    "KernelTimes",
+    "KernelWork",
+    "LatentAttention",
+    "Origin",
+    "Shape",
+    "Streaming",
+    "elementwise",
+    "gemm",
+    "kernel_times",
+    "roofline_only",
+    "roofline_time",
+    "shares",
+    "work_of",
+]

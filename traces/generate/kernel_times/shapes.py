@@ -1,0 +1,352 @@
+"""Shapes of kernels, and the least work that each must do.
+
+A shape says what one kernel computes on one rank. Its work is the arithmetic that the result needs
+and the bytes that must cross the memory's pins once; no kernel is faster than the roofline of that
+(Williams et al., CACM 52, 2009). Bytes that a kernel moves besides are part of its inefficiency.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from simulator.errors import WorkloadError
+from simulator.workload import Floats
+from traces.generate.kernel_times.rates import KernelWork
+
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A recipe of a matrix product: whose peak it has, and bytes per element of its operands.
+
+    ``peak`` is the name of the peak in a cluster's file; ``activation`` and ``weight`` are bytes
+    per element read.
+    """
+
+    peak: str
+    activation: float
+    weight: float
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", 4.0, 4.0),
+    "tf32": Precision("tf32", 4.0, 4.0),
+    "bf16": Precision("bf16", 2.0, 2.0),
+    "fp16": Precision("fp16", 2.0, 2.0),
+    "fp8": Precision("fp8", 1.0, 1.0),
+    "fp8_block": Precision("fp8", 1.0, 1.0),
+    "mxfp8": Precision("fp8", 1.0, 1.0),
+    "nvfp4": Precision("fp4", 0.5, 0.5),
+    "mxfp4": Precision("fp4", 0.5, 0.5),
+    "int8": Precision("int8", 1.0, 1.0),
+    "int8_wo": Precision("bf16", 2.0, 1.0),
+    "int4_wo": Precision("bf16", 2.0, 0.5),
+    "w4a16_mxfp4": Precision("bf16", 2.0, 0.5),
+    "w4a8_mxfp4_mxfp8": Precision("fp8", 1.0, 0.5),
+    "w4afp8": Precision("fp8", 1.0, 0.5),
+}
+"""Recipes by name; ``_wo``: only the weights are small. Scales of blocks are not counted."""
+
+_OUTPUT_BYTES = 2.0
+_HALF_BYTES = 2.0
+
+
+def precision(name: str) -> Precision:
+    """Return a recipe by its name.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no such recipe: bytes and peak of an unknown type are not guessed.
+    """
+    if name not in PRECISIONS:
+        raise WorkloadError(f"precision {name!r} is unknown; choose from {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A matrix product: ``batch`` times ``m x k`` by ``k x n``; ``dtype`` names a recipe."""
+
+    m: float
+    n: float
+    k: float
+    dtype: str = "bf16"
+    batch: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "m", "n", "k", "batch")
+        precision(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Scores of queries on keys, softmax, and the weighted sum of values.
+
+    Parameters
+    ----------
+    batch, heads, kv_heads, queries, keys, head_size
+        Sequences, heads of queries and of keys on this rank, tokens, elements per head.
+    causal
+        A query sees the keys up to its own position; the last query sees all ``keys``.
+    window
+        How many of the latest keys a query sees; None: all.
+    direction
+        ``backward`` computes the gradients of queries, keys and values.
+    kind
+        ``flash``: scores stay on the chip (FlashAttention, arXiv 2205.14135); ``unfused``: they are
+        written to memory and read again.
+    cached
+        Keys and values are also written to, or read from, a paged cache, as in serving.
+    dtype, cache_dtype
+        Recipes of the arithmetic and of the cache.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is not positive, or there are fewer keys than queries that see one another.
+    """
+
+    batch: float
+    heads: float
+    kv_heads: float
+    queries: float
+    keys: float
+    head_size: float
+    causal: bool = True
+    window: float | None = None
+    direction: Direction = "forward"
+    kind: Literal["flash", "unfused"] = "flash"
+    cached: bool = False
+    dtype: str = "bf16"
+    cache_dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        _positive(self, "batch", "heads", "kv_heads", "queries", "keys", "head_size")
+        if self.window is not None and not self.window > 0:
+            raise WorkloadError(f"Attention: window {self.window!r} must be positive")
+        if self.causal and self.keys < self.queries:
+            raise WorkloadError(
+                f"Attention: {self.queries:g} causal queries see {self.keys:g} keys, which must be"
+                " as many at least; use causal=False"
+            )
+        precision(self.dtype)
+        precision(self.cache_dtype)
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of a query and a key that see each other, per sequence and head."""
+        seen = self.keys if self.window is None else min(self.window, self.keys)
+        if not self.causal:
+            return self.queries * seen
+        before = max(0.0, self.keys - self.queries)
+        # Query i of q sees before + i keys, at most `seen`; the sum over i = 1..q, as an integral.
+        ramp = min(self.queries, max(0.0, seen - before))
+        return ramp * (before + ramp / 2) + (self.queries - ramp) * seen
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention on compressed keys and values, of DeepSeek's shape (MLA, arXiv 2405.04434).
+
+    With one query, scores are taken in the latent space (512 elements and 64 of position, shared by
+    all heads); with more, keys of 192 and values of 128 elements are made first, and ``queries``
+    must see ``keys`` causally.
+    """
+
+    batch: float
+    heads: float
+    queries: float
+    keys: float
+    direction: Direction = "forward"
+    dtype: str = "bf16"
+    cache_dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        _positive(self, "batch", "heads", "queries", "keys")
+        if self.keys < self.queries:
+            raise WorkloadError("LatentAttention: there must be as many keys as queries at least")
+        precision(self.dtype)
+        precision(self.cache_dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGemms:
+    """Grouped matrix products of the experts on one rank: gate and up, activation, down.
+
+    Parameters
+    ----------
+    tokens
+        Tokens that choose among the experts of all expert-parallel ranks.
+    chosen
+        Experts of this rank that a token chooses, in the mean: ``top_k / ep``.
+    hidden, intermediate
+        Width of the model, and of an expert on this rank (divided by its tensor ranks).
+    experts
+        Experts on this rank.
+    dtype
+        Name of a recipe.
+    distribution
+        How tokens choose experts, as a table names it: ``balanced``, ``power_law_1.2``.
+    direction
+        ``backward`` computes the gradients of inputs and of weights.
+    """
+
+    tokens: float
+    chosen: float
+    hidden: float
+    intermediate: float
+    experts: float
+    dtype: str = "bf16"
+    distribution: str = "balanced"
+    direction: Direction = "forward"
+
+    def __post_init__(self) -> None:
+        _positive(self, "tokens", "chosen", "hidden", "intermediate", "experts")
+        precision(self.dtype)
+
+    @property
+    def rows(self) -> float:
+        """Tokens that the experts of this rank compute, counted once per expert chosen."""
+        return self.tokens * self.chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A kernel that reads and writes memory and computes next to nothing.
+
+    Norms, activations, residual sums, casts, dropout, an optimiser's update; ``traffic`` is in B.
+    """
+
+    traffic: float
+
+    def __post_init__(self) -> None:
+        _positive(self, "traffic")
+
+
+Shape = Gemm | Attention | LatentAttention | ExpertGemms | Streaming
+
+
+def _positive(shape: object, *names: str) -> None:
+    for name in names:
+        value = getattr(shape, name)
+        if not (value > 0 and math.isfinite(value)):
+            kind = type(shape).__name__
+            raise WorkloadError(f"{kind}: {name} {value!r} must be a positive number")
+
+
+BACKWARD_FLOPS = 2.5
+"""FLOPs of flash attention's backward pass, of those of its forward pass: five products instead of
+two, the scores being computed again (FlashAttention-2, arXiv 2307.08691, section 4.1)."""
+
+
+def work_of(shape: Shape) -> KernelWork:
+    """Return the least FLOPs and bytes of a kernel.
+
+    Examples
+    --------
+    >>> work_of(Gemm(m=2, n=3, k=4))
+    KernelWork(flops=48.0, traffic=52.0)
+    >>> causal = Attention(1, 1, 1, queries=1024, keys=1024, head_size=64)
+    >>> work_of(causal).flops == 4 * 64 * 1024**2 / 2
+    True
+    """
+    match shape:
+        case Gemm():
+            flops, traffic = gemm_work(shape.m, shape.n, shape.k, precision(shape.dtype))
+            return KernelWork(shape.batch * flops, shape.batch * traffic)
+        case Attention():
+            return _attention_work(shape)
+        case LatentAttention():
+            return _latent_work(shape)
+        case ExpertGemms():
+            used = shape.experts if shape.distribution == "balanced" else 1.0
+            own = precision(shape.dtype)
+            work = expert_work(shape.rows, shape.hidden, shape.intermediate, used, own)
+            factor = 2.0 if shape.direction == "backward" else 1.0
+            return KernelWork(*(factor * float(part) for part in work))
+        case Streaming():
+            return KernelWork(traffic=shape.traffic)
+
+
+Number = TypeVar("Number", float, Floats)
+
+
+def gemm_work(m: Number, n: Number, k: Number, own: Precision) -> tuple[Number, Number]:
+    """Return FLOPs and bytes of a matrix product; sizes may be arrays of one shape."""
+    operands = own.activation * m * k + own.weight * k * n + _OUTPUT_BYTES * m * n
+    return 2.0 * m * n * k, operands
+
+
+def attention_work(
+    pairs: Number, queries: Number, keys: Number, head_size: float, stored: float
+) -> tuple[Number, Number]:
+    """Return FLOPs and bytes of flash attention, forward; sizes may be arrays of one shape.
+
+    ``pairs`` and ``queries`` are summed over sequences and heads, ``keys`` over sequences and heads
+    of keys; ``stored`` is the bytes of an element of a key or a value.
+    """
+    flops = 4.0 * head_size * pairs
+    return flops, 2.0 * head_size * (_HALF_BYTES * queries + stored * keys)
+
+
+def latent_decode_work(rows: Number, heads: Number, stored: float) -> tuple[Number, Number]:
+    """Return FLOPs and bytes of MLA with one query; ``rows`` are the keys of all sequences."""
+    return 2.0 * rows * heads * (2 * _LATENT + _POSITION), rows * (_LATENT + _POSITION) * stored
+
+
+def latent_work(pairs: Number, tokens: Number) -> tuple[Number, Number]:
+    """Return FLOPs and bytes of MLA with many queries.
+
+    ``pairs`` are summed over sequences and heads; ``tokens`` are queries and keys, likewise.
+    """
+    width = _HEAD_NOPE + _POSITION + _HEAD_VALUE
+    return 2.0 * pairs * width, _HALF_BYTES * tokens * width
+
+
+def expert_work(
+    rows: Number, hidden: Number, intermediate: Number, used: Number, own: Precision
+) -> tuple[Floats, Floats]:
+    """Return FLOPs and bytes of gated experts; ``used``: how many there are, if used evenly."""
+    flops = 6.0 * rows * hidden * intermediate
+    read = np.minimum(used, np.maximum(1.0, rows))
+    weights = own.weight * 3.0 * read * hidden * intermediate
+    return np.asarray(flops), weights + rows * hidden * (own.activation + _OUTPUT_BYTES)
+
+
+def _attention_work(shape: Attention) -> KernelWork:
+    seen = shape.keys
+    if shape.window is not None:
+        seen = min(seen, shape.window + shape.queries)
+    stored = precision(shape.cache_dtype).activation if shape.cached else _HALF_BYTES
+    flops, traffic = attention_work(
+        shape.batch * shape.heads * shape.pairs,
+        shape.batch * shape.heads * shape.queries,
+        shape.batch * shape.kv_heads * seen,
+        shape.head_size,
+        stored,
+    )
+    if shape.direction == "backward":
+        # Besides the inputs, the output's gradient is read and three gradients are written.
+        return KernelWork(BACKWARD_FLOPS * flops, 2.0 * traffic)
+    return KernelWork(flops, traffic)
+
+
+_LATENT, _POSITION, _HEAD_NOPE, _HEAD_VALUE = 512.0, 64.0, 128.0, 128.0
+"""DeepSeek-V2 and V3: compressed keys and values, rotary part, per head without position, value."""
+
+
+def _latent_work(shape: LatentAttention) -> KernelWork:
+    rows = shape.batch * shape.keys
+    if shape.queries == 1:
+        stored = precision(shape.cache_dtype).activation
+        return KernelWork(*latent_decode_work(rows, shape.heads, stored))
+    per_head = shape.batch * shape.heads
+    pairs = per_head * shape.queries * (shape.keys - shape.queries / 2)
+    flops, traffic = latent_work(pairs, per_head * (shape.queries + shape.keys))
+    if shape.direction == "backward":
+        return KernelWork(BACKWARD_FLOPS * flops, 2.0 * traffic)
+    return KernelWork(flops, traffic)

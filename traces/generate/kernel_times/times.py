@@ -1,0 +1,288 @@
+"""How long kernels take on an accelerator, and how that is known."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from simulator.errors import WorkloadError
+from traces.generate.kernel_times import packed
+from traces.generate.kernel_times.lookups import Lookup, Term, lookup
+from traces.generate.kernel_times.machines import (
+    MEASURED,
+    Accelerator,
+    relative_of,
+    table_of,
+)
+from traces.generate.kernel_times.published import UNFUSED_PASSES
+from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
+from traces.generate.kernel_times.rows import Key
+from traces.generate.kernel_times.shapes import (
+    Attention,
+    Shape,
+    Streaming,
+    precision,
+    work_of,
+)
+from traces.generate.kernel_times.surface import Curves, Surface
+
+Origin = Literal["measured", "carried over", "roofline"]
+ORIGINS: tuple[Origin, ...] = ("measured", "carried over", "roofline")
+
+
+class KernelTime(NamedTuple):
+    """Time of a kernel in s, and how it is known.
+
+    ``measured``: on this accelerator, at this shape or among shapes that were. ``carried over``:
+    from the efficiency of another shape, recipe, direction or accelerator. ``roofline``: peak and
+    bandwidth at a fixed efficiency.
+    """
+
+    seconds: float
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableSource:
+    """Tables of kernels, read when they are first asked for.
+
+    Parameters
+    ----------
+    keys
+        Which tables there are.
+    load
+        Makes one of them.
+    origin
+        How a shape among its measured ones is known.
+    """
+
+    keys: frozenset[Key]
+    load: Callable[[Key], Surface | Curves]
+    origin: Origin
+    _loaded: dict[Key, Surface | Curves] = field(default_factory=dict)
+
+    def table(self, key: Key) -> Surface | Curves:
+        """Return a table; it is read once."""
+        if key not in self._loaded:
+            self._loaded[key] = self.load(key)
+        return self._loaded[key]
+
+
+LAUNCHED = 2e-6
+"""From a kernel's start to its end if it does nothing, s: the fastest hundredth of the matrix
+products of every table that ships takes 1.9 to 3.3 us (``python -m benchmarks.kernels``)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelTimes:
+    """Times of kernels on one accelerator; made by :func:`kernel_times`.
+
+    Times are those of a device that is otherwise idle and at its full clock, without what the host
+    takes to launch the kernel. They do not fall when a dimension of a shape grows, save between
+    numbers of experts and their widths, and are never less than the roofline at the full peak and
+    bandwidth. What was once asked is remembered.
+
+    Parameters
+    ----------
+    chip
+        The accelerator.
+    sources
+        Tables, those asked first in front.
+    compute_efficiency, memory_efficiency
+        Fractions of peak and bandwidth that kernels reach of which no table says anything.
+    """
+
+    chip: Accelerator
+    sources: tuple[TableSource, ...] = ()
+    compute_efficiency: float = COMPUTE_EFFICIENCY
+    memory_efficiency: float = MEMORY_EFFICIENCY
+    _known: dict[Shape, KernelTime] = field(default_factory=dict)
+
+    def time(self, shape: Shape) -> KernelTime:
+        """Return the time of a kernel.
+
+        Raises
+        ------
+        WorkloadError
+            If the accelerator's peak at the shape's type is not known.
+        """
+        if shape not in self._known:
+            self.times([shape])
+        return self._known[shape]
+
+    def times(self, shapes: Iterable[Shape]) -> list[KernelTime]:
+        """Return the times of kernels, as :meth:`time` does, many at once."""
+        asked = list(shapes)
+        new = [shape for shape in dict.fromkeys(asked) if shape not in self._known]
+        for source in self.sources:
+            found = {one: said for one in new if (said := lookup(one, source.keys)) is not None}
+            self._known.update(self._looked_up(source, found))
+            new = [shape for shape in new if shape not in self._known]
+        self._known.update((shape, self._by_roofline(shape)) for shape in new)
+        return [self._known[shape] for shape in asked]
+
+    def _looked_up(
+        self, source: TableSource, found: Mapping[Shape, Lookup]
+    ) -> dict[Shape, KernelTime]:
+        """Evaluate lookups, one table after the other."""
+        shapes = list(found)
+        logarithms = np.zeros(len(shapes))
+        among = np.array([found[shape].exact for shape in shapes])
+        by_key: dict[Key, list[tuple[int, Term]]] = {}
+        for number, shape in enumerate(shapes):
+            for term in found[shape].terms:
+                by_key.setdefault(term.key, []).append((number, term))
+        for key, rows in by_key.items():
+            numbers = np.array([number for number, _ in rows])
+            points = np.array([term.point for _, term in rows])
+            weights = np.array([term.weight for _, term in rows])
+            times, inside = source.table(key).at(points)
+            # A shape asks each table for one point.
+            logarithms[numbers] += weights * np.log(times)
+            among[numbers] &= inside
+        # To a femtosecond: the last bits depend on how many are evaluated together.
+        seconds = np.round(np.exp(logarithms), 15).tolist()
+        return {
+            shape: KernelTime(
+                max(time * found[shape].factor, self.least(shape)),
+                source.origin if inside else "carried over",
+            )
+            for shape, time, inside in zip(shapes, seconds, among.tolist(), strict=True)
+        }
+
+    def least(self, shape: Shape) -> float:
+        """Return the least time of a kernel by the roofline at the full peak and bandwidth, s.
+
+        Raises
+        ------
+        WorkloadError
+            If the accelerator's peak at the shape's type is not known.
+        """
+        flops, traffic = work_of(shape)
+        arithmetic = flops / self._peak(shape) if flops else 0.0
+        return max(arithmetic, traffic / self.chip.memory_bandwidth)
+
+    def _by_roofline(self, shape: Shape) -> KernelTime:
+        flops, traffic = work_of(shape)
+        begun = LAUNCHED if self.sources else 0.0
+        bandwidth = self.chip.memory_bandwidth
+        arithmetic = flops / (self._peak(shape) * self.compute_efficiency) if flops else 0.0
+        moved = traffic / (bandwidth * self.memory_efficiency)
+        if isinstance(shape, Attention) and shape.kind == "unfused":
+            scores = 2.0 * shape.batch * shape.heads * shape.queries * shape.keys
+            moved += UNFUSED_PASSES[shape.direction] * scores / bandwidth
+            origin: Origin = "carried over" if self.sources else "roofline"
+            return KernelTime(begun + max(arithmetic, moved), origin)
+        return KernelTime(begun + max(arithmetic, moved), "roofline")
+
+    def _peak(self, shape: Shape) -> float:
+        assert not isinstance(shape, Streaming)  # noqa: S101 - it has no FLOPs
+        dtype = precision(shape.dtype).peak
+        peak = self.chip.peak(dtype)
+        if peak is None:
+            given = ", ".join(self.chip.peaks) or "none"
+            raise WorkloadError(
+                f"accelerator {self.chip.name}: accelerator.peak.{dtype} is missing, and a kernel"
+                f" of {type(shape).__name__} in {shape.dtype} needs it (given: {given})"
+            )
+        return peak
+
+
+def kernel_times(
+    chip: Accelerator,
+    *,
+    own: Sequence[TableSource] = (),
+    compute_efficiency: float = COMPUTE_EFFICIENCY,
+    memory_efficiency: float = MEMORY_EFFICIENCY,
+) -> KernelTimes:
+    """Return the times of kernels on an accelerator, by the best that is known of it.
+
+    Tables of one's own come first, then those measured on this accelerator, else those of its
+    nearest relative of the same generation; then the roofline. Nothing is read before a shape is
+    asked for.
+
+    Parameters
+    ----------
+    chip
+        The accelerator, as its cluster's file describes it.
+    own
+        Tables of one's own, as :func:`traces.generate.kernel_times.own.read_own` makes them.
+    compute_efficiency, memory_efficiency
+        As :class:`KernelTimes` has them.
+
+    Examples
+    --------
+    >>> from traces.generate.kernel_times import Accelerator, Gemm
+    >>> peaks = {"bf16": 989e12, "fp8": 1979e12}
+    >>> h100 = Accelerator("H100-SXM5-80GB", peaks, 3.35e12, "hopper")
+    >>> product = Gemm(m=8192, n=8192, k=8192)
+    >>> time = kernel_times(h100).time(product)
+    >>> time.origin, 1.1 < time.seconds / (2 * 8192**3 / 989e12) < 1.6
+    ('measured', True)
+    >>> tpu = Accelerator("TPU-v4", {"bf16": 275e12}, 1.2e12)
+    >>> kernel_times(tpu).time(product).origin
+    'roofline'
+    """
+    return KernelTimes(
+        chip,
+        (*own, *_shipped(chip)),
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+    )
+
+
+def roofline_only(
+    chip: Accelerator,
+    *,
+    compute_efficiency: float = COMPUTE_EFFICIENCY,
+    memory_efficiency: float = MEMORY_EFFICIENCY,
+) -> KernelTimes:
+    """Return times by the roofline at fixed efficiencies, whatever was measured."""
+    return KernelTimes(
+        chip, compute_efficiency=compute_efficiency, memory_efficiency=memory_efficiency
+    )
+
+
+def shares(times: Iterable[KernelTime]) -> dict[Origin, float]:
+    """Return the share of time that is known in each way, in [0, 1]; all 0 if there is no time.
+
+    Examples
+    --------
+    >>> shares([KernelTime(3.0, "measured"), KernelTime(1.0, "roofline")])
+    {'measured': 0.75, 'carried over': 0.0, 'roofline': 0.25}
+    """
+    sums: dict[Origin, float] = dict.fromkeys(ORIGINS, 0.0)
+    for seconds, origin in times:
+        sums[origin] += seconds
+    total = sum(sums.values())
+    return {origin: part / total if total else 0.0 for origin, part in sums.items()}
+
+
+def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
+    table = table_of(chip)
+    if table is not None:
+        file = packed.SHIPPED / f"{table}.npz"
+        tables = frozenset(packed.keys(file))
+        return (TableSource(tables, lambda key: packed.read_packed(file, key), "measured"),)
+    relative = relative_of(chip)
+    if relative is None:
+        return ()
+    from traces.generate.kernel_times.carried import carried
+
+    file, known = packed.SHIPPED / f"{relative}.npz", MEASURED[relative]
+    keys = frozenset(key for key in packed.keys(file) if _has_peak(chip, key))
+    return (
+        TableSource(
+            keys,
+            lambda key: carried(key, packed.read_packed(file, key), known, chip),
+            "carried over",
+        ),
+    )
+
+
+def _has_peak(chip: Accelerator, key: Key) -> bool:
+    """Whether an accelerator computes in the recipe of a table."""
+    from traces.generate.kernel_times.families import FAMILIES
+
+    return chip.peak(precision(FAMILIES[key[0]].recipe(key[1])).peak) is not None

@@ -1,0 +1,94 @@
+"""How long the kernels of a step take, and its host: the clock of a plan."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from traces.generate.framework import Framework
+from traces.generate.kernel import Work
+from traces.generate.kernel_times import (
+    Accelerator,
+    KernelRates,
+    KernelTimes,
+    KernelWork,
+    Streaming,
+    kernel_times,
+    roofline_time,
+    work_of,
+)
+
+MOST = {
+    "flash1": {"ampere": 0.38, "hopper": 0.18},
+    "flash2": {"hopper": 0.34},
+    "flex": {"hopper": 0.34},
+}
+"""Part of the peak that attention's kernels reach at most that were written for other accelerators.
+
+FlashAttention-2 without instructions of Hopper's own: 335 TFLOP/s on H100 (arXiv 2307.08691,
+section 4.1). The first one: 30 to 50 % on A100 (there, section 1); on H100 fitted.
+"""
+SUSTAINED = {"volta": 0.8, "ampere": 0.9, "ada": 0.9, "hopper": 0.85, "blackwell": 0.85}
+"""Clock of matrix units under a training step's load, of that of kernels measured alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClock:
+    """Times of kernels on one accelerator under one framework.
+
+    Parameters
+    ----------
+    rates
+        Of the accelerator.
+    framework
+        Whether tables of measured kernels are asked, or a roofline.
+    """
+
+    rates: KernelRates
+    framework: Framework
+    _times: list[KernelTimes] = field(default_factory=list, repr=False)
+
+    def seconds(self, work: Work) -> float:
+        """Time of one kernel on the device (s)."""
+        if not self.framework.measured:
+            return roofline_time(KernelWork(work.flops, work.traffic), self.rates)
+        shape = work.shape
+        if shape is None:
+            if not work.traffic:
+                return 0.0
+            shape = Streaming(work.traffic)
+        if not self._times:
+            self._times.append(times_of(self.rates))
+        time = self._times[0].time(shape).seconds
+        if isinstance(shape, Streaming):
+            return time
+        most = MOST.get(work.made_for, {}).get(self.rates.generation)
+        if most is not None:
+            time = max(time, work_of(shape).flops / (most * self.rates.peak))
+        return time / self._sustained
+
+    @property
+    def _sustained(self) -> float:
+        return SUSTAINED.get(self.rates.generation, 1.0)
+
+    def total(self, works: Iterable[Work]) -> tuple[float, float, float]:
+        """Time (s), FLOPs and bytes of kernels one after the other."""
+        works = list(works)
+        return (
+            sum(self.seconds(work) for work in works),
+            sum(work.flops for work in works),
+            sum(work.traffic for work in works),
+        )
+
+
+def times_of(rates: KernelRates) -> KernelTimes:
+    """Return the measured times of kernels on an accelerator, or the nearest that is known."""
+    chip = Accelerator(
+        name=rates.name,
+        peaks=dict(rates.peaks),
+        memory_bandwidth=rates.memory_bandwidth,
+        generation=rates.generation,
+    )
+    return kernel_times(
+        chip,
+        compute_efficiency=rates.compute_efficiency,
+        memory_efficiency=rates.memory_efficiency,
+    )

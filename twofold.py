@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.inspect_trace import look as inspect
+    from experiments.questions.memory import memory as memory
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from experiments.questions.what_if import what_ifs as what_if
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
+    from experiments.studies.cache_report import cache as cache
+    from experiments.studies.study import study as study
     from simulator import errors as errors
     from simulator.builder import WorkloadBuilder as WorkloadBuilder
     from simulator.engine.simulate import simulate as simulate
@@ -91,6 +94,8 @@ _PLACES = {
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "share": f"{_QUESTIONS}.share:share",
+    "study": "experiments.studies.study:study",
+    "cache": "experiments.studies.cache_report:cache",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
@@ -100,6 +105,7 @@ _PLACES = {
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
+    "memory": f"{_QUESTIONS}.memory:memory",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "bill": f"{_QUESTIONS}.bill:bill",
@@ -157,6 +163,7 @@ __all__ = [
     "__version__",
     "baseline",
     "bill",
+    "cache",
     "calibrate",
     "calibrate_logs",
     "clusters",
@@ -173,6 +180,7 @@ __all__ = [
     "inspect",
     "load",
     "load_cluster",
+    "memory",
     "metrics",
     "package",
     "parse_cluster",
@@ -183,6 +191,7 @@ __all__ = [
     "share",
     "simulate",
     "steps",
+    "study",
     "sweep",
     "topology",
     "utility",

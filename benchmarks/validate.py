@@ -4,7 +4,8 @@ The table (``../shared/reference/measured_collectives.csv``) is not part of the 
 is absent this says so and goes on. Constants were fitted on 2 and 8 GPUs of DGX A100 and HGX H100,
 on HGX B300, on 8 RTX PRO 6000 and on 4 to 512 GPUs of Alps; everything else is held out. Then come
 the errors with each machine left out (:mod:`benchmarks.left_out`) and those against published logs
-(:mod:`benchmarks.published`). Left out are kernels that are not
+(:mod:`benchmarks.published`), and those of measured kernels (:mod:`benchmarks.kernels`). Left out
+are kernels that are not
 NCCL's (custom direct all-reduce), digitised plots, and runs with an algorithm forced.
 """
 
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import astra, left_out, published
+from benchmarks import astra, kernels, left_out, memory, published
 from experiments.questions.collective import collective
 from topologies import catalog
 
@@ -143,7 +144,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
     console = Console(width=110)
     if not measured.exists():
         console.print(f"skipped: {measured.name} is not here; the measurements do not ship")
-        kept = published.main(console)
+        kept = published.main(console) & memory.main(console)
         sys.exit(not astra.main(console=console) or not kept)
     rows, absent = load(measured)
     for system in absent:
@@ -163,6 +164,8 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
         console.print(f"{word}: {system}: {which}: median {median:.1f} %, limit {most:g} %")
     left_out.show(rows, console)
     broken += not published.main(console)
+    broken += not memory.main(console)
+    broken += not kernels.validate(console)
     broken += not astra.main(console=console)
     if broken:
         sys.exit(1)

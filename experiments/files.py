@@ -19,7 +19,7 @@ TRACES = ("trace", "trace_b", "traces", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
     *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
-    *("spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
+    *("file", "spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
     *("calls", "imbalance", "expert_imbalance", "baseline"),
 )

@@ -95,9 +95,12 @@ class Settings:
 
     Parameters
     ----------
-    engine : {"flow", "analytic", "auto", "transfer"}
-        ``flow``: links are shared max-min fairly; ``analytic``: no contention; ``auto``: whichever
-        is enough; ``transfer``: the reference, transfer by transfer.
+    engine : {"flow", "fluid", "analytic", "auto", "transfer"}
+        ``flow``: links are shared max-min fairly; ``fluid``: the same, compiled; ``analytic``: no
+        contention; ``auto``: whichever is enough; ``transfer``: the reference, transfer by
+        transfer. Under ``flow`` and ``auto`` many points of one step are answered by ``fluid``,
+        which is held against ``flow`` on the step that they begin with
+        (:mod:`experiments.evaluate.contended`).
     collective_cost : {"model", "trace", "calibrated"}
         Where the costs of collectives are from.
     step : str

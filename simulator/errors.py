@@ -13,6 +13,7 @@
     ├── WhatIfError       a question that the job or the cluster cannot be asked
     ├── SettingsError     a setting that is unknown, or has a value that it cannot have
     ├── CalibrationError  a trace that cannot tell what it is asked about the network
+    ├── StudyError        a study file, or a directory that holds another study
     ├── PluginError       what another distribution adds, and cannot be used
     ├── OutputError       an output that cannot be written
     └── DeadlockError     nothing can happen any more and ops are pending: names who waits
@@ -72,6 +73,10 @@ class SettingsError(TwofoldError):
 
 class CalibrationError(TwofoldError):
     """A trace that cannot tell what it is asked about the network it ran on."""
+
+
+class StudyError(TwofoldError):
+    """A study that is written wrongly, has no point, or is not the one in a directory."""
 
 
 class PluginError(TwofoldError):

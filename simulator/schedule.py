@@ -6,7 +6,8 @@ topology.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,108 @@ class Step:
         block, offset = np.divmod(self.chunk, self.cycle)
         moved = block * self.cycle + (offset + repetition * self.shift) % self.cycle
         return np.asarray(moved, dtype=np.int32)
+
+    @property
+    def width(self) -> int:
+        """Number of transfers."""
+        return len(self.source)
+
+    def relabelled(self, order: NDArray[np.int32]) -> "Step":
+        """Return the step with rank ``order[i]`` in place of ``i``; chunks keep their numbers."""
+        return replace(self, source=order[self.source], target=order[self.target])
+
+
+class Exchange(Step):
+    """A step in which every rank sends one chunk to every other, without a list of the pairs.
+
+    On 4,096 ranks that are 16.8 million transfers, in order of the sender, then of the receiver.
+    The columns of :class:`Step` are made anew whenever they are asked for.
+
+    Parameters
+    ----------
+    members
+        Ranks that take part, each once, shape ``(members,)``: two at least.
+    reduce
+        As a step has it.
+    by_source, by_target
+        Member ``i`` sends member ``j`` chunk ``i * by_source + j * by_target``.
+
+    Raises
+    ------
+    ScheduleError
+        If there are fewer than two members.
+
+    Examples
+    --------
+    >>> step = Exchange(np.arange(3, dtype=np.int32), reduce=False, by_source=3, by_target=1)
+    >>> step.width, step.source.tolist(), step.target.tolist(), step.chunk.tolist()
+    (6, [0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], [1, 2, 3, 5, 6, 7])
+    """
+
+    __slots__ = ("by_source", "by_target", "members")
+
+    members: NDArray[np.int32]
+    by_source: int
+    by_target: int
+
+    def __init__(
+        self, members: NDArray[np.int32], *, reduce: bool, by_source: int, by_target: int
+    ) -> None:
+        if len(members) < 2:
+            raise ScheduleError(f"an exchange needs two ranks, not {len(members)}")
+        own = {"members": members, "by_source": by_source, "by_target": by_target}
+        alike = {"reduce": reduce, "repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
+        for name, value in (own | alike).items():
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Send it to another process as what it is made of."""
+        made = partial(Exchange, reduce=self.reduce, by_source=self.by_source)
+        return partial(made, by_target=self.by_target), (self.members,)
+
+    @property
+    def width(self) -> int:
+        """Number of transfers: ``members * (members - 1)``."""
+        return len(self.members) * (len(self.members) - 1)
+
+    @property
+    def _sender(self) -> NDArray[np.int32]:
+        return np.repeat(np.arange(len(self.members), dtype=np.int32), len(self.members) - 1)
+
+    @property
+    def _receiver(self) -> NDArray[np.int32]:
+        other = np.tile(np.arange(len(self.members) - 1, dtype=np.int32), len(self.members))
+        return np.asarray(other + (other >= self._sender), dtype=np.int32)
+
+    @property
+    def source(self) -> NDArray[np.int32]:
+        """As in :class:`Step`."""
+        return self.members[self._sender]
+
+    @property
+    def target(self) -> NDArray[np.int32]:
+        """As in :class:`Step`."""
+        return self.members[self._receiver]
+
+    @property
+    def chunk(self) -> NDArray[np.int32]:
+        """As in :class:`Step`."""
+        chunk = self._sender * np.int32(self.by_source) + self._receiver * np.int32(self.by_target)
+        return np.asarray(chunk, dtype=np.int32)
+
+    @property
+    def count(self) -> NDArray[np.int32]:
+        """As in :class:`Step`."""
+        return np.ones(self.width, dtype=np.int32)
+
+    def relabelled(self, order: NDArray[np.int32]) -> "Exchange":
+        """As in :class:`Step`."""
+        return Exchange(
+            order[self.members],
+            reduce=self.reduce,
+            by_source=self.by_source,
+            by_target=self.by_target,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +248,9 @@ class Schedule:
                 raise ScheduleError(f"{self}, step {number}: a transfer moves nothing")
 
     def _check_step(self, where: str, step: Step) -> None:
+        if isinstance(step, Exchange):
+            self._check_exchange(where, step)
+            return
         columns = (step.source, step.target, step.chunk, step.count)
         if len({len(column) for column in columns}) != 1 or not len(step.source):
             raise ScheduleError(f"{where}: columns must have equal length, and not 0")
@@ -160,6 +266,19 @@ class Schedule:
             or step.count.min() < 1
             or (step.chunk + step.count).max() > self.chunks
         ):
+            raise ScheduleError(f"{where}: a transfer names a chunk outside 0..{self.chunks - 1}")
+
+    def _check_exchange(self, where: str, step: Exchange) -> None:
+        members, last = step.members, len(step.members) - 1
+        if members.min() < 0 or members.max() >= self.ranks:
+            raise ScheduleError(f"{where}: a transfer names a rank outside 0..{self.ranks - 1}")
+        if len(np.unique(members)) != len(members):
+            raise ScheduleError(f"{where}: a rank sends to itself")
+        ends = [
+            first * step.by_source + second * step.by_target
+            for first, second in ((0, 1), (1, 0), (last - 1, last), (last, last - 1))
+        ]
+        if min(ends) < 0 or max(ends) >= self.chunks:
             raise ScheduleError(f"{where}: a transfer names a chunk outside 0..{self.chunks - 1}")
 
 

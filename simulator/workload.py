@@ -555,6 +555,32 @@ class Workload:
         columns = {name: getattr(self, name) for name in every}
         return {name: None if own is None else own[rows] for name, own in columns.items()}
 
+    def lasting(self, duration: Floats, lag: Floats | None = None) -> "Workload":
+        """Return the same ops, calls and edges that last otherwise.
+
+        What was found out and checked of who waits for whom stays; :func:`dataclasses.replace`
+        would do so again. Nothing that is cached here may depend on how long anything takes.
+
+        Parameters
+        ----------
+        duration
+            Of each op (s), shape ``(ops,)``.
+        lag
+            Of each edge (s), shape ``(edges,)``; as it is if not given.
+
+        Raises
+        ------
+        WorkloadError
+            If they are not times, or not one for each.
+        """
+        made = object.__new__(Workload)
+        made.__dict__.update(self.__dict__)
+        made.__dict__["duration"] = duration
+        if lag is not None:
+            made.__dict__["edges"] = replace(self.edges, lag=lag)
+        _check_columns(made)
+        return made
+
     def with_calls(self, **columns: Any) -> "Workload":
         """Return the workload with columns of its calls replaced."""
         return replace(self, calls=replace(self.calls, **columns))

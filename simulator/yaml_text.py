@@ -4,7 +4,7 @@ A file may be a stranger's. Refused are a key given twice, where the standard lo
 aliases, which expand without end; depth; endless numbers; tags that make objects.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,55 @@ def parse_yaml(
         complaint = " ".join(problem.split())[:_LONGEST_COMPLAINT]
         raise wrong(f"{source}: line {line}: not YAML that can be used: {complaint}") from error
     return value
+
+
+Keys = tuple[int | str, ...]
+"""Keys and indices that lead to a value, from the outermost in."""
+Place = tuple[int, int]
+"""Line and column of a file, both counted from 1."""
+
+
+def places(text: str) -> dict[Keys, Place]:
+    r"""Return where each value of YAML text begins; one of a table at its key.
+
+    Parameters
+    ----------
+    text
+        What :func:`parse_yaml` has accepted.
+
+    Returns
+    -------
+    dict
+        Line and column by the keys and indices that lead to the value; ``()`` is the whole.
+
+    Examples
+    --------
+    >>> places("space:\n  compute: [1, 2]")["space", "compute", 1]
+    (2, 16)
+    """
+    node = _Loader(text.removeprefix("\ufeff")).get_single_node()
+    return {} if node is None else dict(_places(node, (), _place(node)))
+
+
+def place_of(path: Keys, known: Mapping[Keys, Place]) -> Place:
+    """Return where a value is, or what would hold it: of a field that is missing, its table."""
+    while path and path not in known:
+        path = path[:-1]
+    return known.get(path, (1, 1))
+
+
+def _places(node: yaml.Node, path: Keys, at: Place) -> Iterator[tuple[Keys, Place]]:
+    yield path, at
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _places(value, (*path, str(key.value)), _place(key))
+    if isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _places(value, (*path, index), _place(value))
+
+
+def _place(node: yaml.Node) -> Place:
+    return node.start_mark.line + 1, node.start_mark.column + 1
 
 
 def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[int, str]:

@@ -18,9 +18,9 @@ from simulator.errors import SettingsError
 QUESTIONS = tuple(
     word
     for line in (
-        "bill calibrate calibrate_logs clusters collective collective_calls compare convert curve",
-        "diff explain generate inspect metrics package plugins replay share sweep topology utility",
-        "validate validate_steps what_if",
+        "bill cache calibrate calibrate_logs clusters collective collective_calls compare convert",
+        "curve diff explain generate inspect memory metrics package plugins replay share study",
+        "sweep topology utility validate validate_steps what_if",
     )
     for word in line.split()
 )
@@ -35,7 +35,7 @@ OTHERS = tuple(
     for word in line.split()
 )
 WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
-WITHOUT_SETTINGS |= {"bill", "collective_calls", "validate_steps"}
+WITHOUT_SETTINGS |= {"bill", "cache", "collective_calls", "memory", "study", "validate_steps"}
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
-from simulator.schedule import Schedule, Step
+from simulator.schedule import Exchange, Schedule, Step
 from simulator.shares import Shares
 
 Ranks = NDArray[np.int32]
@@ -25,29 +25,25 @@ def two_shot_all_reduce(n: int) -> Schedule:
 
 def one_shot_all_reduce(n: int) -> Schedule:
     """Send everything to everybody: one step, (n-1) S per rank; for small sizes."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, np.zeros_like(source), reduce=True)
+    steps = _exchange(n, reduce=True)
     return Schedule("all_reduce", "one_shot", ranks=n, chunks=1, parts=1, steps=steps)
 
 
 def reduce_scatter(n: int) -> Schedule:
     """Send everybody the chunk that is theirs: one step of S/n to each."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, target, reduce=True)
+    steps = _exchange(n, reduce=True, by_target=1)
     return Schedule("reduce_scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_gather(n: int) -> Schedule:
     """Send the own chunk to everybody: one step of S/n to each."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, source, reduce=False)
+    steps = _exchange(n, reduce=False, by_source=1)
     return Schedule("all_gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def all_to_all(n: int) -> Schedule:
     """Send every rank its chunk at once; chunk ``source * n + target``."""
-    source, target = _pairs(n)
-    steps = _one_step(source, target, source * np.int32(n) + target, reduce=False)
+    steps = _exchange(n, reduce=False, by_source=n, by_target=1)
     return Schedule("all_to_all", "direct", ranks=n, chunks=n * n, parts=n, steps=steps)
 
 
@@ -115,6 +111,14 @@ def _pairs(n: int) -> tuple[Ranks, Ranks]:
     return source, other + (other >= source)
 
 
+def _exchange(n: int, *, reduce: bool, by_source: int = 0, by_target: int = 0) -> tuple[Step, ...]:
+    """Every rank to every other one, chunk ``source * by_source + target * by_target``."""
+    if n < 2:
+        return ()
+    everybody = np.arange(n, dtype=np.int32)
+    return (Exchange(everybody, reduce=reduce, by_source=by_source, by_target=by_target),)
+
+
 def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tuple[Step, ...]:
     if not len(source):
         return ()
@@ -159,6 +163,8 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
 
 def _unrolled(step: Step) -> list[Step]:
     """Return the steps of a run, which are not alike where their chunks are not."""
+    if step.repeats == 1:
+        return [step]
     return [
         replace(step, chunk=step.chunks_at(time), repeats=1, shift=0, cycle=1)
         for time in range(step.repeats)
@@ -168,6 +174,8 @@ def _unrolled(step: Step) -> list[Step]:
 def _sent(schedule: Schedule, step: Step) -> Step:
     """Leave out the transfers of a step that move nothing."""
     some = schedule.units(step) > 0
+    if some.all():
+        return step
     columns = (step.source, step.target, step.chunk, step.count)
     source, target, chunk, count = (column[some] for column in columns)
-    return replace(step, source=source, target=target, chunk=chunk, count=count)
+    return Step(source, target, chunk, count, reduce=step.reduce, in_network=step.in_network)

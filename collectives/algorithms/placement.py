@@ -41,10 +41,7 @@ def placed(schedule: Schedule, order: Ranks) -> Schedule:
     if not np.array_equal(np.sort(order), np.arange(schedule.ranks)):
         raise ScheduleError(f"{schedule}: the order must name each of its ranks once")
     order = np.asarray(order, dtype=np.int32)
-    steps = tuple(
-        replace(step, source=order[step.source], target=order[step.target])
-        for step in schedule.steps
-    )
+    steps = tuple(step.relabelled(order) for step in schedule.steps)
     return replace(schedule, steps=steps)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traces.generate.run import Serving, Training
 
 Phase = Literal["training", "prefill", "decode"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "op", "full"]
 Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
 
@@ -107,6 +107,12 @@ def generate(
             "layer, expert, tokens."
         ),
     ] = None,
+    memory_only: Annotated[
+        bool, typer.Option("--memory", help="Show what fills each rank's memory; generate nothing.")
+    ] = False,
+    ignore_memory: Annotated[
+        bool, typer.Option("--ignore-memory", help="Answer also if the step does not fit.")
+    ] = False,
     folded: Annotated[
         bool, typer.Option("--fold", help="Simulate no more replicas than stand for all.")
     ] = False,
@@ -170,7 +176,11 @@ def generate(
         ),
         memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
         imbalance=expert_imbalance,
+        ignore_memory=ignore_memory,
     )
+    if memory_only:
+        _show_memory(plan, output)
+        return
 
     def keep(plan: "GenerationPlan") -> None:
         if write is not None:
@@ -183,6 +193,13 @@ def generate(
             plan, where, fold_replicas=folded, settings=settings, watch=watch, planned=keep
         )
     show(report, output)
+
+
+def _show_memory(plan: "GenerationPlan", output: Output) -> None:
+    """Show what fills the memory of the ranks of a plan."""
+    from experiments.questions.memory import memory
+
+    show(memory(plan), output)
 
 
 def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: str) -> "Training":

@@ -35,12 +35,16 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "sharing": ("share",),
         "generation": ("generate",),
+        "studies": ("study",),
     },
     "Networks": {
         "networks": ("clusters", "bill", "collective", "topology", "calibrate", "validate")
     },
     "Files": {"files": ("inspect", "convert", "package")},
-    "Installation": {"installation": ("warm", "schema", "plugins")},
+    "Installation": {
+        "installation": ("warm", "schema", "plugins"),
+        "studies": ("cache",),
+    },
 }
 """The panels of ``--help``: by module of this folder the commands, each a function of its name."""
 COMMANDS = {

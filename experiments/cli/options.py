@@ -309,8 +309,9 @@ Engine = Annotated[
     typer.Option(
         **choice(_engines),
         rich_help_panel=_SIMULATION,
-        help="flow: links are shared; analytic: they are not; auto: whichever is enough; "
-        "transfer: the reference.",
+        help="flow: links are shared (many points: by fluid, held against flow on the baseline); "
+        "fluid: the same, compiled; analytic: they are not; "
+        "auto: whichever is enough; transfer: the reference.",
     ),
 ]
 EngineOfCalls = Annotated[

@@ -20,20 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
-from collectives.machine import Machine, Ranks, choose
+from collectives.machine import Machine, choose
 from experiments.baseline import Baseline, Watch
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.contended import EngineCheck, answered
+from experiments.evaluate.parallel import outcome
 from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
 from experiments.scenario.resources import RANKS, better, check_factor, check_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
 from simulator.costing.call_costs import distinct_calls
+from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.errors import DeadlockError, WhatIfError
-from simulator.routing.routes import routes
-from simulator.routing.survey import of_resource
-from simulator.workload import Call, Floats, What, Workload, by_appearance
+from simulator.workload import Call, Floats, What, Workload
 from topologies import Cluster
 
 Indices = NDArray[np.intp]
@@ -42,8 +42,6 @@ Recalibrate = Callable[[Cluster], Cluster]
 
 _WORTH_IT = 16
 """Different calls before it is asked which of their groups lie alike."""
-_MOST_MEMBERS = 64
-"""Members of a group of which all paths are looked at; few groups of a job are larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,21 +69,24 @@ class CallCosts:
         return cost[:, which]
 
 
-def different_calls(steps: Sequence[Workload], machine: Machine, networks: Networks) -> CallCosts:
-    """Find calls of steps that cost the same on all networks that have these classes of links."""
+def different_calls(
+    steps: Sequence[Workload], machine: Machine, networks: Networks, alike: Likeness | None = None
+) -> CallCosts:
+    """Find calls of steps that cost the same on all networks that have these classes of links.
+
+    ``alike`` is what is known already of which groups lie alike there.
+    """
     calls, rows = _of_all(steps)
     if len(calls) < _WORTH_IT:
         return CallCosts(machine, tuple(calls), rows)
-    places = {
-        ranks: _place(np.array(ranks, dtype=np.int32), machine, networks)
-        for ranks in {call.group.ranks for call in calls}
-    }
+    alike = alike or Likeness(networks.graph, machine.domains)
+    places = {ranks: alike.place(ranks) for ranks in {call.group.ranks for call in calls}}
     number: dict[object, int] = {}
     same = []
     for index, call in enumerate(calls):
         place = places[call.group.ranks]
         sort = call.kind, call.size, call.shares
-        key = place and (place, sort, choose(machine.forced, call))
+        key = place and (place.pattern, sort, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     kept = tuple(calls[index] for index in chosen)
@@ -110,44 +111,6 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
                 calls.append(call)
         rows.append(own[row])
     return calls, tuple(rows)
-
-
-def _place(ranks: Ranks, machine: Machine, networks: Networks) -> tuple[bytes, ...] | None:
-    """Say how a group lies on a network, whichever its ranks and links are; None if it is large.
-
-    None also where messages may take detours: which these are the shortest paths do not tell.
-
-    Groups lie alike if their members are in domains in the same order and on the same kinds of
-    node, if the same members have links of the same classes between them, and if the messages of
-    the same members pass links of the same classes and meet on the same of them.
-    """
-    if len(ranks) > _MOST_MEMBERS:
-        return None
-    graph = networks.graph
-    inside = np.flatnonzero(np.isin(graph.source, ranks) & np.isin(graph.target, ranks))
-    order = np.argsort(ranks)
-    ends = [
-        order[np.searchsorted(ranks, of[inside], sorter=order)]
-        for of in (graph.source, graph.target)
-    ]
-    cables = np.stack([*ends, networks.of[inside]])
-    member = np.arange(len(ranks))
-    source, target = (one.ravel() for one in np.meshgrid(member, member))
-    apart = source != target
-    offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
-    if graph.routing.detours and of_resource(graph, graph.routing)[link].any():
-        return None
-    parts = [
-        order,
-        np.unique(machine.domains[ranks], return_inverse=True)[1],
-        cables[:, np.lexsort(cables[:2])],
-        offset,
-        by_appearance(link)[0],
-        networks.of[link],
-        share.view(np.int64),
-        np.array(graph.kind, dtype=np.int64)[ranks] if graph.kind else (),
-    ]
-    return tuple(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
 
 
 def _is_number(name: str) -> bool:
@@ -417,7 +380,8 @@ class _Shape:
         if names not in self._calls:
             network = classes(self.scenarios[0].topology(), names)
             machine = self.scenarios[0].machine()
-            self._calls[names] = network, different_calls(steps, machine, network)
+            alike = self.scenarios[0].costs().alike
+            self._calls[names] = network, different_calls(steps, machine, network, alike)
         network, calls = self._calls[names]
         if otherwise is not None:
             calibration = otherwise(self.scenarios[0].cluster).calibration
@@ -440,8 +404,8 @@ def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
 
 def steps(
     base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
-) -> list[tuple[float, str]]:
-    """Step time (s) with each change, and the engine that answered it.
+) -> tuple[list[tuple[float, str]], EngineCheck | None]:
+    """Step time (s) with each change, with the engine that answered it; and how that was checked.
 
     Changes come with their names. The ``analytic`` engine is asked all at once, by how much
     the step is longer or shorter than the baseline, so that a change that changes nothing is the
@@ -456,10 +420,10 @@ def steps(
     if scenario.engine == "analytic" and not scenario.slow_down:
         now, *then = Study(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
         step = base.timeline.makespan
-        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then]
+        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then], None
     scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
-    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
-    return [(one.makespan, one.engine) for one in found]
+    found, check = answered(base, scenarios, outcome, watch)
+    return [(one.makespan, one.engine) for one in found], check
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:

@@ -23,29 +23,41 @@ class Ask(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a table says of a simulation: times (s), and the time of all calls by resource.
+    """What a table says of a simulation: the step (s), and the time of all calls by resource.
 
     ``engine`` is the one that answered.
     """
 
     engine: str
     makespan: float
-    exposed_communication: float
     spent: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class ExposedOutcome(Outcome):
+    """An outcome with the communication that is exposed (s, mean over ranks)."""
+
+    exposed_communication: float
+
+
 def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
-    """Simulate a scenario and keep what tables need of its timeline."""
+    """Simulate a scenario and keep what most tables need of its timeline."""
+    timeline = scenario.run(progress)
+    return Outcome(timeline.engine, timeline.makespan, spent(timeline))
+
+
+def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> ExposedOutcome:
+    """Simulate a scenario and keep what tables need that tell what is exposed."""
     return told(scenario.run(progress))
 
 
-def told(timeline: Timeline) -> Outcome:
+def told(timeline: Timeline) -> ExposedOutcome:
     """Keep what tables need of a timeline."""
-    return Outcome(
+    return ExposedOutcome(
         engine=timeline.engine,
         makespan=timeline.makespan,
-        exposed_communication=exposed_communication(timeline),
         spent=spent(timeline),
+        exposed_communication=exposed_communication(timeline),
     )
 
 

@@ -31,7 +31,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.longest_path import Points, makespans
 from simulator.edits.slowdown import recorded as as_measured
 from simulator.errors import TwofoldError
-from simulator.workload import UNKNOWN, Call, What
+from simulator.workload import UNKNOWN, Call, What, Workload
 from traces.core.loaded import Loaded
 
 Floats = NDArray[np.float64]
@@ -80,6 +80,8 @@ def spread(base: Baseline) -> Spread | None:
     """
     random = np.random.default_rng(_SEED)
     scenarios = _scenarios(base)
+    if len(scenarios) < 2 and not _tells_of_calls(scenarios[0][0].workload):
+        return None
     told = [_Told.of(recorded) for recorded, _ in scenarios]
     ratios = _pooled(told[_own_steps(base) :])
     steps = [
@@ -101,6 +103,12 @@ def spread(base: Baseline) -> Spread | None:
     ]
     draws = [tuple(noise for _, noise in alike) for alike in sites]
     return Spread(tuple(studies), tuple(draws), random, _own_steps(base))
+
+
+def _tells_of_calls(recorded: Workload) -> bool:
+    """Whether some call's transfer was measured, and calls cost what the model says."""
+    calls = recorded.calls
+    return bool((calls.factor == 1).all() and not np.isnan(calls.transfer).all())
 
 
 def _own_steps(base: Baseline) -> int:
@@ -203,7 +211,7 @@ class _Told:
         measured = as_measured(workload)
         together = _overlapping(sort, workload.calls.group, measured.call_start, measured.call_end)
         ratios: dict[Sort, list[float]] = defaultdict(list)
-        if (workload.calls.factor == 1).all() and not np.isnan(workload.calls.transfer).all():
+        if _tells_of_calls(workload):
             scenario = by_trace(recorded)
             took, idle = alone(scenario), scenario.costs().idle_times(workload)
             known = np.flatnonzero((took > 0) & (idle > 0))

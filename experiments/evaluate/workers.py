@@ -52,7 +52,7 @@ def asked(
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(
             min(workers, len(scenarios)),
-            _context(),
+            process_context(),
             initializer=_attach,
             initargs=(graph, columns, bounds),
         )
@@ -71,12 +71,12 @@ def asked(
             pool.shutdown(cancel_futures=True)
 
 
-def _context() -> BaseContext:
+def process_context() -> BaseContext:
     """Return how processes are started: copies of a clean one, which imports once for all."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "simulator.engine.flow"])
+    context.set_forkserver_preload([__name__, "simulator.engine.fluid"])
     return context
 
 

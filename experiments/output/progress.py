@@ -21,31 +21,34 @@ _LOG_EVERY = 10.0
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    """Yield what makes a progress callback for each simulation of a command."""
+def watching(unit: str = "calls") -> Iterator[Watch]:
+    """Yield what makes a progress callback for each simulation of a command.
+
+    ``unit`` is what is counted.
+    """
     if sys.stderr.isatty():
-        with bar() as watch:
+        with bar(unit) as watch:
             yield watch
     else:
         told = [time.monotonic()]
-        yield lambda what: _logger(f"simulating {what}", told)
+        yield lambda what: _logger(f"simulating {what}", unit, told)
 
 
-def _logger(what: str, told: list[float]) -> Report:
+def _logger(what: str, unit: str, told: list[float]) -> Report:
     """Say it in lines; ``told`` is when the last was, for all simulations of a command."""
 
     def report(done: int, total: int) -> None:
         now = time.monotonic()
         if now - told[0] >= _LOG_EVERY:
             told[0] = now
-            sys.stderr.write(f"{what}: {done} of {total} calls\n")
+            sys.stderr.write(f"{what}: {done} of {total} {unit}\n")
             sys.stderr.flush()
 
     return report
 
 
 @contextmanager
-def bar() -> Iterator[Watch]:
+def bar(unit: str = "calls") -> Iterator[Watch]:
     """Yield what makes a progress callback for each simulation; the bar is gone afterwards."""
     from rich.console import Console  # rich is slow to load, and a bar is for terminals only
     from rich.progress import (
@@ -61,7 +64,7 @@ def bar() -> Iterator[Watch]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("calls, left:"),
+        TextColumn(f"{unit}, left:"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
+from experiments.baseline import Baseline, Settings, Watch, baseline
 from experiments.confidence import touched
 from experiments.costing.calibration import with_calibration
 from experiments.costing.prior import prior_of, say_prior
-from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, told
+from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
+from experiments.evaluate.contended import answer as points_answer
+from experiments.evaluate.parallel import ExposedOutcome, exposed_outcome, told
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import compared_half_width, joined
 from experiments.provenance import ClusterIdentity, Head, identity
@@ -49,7 +51,7 @@ class ComparePoint:
     network_prior: str = ""
 
 
-class CompareAnswer(Head, BaselineAnswer):
+class CompareAnswer(Head, PointsAnswer):
     """A step on several clusters, in the order they were given."""
 
     clusters: list[ClusterIdentity]
@@ -67,12 +69,13 @@ class CompareReport(Report):
     base: Baseline
     points: tuple[ComparePoint, ...]
     clusters: tuple[Cluster, ...] = ()
+    check: EngineCheck | None = None
 
     def answer(self) -> "CompareAnswer":
         """Return the JSON answer."""
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
+            **points_answer(self.base, self.check),
             "clusters": [identity(cluster) for cluster in self.clusters],
             "points": list(self.points),
         }
@@ -118,13 +121,13 @@ def compare(
     nodes = place(here, base.recorded.ranks, base.settings.nodes).nodes
     candidates = [here, *elsewhere, *(with_topology(here, change, nodes) for change in topologies)]
     others = [(cluster.name, base.on(cluster)) for cluster in candidates[1:]]
-    found = map_scenarios(others, outcome, workers=base.settings.workers, watch=watch)
+    found, check = answered(base, others, exposed_outcome, watch)
     answers = [((here.name, base.scenario), told(base.timeline)), *zip(others, found, strict=True)]
     points = tuple(_point(base, name, one, to) for (name, one), to in answers)
-    return CompareReport(base, points, tuple(candidates))
+    return CompareReport(base, points, tuple(candidates), check)
 
 
-def _point(base: Baseline, cluster: str, scenario: Scenario, found: Outcome) -> ComparePoint:
+def _point(base: Baseline, cluster: str, scenario: Scenario, found: ExposedOutcome) -> ComparePoint:
     first = scenario is base.scenario
     gain = utility_pct(base.timeline.makespan, found.makespan)
     prior = None if first else compared_half_width(base, scenario, found.makespan)

@@ -16,8 +16,9 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.collective_costs import alone, by_trace
+from experiments.evaluate.contended import answered
 from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.parallel import outcome
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -372,7 +373,7 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
     for one in likely:
         every = _applied(every, one)[0] or every
     scenarios = [*((text, changed) for text, changed, _ in known), ("together", every)]
-    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    found, _ = answered(base, scenarios, outcome, watch)
     steps = [one.makespan for one in found]
     rows = [
         _change(text, step, note, a, b) for (text, _, note), step in zip(known, steps, strict=False)

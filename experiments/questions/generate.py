@@ -10,6 +10,7 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, repl
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
+from experiments.questions.memory import memory_on
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import SettingsOptions
@@ -26,11 +27,13 @@ from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, RankRates, plan_text
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
+from traces.generate.what_fits import check_memory
 
 
 class GenerateAnswer(Head, BaselineAnswer):
@@ -40,6 +43,8 @@ class GenerateAnswer(Head, BaselineAnswer):
     parameters: float
     parallelism: Parallelism
     tokens_per_second: float
+    memory_bytes: float
+    accelerator_memory_bytes: float | None
     model_flops: float
     mfu: float
     exposed_communication_s: float
@@ -74,6 +79,11 @@ class GenerationReport(Report):
         return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
 
     @property
+    def memory(self) -> StageMemory:
+        """What fills the memory of a rank of the fullest stage."""
+        return fullest(memory_of(self.plan))
+
+    @property
     def tokens_per_second(self) -> float:
         """New tokens of the whole job per second."""
         return self.volumes.tokens / self.base.timeline.makespan
@@ -89,6 +99,8 @@ class GenerationReport(Report):
             "parameters": parameters(self.plan.model),
             "parallelism": self.plan.parallelism,
             "tokens_per_second": self.tokens_per_second,
+            "memory_bytes": self.memory.total,
+            "accelerator_memory_bytes": None if self.plan.memory is None else self.plan.memory.size,
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
             "exposed_communication_s": self.exposed_communication_s,
@@ -158,7 +170,8 @@ def generate(
     Raises
     ------
     TwofoldError
-        If the step does not fit on the cluster or cannot be simulated; WhatIfError for
+        If the step does not fit on the cluster or into the memory of its accelerators, or cannot
+        be simulated; WhatIfError for
         ``fold_replicas`` with an engine that cannot.
 
     Examples
@@ -173,6 +186,7 @@ def generate(
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = settings or Settings()
     plan = with_own_rates(plan, where, settings.nodes)
+    check_memory(plan)
     if fold_replicas:
         step = representatives(plan, where, settings)
         planned(step.plan)
@@ -209,6 +223,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
     imbalance: Imbalance | str | None = None,
+    ignore_memory: bool = False,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -225,6 +240,9 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         :mod:`traces.generate.kernel_times` gives the sources of the defaults.
     imbalance
         How unevenly tokens choose experts, as :func:`simulator.imbalance.parse_imbalance` reads it.
+    ignore_memory
+        Leave out of the plan how much memory the accelerator has, so that nobody checks that the
+        step fits into it.
 
     Raises
     ------
@@ -246,6 +264,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         accelerator=accelerator,
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
+        memory=None if ignore_memory else memory_on(cluster),
     )
 
 
@@ -345,7 +364,8 @@ def with_own_rates(
         found = rates(part.cluster.model_copy(update={"name": named}))
         members = part.placement.members
         if found != own:
-            others.append(RankRates(members.start, members.stop - 1, found))
+            memory = None if plan.memory is None else memory_on(part.cluster)
+            others.append(RankRates(members.start, members.stop - 1, found, memory))
     return replace(plan, others=tuple(others))
 
 
@@ -364,7 +384,7 @@ def representatives(
     """
     settings = settings or Settings()
     if settings.engine not in FOLDING:
-        choices = " and ".join(FOLDING)
+        choices = ", ".join(FOLDING)
         raise WhatIfError(
             f"engine {settings.engine!r} simulates every transfer; {choices} can fold"
         )

@@ -5,7 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.evaluate.contended import EngineCheck, PointsAnswer
+from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.design_points import steps
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, widths_of
@@ -62,7 +64,7 @@ class SweepRow(SweepPoint):
     unit: str = ""
 
 
-class SweepAnswer(Head, BaselineAnswer):
+class SweepAnswer(Head, PointsAnswer):
     """The step time over one resource, in order of the factor; ``warning``: why it is doubtful."""
 
     resource: str
@@ -83,12 +85,13 @@ class SweepReport(Report):
     resource: str
     points: tuple[SweepPoint, ...]
     note: str
+    check: EngineCheck | None = None
 
     def answer(self) -> "SweepAnswer":
         """Return the JSON answer."""
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
+            **points_answer(self.base, self.check),
             "resource": self.resource,
             "note": self.note,
             "warning": self.warning,
@@ -151,7 +154,7 @@ def sweep(
     base = baseline(trace, cluster, settings, watch, resources=[resource])
     asked = sorted(set(factors))
     changes = [(f"{resource} x{factor:g}", better(resource, factor)) for factor in asked]
-    answers = steps(base, changes, watch)
+    answers, check = steps(base, changes, watch)
     open_by = widths_of(base, dict(changes))
     points, means = [], f"2: {factor_means(resource)}"
     for factor, (name, _), (step, engine) in zip(asked, changes, answers, strict=True):
@@ -161,4 +164,4 @@ def sweep(
         both = prior, off, joined(prior, off)
         points.append(SweepPoint(resource, factor, value, step, gain, engine, means, *both))
     note = without_effect(base, resource, min(factors))
-    return SweepReport(base, resource, tuple(points), note)
+    return SweepReport(base, resource, tuple(points), note, check)

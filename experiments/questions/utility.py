@@ -13,9 +13,11 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
+from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.design_points import Asked, Study
-from experiments.evaluate.parallel import Outcome, map_scenarios, outcome, spent
+from experiments.evaluate.parallel import Outcome, outcome, spent
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, prior_half_widths
 from experiments.evaluate.utility_interval import half_widths, spread
@@ -198,7 +200,7 @@ class UtilityRow(Utility):
     unit: str = ""
 
 
-class UtilityAnswer(Head, BaselineAnswer):
+class UtilityAnswer(Head, PointsAnswer):
     """What ``factor`` times of each resource buys, the greatest first."""
 
     factor: float
@@ -215,12 +217,13 @@ class UtilityReport(Report):
     base: Baseline
     factor: float
     utilities: tuple[Utility, ...]
+    check: EngineCheck | None = None
 
     def answer(self) -> "UtilityAnswer":
         """Return the JSON answer."""
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
+            **points_answer(self.base, self.check),
             "factor": self.factor,
             "utilities": list(self.rows),
         }
@@ -277,23 +280,27 @@ def utility(
     base = baseline(trace, cluster, settings, watch, resources=named)
     asked = named or every_resource(base.scenario.cluster)
     prepared = {name: _prepared(base, name, factor) for name in asked}
-    rows = _simulated(base, prepared, factor, watch)
+    rows, check = _simulated(base, prepared, factor, watch)
     rows = _with_doubt(base, rows, factor, prepared)
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
-    return UtilityReport(base, factor, tuple(rows))
+    return UtilityReport(base, factor, tuple(rows), check)
 
 
 _Prepared = Mapping[str, Utility | Scenario]
 """Of each resource the scenario to be simulated, or the answer."""
 
 
-def _simulated(base: Baseline, prepared: _Prepared, factor: float, watch: Watch) -> list[Utility]:
+def _simulated(
+    base: Baseline, prepared: _Prepared, factor: float, watch: Watch
+) -> tuple[list[Utility], EngineCheck | None]:
     scenarios = [(name, one) for name, one in prepared.items() if isinstance(one, Scenario)]
-    found = iter(map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch))
-    return [
+    answers, check = answered(base, scenarios, outcome, watch)
+    found = iter(answers)
+    rows = [
         one if isinstance(one, Utility) else _answered(base, name, factor, next(found))
         for name, one in prepared.items()
     ]
+    return rows, check
 
 
 def _with_doubt(

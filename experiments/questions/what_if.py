@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Unpack
 
 import numpy as np
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.confidence import touched
-from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
+from experiments.evaluate.contended import answer as points_answer
+from experiments.evaluate.parallel import ExposedOutcome, exposed_outcome
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, widths_of
 from experiments.provenance import Head
@@ -58,7 +61,7 @@ class WhatIfPoint:
     interval_pct: float | None = None
 
 
-class WhatIfAnswer(Head, BaselineAnswer):
+class WhatIfAnswer(Head, PointsAnswer):
     """Changes of a step, each on its own, in the order they were given."""
 
     points: list[WhatIfPoint]
@@ -74,12 +77,13 @@ class WhatIfReport(Report):
 
     base: Baseline
     points: tuple[WhatIfPoint, ...]
+    check: EngineCheck | None = None
 
     def answer(self) -> "WhatIfAnswer":
         """Return the JSON answer."""
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
+            **points_answer(self.base, self.check),
             "points": list(self.points),
         }
 
@@ -144,8 +148,12 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     base = baseline(trace, cluster, settings, watch)
     open_by = widths_of(base, {change.text: change for change in asked if not change.is_drawn})
     made = [_made(base, change, draws or DRAWS, seed or 0) for change in asked]
-    points = [_point(base, one, watch) for one in made]
-    return WhatIfReport(base, tuple(_open(one, open_by.get(one.change)) for one in points))
+    scenarios = [(one.change.text, done.scenario) for one in made for done in one.done]
+    answers, check = answered(base, scenarios, exposed_outcome, watch)
+    found = iter(answers)
+    points = [_point(base, one, list(islice(found, len(one.done)))) for one in made]
+    opened = tuple(_open(one, open_by.get(one.change)) for one in points)
+    return WhatIfReport(base, opened, check)
 
 
 def _open(point: WhatIfPoint, prior: float | None) -> WhatIfPoint:
@@ -203,9 +211,7 @@ def _made(base: Baseline, change: Change, draws: int, seed: int) -> _Made:
     return _Made(change, tuple(done), change.seed(seed), draws - len(done))
 
 
-def _point(base: Baseline, made: _Made, watch: Watch) -> WhatIfPoint:
-    scenarios = [(made.change.text, one.scenario) for one in made.done]
-    found = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+def _point(base: Baseline, made: _Made, found: Sequence[ExposedOutcome]) -> WhatIfPoint:
     steps = np.array([one.makespan for one in found])
     step, first = float(np.median(steps)), made.done[0]
     point = WhatIfPoint(

@@ -120,11 +120,11 @@ class Scaled:
         workload, edges = scenario.workload, scenario.workload.edges
         ops = workload.part == self.part
         lasting = workload.duration * self.times / self.over
-        after = replace(workload, duration=np.where(ops, lasting, workload.duration))
+        duration, lag = np.where(ops, lasting, workload.duration), None
         if self.part == What.HOST:
             on_host = workload.what[edges.source] == What.HOST
             lag = np.where(on_host, edges.lag * self.times / self.over, edges.lag)
-            after = replace(after, edges=replace(edges, lag=lag))
+        after = workload.lasting(duration, lag)
         return Changed(replace(scenario, workload=after), say_ops(workload, ops))
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.analytic.contention import Overlap, overlap
+from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.errors import DeadlockError
@@ -20,6 +21,7 @@ from simulator.folding.copies import (
     everyone,
     written_out,
 )
+from simulator.folding.known_folds import Folds
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -31,8 +33,22 @@ from topologies.part_names import Ints, homes
 AUTO = "auto"
 """Stands for the engine that is enough."""
 _NO_LIBRARY = "none"
-FOLDING = ("flow", "analytic")
-"""Engines that take a call as one load; ``transfer`` lets its ranks run ahead of each other."""
+FOLDING = ("flow", "fluid", "analytic")
+"""Engines that can be given the ranks that stand for all; ``transfer`` is the reference."""
+
+
+@dataclass(slots=True, eq=False)
+class Findings:
+    """What one scenario finds out and others that were made of it need not find out again.
+
+    Which groups lie alike on a graph, and which ranks stand for all. Another process begins anew.
+    """
+
+    likenesses: Likenesses = field(default_factory=Likenesses)
+    folds: Folds = field(default_factory=Folds)
+
+    def __reduce__(self) -> "tuple[type[Findings], tuple[()]]":
+        return Findings, ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +58,8 @@ class Site:
     Scenarios that differ in their workload or engine only share one, so that the network is built
     once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
     library that carried out the calls of the trace, "" where that is not told. ``faults`` are what
-    is wrong with single parts of the network.
+    is wrong with single parts of the network. ``findings`` are shared by all sites that were
+    made of each other.
     """
 
     cluster: Cluster
@@ -51,6 +68,7 @@ class Site:
     forced: tuple[Rule, ...]
     carrier: str = ""
     faults: tuple[Fault, ...] = ()
+    findings: Findings = field(default_factory=Findings)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
@@ -77,6 +95,7 @@ class Site:
             scenario.forced,
             library,
             scenario.faults,
+            Findings() if known is None else known.findings,
         )
         if known is not None and known._is_but_for_faults(scenario):
             site.__dict__.update({"intact": known.intact} if "intact" in known.__dict__ else {})
@@ -111,7 +130,9 @@ class Site:
     @cached_property
     def costs(self) -> Costs:
         """What calls put on the links."""
-        return Costs(self.topology, partial(plan, machine=self.machine))
+        network, machine = self.topology, self.machine
+        likeness = self.findings.likenesses.of(network, machine.domains)
+        return Costs(network, partial(plan, machine=machine), likeness)
 
     @property
     def parts(self) -> NDArray[np.integer[Any]]:
@@ -176,7 +197,8 @@ class Scenario:
     ``fold`` ranks that do the same in the same place are simulated once
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
-    or down; they stay with the job when the cluster is changed.
+    or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
+    ``auto`` stands for where links are shared.
     """
 
     workload: Workload
@@ -187,6 +209,7 @@ class Scenario:
     slow_down: float = 0.0
     fold: bool | None = False
     faults: tuple[Fault, ...] = ()
+    contended: str = "flow"
 
     _site: Site | None = field(default=None, repr=False)
 
@@ -225,7 +248,7 @@ class Scenario:
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where contention does not matter, else ``flow``.
+        """Simulate it; ``auto`` is ``analytic`` where contention does not matter.
 
         The timeline's workload has the durations that kernels turned out to have. Of ranks that are
         copies it has those that tell the times of all.
@@ -244,7 +267,7 @@ class Scenario:
         if self.engine == AUTO:
             timeline = replace(self, engine="analytic").run(progress)
             matters = self.contention(timeline).matters
-            return replace(self, engine="flow").run(progress) if matters else timeline
+            return replace(self, engine=self.contended).run(progress) if matters else timeline
         if self.fold is not False:
             return self._folded(progress)
         return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
@@ -272,9 +295,7 @@ class Scenario:
         plain = replace(self, fold=False)
         if reason := self._not_worth():
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
-        from simulator.folding.fold import fold  # most simulations do without
-
-        folded = fold(self.workload, self.costs(), self.seen)
+        folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
         try:
             timeline = simulate_on(
                 folded.workload, self.costs(), engine=self.engine, progress=progress

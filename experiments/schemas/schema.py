@@ -21,8 +21,9 @@ def schema_names() -> tuple[str, ...]:
     """Names that have a schema: those of the commands, and of what some answer with besides.
 
     ``inspect`` answers with ``program`` where a file is an Execution Trace: a program without
-    times. ``calibrate --logs`` answers with ``calibrate_logs``, and several calls at once with
-    ``collective_calls``; ``cluster`` is that of a cluster file.
+    times. ``calibrate --logs`` answers with ``calibrate_logs``, several calls at once with
+    ``collective_calls``, ``generate --memory`` with ``memory``; ``cluster`` is that of a cluster
+    file, ``study_file`` that of a study file.
 
     Examples
     --------
@@ -60,6 +61,7 @@ def schema_of(command: str) -> dict[str, Any]:
 
 _FOLDER = Path(__file__).parent
 _CLUSTER = "twofold/cluster/1"
+_STUDY_FILE = "twofold/study-file/1"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -67,11 +69,15 @@ def reports() -> dict[str, type[Report]]:
     """Return the reports of all questions by the names of their schemas."""
     from experiments import (
         questions,  # all that commands import: slow, and shipped schemas do without
+        studies,
     )
 
     found = {}
-    for module in iter_modules(questions.__path__):
-        for value in vars(import_module(f"{questions.__name__}.{module.name}")).values():
+    rooms = [
+        (room, module) for room in (questions, studies) for module in iter_modules(room.__path__)
+    ]
+    for room, module in rooms:
+        for value in vars(import_module(f"{room.__name__}.{module.name}")).values():
             if isinstance(value, type) and issubclass(value, Report) and value is not Report:
                 found[value.schema.split("/")[1]] = value
     return dict(sorted(found.items()))
@@ -84,6 +90,13 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     answer = get_type_hints(report.answer)["return"]
     made = TypeAdapter(answer).json_schema(mode="serialization")
     return {"$schema": _DRAFT, "$id": report.schema, **_closed(made, report.schema)}
+
+
+def schema_of_study_file() -> dict[str, Any]:
+    """Make the schema of a study file."""
+    from experiments.studies.declaration import StudyFile
+
+    return {"$schema": _DRAFT, "$id": _STUDY_FILE, **_untitled(StudyFile.model_json_schema())}
 
 
 def schema_of_cluster() -> dict[str, Any]:
@@ -133,7 +146,8 @@ def _is_title(key: str, value: object) -> bool:
 def main() -> None:
     """Write all schemas."""
     made = {name: schema_of_report(report) for name, report in reports().items()}
-    for name, schema in {**made, "cluster": schema_of_cluster()}.items():
+    made |= {"cluster": schema_of_cluster(), "study_file": schema_of_study_file()}
+    for name, schema in made.items():
         (_FOLDER / f"{name}.json").write_text(json.dumps(schema, indent=1) + "\n", "utf-8")
 
 

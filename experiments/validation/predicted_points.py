@@ -235,7 +235,7 @@ def _calibrated(base: Baseline, read: OpenTrace, watch: Watch) -> Cluster:
 
 def _changed(base: Baseline, asked: tuple[str, Change], watch: Watch) -> float:
     """Step time with a named change (s)."""
-    ((step, _),) = steps(base, [asked], watch)
+    ((step, _),), _ = steps(base, [asked], watch)
     return step
 
 

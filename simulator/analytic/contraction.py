@@ -157,10 +157,25 @@ def _order(workload: Workload, web: _Web, points: int) -> Ints:
 
 def _distinct(web: _Web) -> _Web:
     """Drop edges that others between the same points make superfluous."""
-    order = np.lexsort((-web.weight.sum(axis=1), -web.weight[:, 0], web.target, web.source))
+    order = _by_ends(web)
     web = _Web(web.source[order], web.target[order], web.weight[order])
     kept = longest(*web)
     return _Web(web.source[kept], web.target[kept], web.weight[kept])
+
+
+def _by_ends(web: _Web) -> NDArray[np.intp]:
+    """Sort edges by their ends, those between the same points the longest first.
+
+    Most are the only ones between their points, and need no comparison by weight.
+    """
+    ends = web.source.astype(np.int64) * (int(web.target.max(initial=0)) + 1) + web.target
+    order = np.argsort(ends, kind="stable")
+    same = ends[order][1:] == ends[order][:-1]
+    rows = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    several = order[rows]
+    weight = web.weight[several]
+    order[rows] = several[np.lexsort((-weight.sum(axis=1), -weight[:, 0], ends[several]))]
+    return order
 
 
 def _without(web: _Web, points: int) -> _Web:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costing.likeness import Likeness, Place, moved
 from simulator.costing.link_load import Load, cost, lay, unknown
-from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.costing.symmetry import Ints, Symmetry
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.topology import Topology
@@ -19,12 +20,13 @@ Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
 
 It may depend on where the ranks of the group are on the network, not on the number of a component
-that is like others (:mod:`simulator.costing.symmetry`): calls of groups that lie alike are planned
-once.
+that is like others (:mod:`simulator.costing.symmetry`), nor on which links they are that a group's
+messages pass (:mod:`simulator.costing.likeness`): calls of groups that lie alike are planned once.
 """
 _WORTH_IT = 16
 """Groups laid one by one before it is asked which of them lie alike."""
 
+Links = NDArray[np.int32]
 _Sort = tuple[str, str, float, str, Shares | None]
 """Kind, label of the group, size, dtype and shares of a call."""
 
@@ -40,22 +42,72 @@ class Carried(NamedTuple):
 
 
 class _Alike(NamedTuple):
-    """A call that was laid, and in which components, for those of groups that lie alike."""
+    """A call that was laid, and where, for those of groups that lie alike."""
 
-    components: Ints
+    where: "_Seat"
     carried: Carried
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InComponents:
+    """A group in components of a network that are alike."""
+
+    pattern: bytes
+    symmetry: Symmetry
+    components: Ints
+
+    def holds(self, loads: tuple[Load, ...]) -> bool:
+        """Whether all links are of these components, or between hubs."""
+        return all(self.symmetry.confined(load.link, self.components) for load in loads)
+
+    def links_of(self, link: Links, there: "_InComponents") -> Links:
+        """Links here that are what some of a like group are there."""
+        return self.symmetry.moved(link, there.components, self.components)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnPaths:
+    """A group with the paths between its members."""
+
+    place: Place
+
+    @property
+    def pattern(self) -> bytes:
+        """What groups have in common that lie alike."""
+        return self.place.pattern
+
+    def holds(self, loads: tuple[Load, ...]) -> bool:
+        """Whether all links are on these paths."""
+        return all(np.isin(load.link, self.place.links).all() for load in loads)
+
+    def links_of(self, link: Links, there: "_OnPaths") -> Links:
+        """Links here that are what some of a like group are there."""
+        return moved(link, there.place, self.place)
+
+
+_Seat = _InComponents | _OnPaths
 
 
 @dataclass(slots=True, eq=False)
 class Costs:
-    """Plans and loads of calls on a topology; equal calls are planned and laid once."""
+    """Plans and loads of calls on a topology; equal calls are planned and laid once.
+
+    ``likeness`` says which groups lie alike; given by who has it of another network of the graph.
+    """
 
     topology: Topology
     planner: Planner
+    likeness: Likeness | None = None
     _known: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
-    _alike: dict[tuple[_Sort, bytes], _Alike] = field(default_factory=dict)
-    _patterns: dict[tuple[int, ...], bytes | None] = field(default_factory=dict)
-    _symmetry: Symmetry | None = None
+    _alike: dict[tuple[_Sort, type, bytes], _Alike] = field(default_factory=dict)
+    _seats: dict[tuple[int, ...], _Seat | None] = field(default_factory=dict)
+
+    @property
+    def alike(self) -> Likeness:
+        """Which groups lie alike."""
+        if self.likeness is None:
+            self.likeness = Likeness(self.topology)
+        return self.likeness
 
     def carried(self, call: Call) -> Carried:
         """Say how the call is carried out, and what it puts on the links."""
@@ -103,31 +155,38 @@ class Costs:
 
     def _found(self, sort: _Sort, call: Call) -> Carried:
         """Lay a call, or move what is known of a group that lies alike."""
-        if len(self._known) == _WORTH_IT:
-            self._symmetry = symmetry(self.topology)
-        ranks = np.array(call.group.ranks)
-        found = self._symmetry
-        pattern = None if found is None else self._pattern(found, call.group.ranks)
-        if found is None or pattern is None:
+        pays = len(self._known) >= _WORTH_IT or self.alike.was_asked
+        seat = self._seat(call.group.ranks) if pays else None
+        if seat is None:
             return self._laid(call)
-        components = found.components(ranks)
-        if (sort, pattern) not in self._alike:
+        key = sort, type(seat), seat.pattern
+        if key not in self._alike:
             carried = self._laid(call)
-            if all(found.confined(load.link, components) for load in carried.loads):
-                self._alike[sort, pattern] = _Alike(components, carried)
+            if seat.holds(carried.loads):
+                self._alike[key] = _Alike(seat, carried)
             return carried
-        there, (plan, loads) = self._alike[sort, pattern]
-        return Carried(plan, tuple(_moved(load, found, there, components) for load in loads))
+        there, (plan, loads) = self._alike[key]
+        return Carried(plan, tuple(_moved(load, seat, there) for load in loads))
 
     def _laid(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)
         plan = self.planner(call, self.topology)
         return Carried(plan, lay(plan, positions, call.size, self.topology))
 
-    def _pattern(self, found: Symmetry, ranks: tuple[int, ...]) -> bytes | None:
-        if ranks not in self._patterns:
-            self._patterns[ranks] = found.pattern(np.array(ranks))
-        return self._patterns[ranks]
+    def _seat(self, ranks: tuple[int, ...]) -> _Seat | None:
+        """Say how a group lies; None if that does not tell what its calls cost."""
+        if ranks not in self._seats:
+            self._seats[ranks] = self._found_seat(ranks)
+        return self._seats[ranks]
+
+    def _found_seat(self, ranks: tuple[int, ...]) -> _Seat | None:
+        alike, members = self.alike, np.array(ranks)
+        found = alike.symmetry
+        pattern = None if found is None else found.pattern(members)
+        if found is not None and pattern is not None:
+            return _InComponents(pattern, found, found.components(members))
+        place = alike.place(ranks)
+        return None if place is None else _OnPaths(place)
 
 
 def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
@@ -157,13 +216,13 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     return joined[first].tolist(), row
 
 
-def _moved(load: Load, found: Symmetry, source: Ints, target: Ints) -> Load:
-    """Put a load on the links that are in ``target`` where its own are in ``source``."""
+def _moved(load: Load, here: Any, there: Any) -> Load:
+    """Put a load of a like group on the links of this one; both seats are of one sort."""
     if not len(load.link):
         return load
     bottleneck = np.array([load.bottleneck], dtype=np.int32)
     return replace(
         load,
-        link=found.moved(load.link, source, target),
-        bottleneck=int(found.moved(bottleneck, source, target)[0]),
+        link=here.links_of(load.link, there),
+        bottleneck=int(here.links_of(bottleneck, there)[0]),
     )

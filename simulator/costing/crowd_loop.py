@@ -148,7 +148,11 @@ def _least(values: Floats, count: int) -> float:
 
 @hot_loop
 def _list_due(s: State) -> int:
-    """List the flows that begin to move or end at this instant; return how many."""
+    """List the flows that begin to move or end at this instant; return how many.
+
+    They are in the order in which they stand in their calls, so that of transfers that end together
+    the last is the same whatever calls came and went before.
+    """
     flows, book = s.flows, s.book
     now, many = book.clock[0], 0
     for place in range(book.tally[ACTIVE]):
@@ -157,7 +161,22 @@ def _list_due(s: State) -> int:
             if flows[flow].doing == MOVES or flows[flow].wakes <= now:
                 book.due[many] = flow
                 many += 1
+    _sort(book.due, many)
     return many
+
+
+@hot_loop
+def _sort(values: Ints, count: int) -> None:
+    """Sort the first ``count`` in place (Shell, Communications of the ACM 2:7, 1959)."""
+    gap = count // 2
+    while gap > 0:
+        for place in range(gap, count):
+            value, slot = values[place], place
+            while slot >= gap and values[slot - gap] > value:
+                values[slot] = values[slot - gap]
+                slot -= gap
+            values[slot] = value
+        gap = 1 if gap == 2 else gap * 5 // 11
 
 
 @hot_loop

@@ -310,7 +310,7 @@ class _StepOnClasses:
 
 def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
     graph, count = where.graph, len(step.source)
-    amount: Floats = step.count * np.float64(1.0)
+    amount: Floats = where.schedule.units(step)
     found = routes(graph, where.positions[step.source], where.positions[step.target], amount)
     ways, way = _ways(found, where.of, count)
     used, link = np.unique(found.link, return_inverse=True)
@@ -327,7 +327,7 @@ def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
         of=found.message,
         link=link,
         users=_users(step, found.message, link),
-        equal=bool((step.count == step.count[0]).all()),
+        equal=bool((amount == amount[0]).all()),
     )
 
 

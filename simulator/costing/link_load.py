@@ -23,6 +23,7 @@ from simulator.costing.programs import (
     runs_ahead,
     write,
 )
+from simulator.costing.wide_steps import Summed, is_wide, summed
 from simulator.errors import WorkloadError
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
@@ -206,19 +207,14 @@ def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
 def _of_step(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> Load:
-    chunk_bytes, network = where
-    flow: Floats = plan.schedule.units(step)
-    flow *= chunk_bytes / plan.efficiency
-    ways = routes(network, positions[step.source], positions[step.target], flow)
-    on_link = bytes_on_links(step, flow, ways, network)
+    network = where[1]
+    on_link, largest, latency_of = _summed(step, plan, positions, where)
     if plan.bandwidth_factor:
         on_link /= by_resource(plan.bandwidth_factor, network)[network.resource]
-    latency_of = _latency_of(ways, network, everyone=plan.pipelined)
     latency_of[:-1] *= plan.latencies
     if plan.latency_factor:
         latency_of[:-1] *= by_resource(plan.latency_factor, network)
     latency_of[-1] = plan.step_latency
-    largest = float(flow.max())
     used = np.flatnonzero((on_link > 0) & np.isfinite(network.bandwidth)).astype(np.int32)
     weight = on_link[used] / largest if largest else np.empty(0)
     rates = network.bandwidth[used] / weight if largest else np.empty(0)
@@ -234,6 +230,25 @@ def _of_step(
         bottleneck=int(used[tightest]) if len(rates) else -1,
         runs=(one,) if step.repeats > 1 else (),
     )
+
+
+def _summed(
+    step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
+) -> Summed:
+    """Bytes of a step on each link, those of its largest transfer, and its latency; new arrays."""
+    chunk_bytes, network = where
+    found = None
+    if is_wide(step):
+        found = summed(plan.schedule, step, positions, network, everyone=plan.pipelined)
+    if found is not None:
+        scale = chunk_bytes / plan.efficiency
+        return Summed(found.load * scale, found.largest * scale, found.latency_of.copy())
+    flow: Floats = plan.schedule.units(step)
+    flow *= chunk_bytes / plan.efficiency
+    ways = routes(network, positions[step.source], positions[step.target], flow)
+    on_link = bytes_on_links(step, flow, ways, network)
+    latency_of = _latency_of(ways, network, everyone=plan.pipelined)
+    return Summed(on_link, float(flow.max()), latency_of)
 
 
 def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) -> Floats:

@@ -48,7 +48,7 @@ def runs_ahead(plan: Plan | None) -> bool:
     """Whether each rank of a call goes its own way: a list of transfers, and not too long a one."""
     if plan is None or not has_transfers(plan):
         return False
-    width = [len(step.source) for step in plan.schedule.steps]
+    width = [step.width for step in plan.schedule.steps]
     return 0 < max(width, default=0) <= WIDEST and sum(width) <= MOST
 
 
@@ -124,7 +124,7 @@ def transfers(
         If a transfer has no path.
     """
     size, network = where
-    amount: Floats = step.count * np.float64(size / plan.schedule.parts / plan.efficiency)
+    amount: Floats = plan.schedule.units(step) * (size / plan.schedule.parts / plan.efficiency)
     ways = routes(network, positions[step.source], positions[step.target], amount)
     finite = np.isfinite(network.bandwidth[ways.link])
     link = ways.link[finite]

@@ -41,7 +41,7 @@ def durations_scaled(workload: Workload, ops: Mask, factor: float | Floats) -> W
     >>> durations_scaled(builder.build(), np.array([True, False]), 0.5).duration.tolist()
     [0.001, 0.002]
     """
-    return replace(workload, duration=np.where(ops, workload.duration * factor, workload.duration))
+    return workload.lasting(np.where(ops, workload.duration * factor, workload.duration))
 
 
 def lags_scaled(workload: Workload, edges: Mask, factor: float) -> Workload:
@@ -75,7 +75,7 @@ def dropped(workload: Workload, ops: Mask) -> Workload:
     [0.002, 0.0]
     """
     duration = np.where(ops, 0.0, workload.duration)
-    workload = replace(workload, duration=duration)
+    workload = workload.lasting(duration)
     edges = workload.edges
     gap = ops[edges.target] & (workload.what[edges.source] != What.HOST)
     return _never_launched(lags_scaled(workload, gap, 0.0), ops)

@@ -11,7 +11,6 @@ simulated in turn until they agree.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,7 @@ def kernels_alone(workload: Workload, slope: float) -> Workload:
     What was not recorded has run beside nothing.
     """
     slower = 1 + slope * beside(workload, recorded(workload))
-    return replace(workload, duration=workload.duration / slower)
+    return workload.lasting(workload.duration / slower)
 
 
 def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: float) -> Timeline:
@@ -90,5 +89,5 @@ def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: floa
         if change <= _SETTLED * float(wanted.sum()):
             break
         duration = wanted if number < _PLAIN else (wanted + duration) / 2
-        timeline = run(replace(workload, duration=duration))
+        timeline = run(workload.lasting(duration))
     return timeline

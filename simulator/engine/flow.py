@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
-from simulator.engine.meeting import Meetings, Work, Works
+from simulator.engine.meeting import At, Meetings, Work, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
 from simulator.engine.transfers import carry_out, lay_transfers
@@ -177,8 +177,8 @@ class _Clock:
 
     def _schedule(self, calls: list[int]) -> None:
         for call in calls:
-            wait = float(self.simulation.local.calls.start[call]) - self.env.now
-            self.env.timeout(wait).callbacks.append(partial(self._start, call))
+            start = At(self.simulation.local.calls.start[call])
+            self.env.timeout(start).callbacks.append(partial(self._start, call))
 
     def _start(self, call: int, _: simpy.Event) -> None:
         self.begin(call, lambda: self._finish(call))

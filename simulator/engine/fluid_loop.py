@@ -144,15 +144,15 @@ def _happen(w: World, kind: int, what: int, due: float) -> None:
 
 
 @hot_loop
-def _at(w: World, delay: float, priority: int, kind: int, what: int) -> int:
-    """Make an event ``delay`` (s) from now; return which it is."""
+def _at(w: World, time: float, priority: int, kind: int, what: int) -> int:
+    """Make an event at a time (s), or now if that has passed; return which it is."""
     tally = w.tally
     tally[IDLE] -= 1
     slot = int(w.idle[tally[IDLE]])
     w.events[slot].kind, w.events[slot].what = kind, what
     item = (priority << _ORDER) | (tally[MADE] << _SLOTS) | slot
     tally[MADE] += 1
-    tally[QUEUED] = push(w.heap, tally[QUEUED], w.clock[NOW] + delay, item)
+    tally[QUEUED] = push(w.heap, tally[QUEUED], max(time, w.clock[NOW]), item)
     return slot
 
 
@@ -161,14 +161,14 @@ def _schedule(w: World, count: int) -> None:
     """Make events of the calls at the front of the queue, which can start."""
     for place in range(count):
         call = w.local.queue[place]
-        _at(w, w.local.calls.start[call] - w.clock[NOW], NORMAL, START, call)
+        _at(w, w.local.calls.start[call], NORMAL, START, call)
 
 
 @hot_loop
 def _judge_later(w: World) -> None:
     if not w.tally[JUDGING]:
         w.tally[JUDGING] = 1
-        _at(w, 0.0, AFTER, JUDGE, NOBODY)
+        _at(w, w.clock[NOW], AFTER, JUDGE, NOBODY)
 
 
 @hot_loop
@@ -181,7 +181,8 @@ def _start(w: World, call: int) -> None:
     works[work].factors += calls[call].factor
     calls[call].begun = w.clock[NOW]
     if works[work].first == works[work].last:
-        _at(w, works[work].time * calls[call].factor, NORMAL, END_ALONE, call)
+        end = w.clock[NOW] + works[work].time * calls[call].factor
+        _at(w, end, NORMAL, END_ALONE, call)
         return
     _occupy(w, work, 1)
     w.new[tally[NEW]] = call
@@ -233,7 +234,8 @@ def _fold(w: World, call: int) -> None:
     calls[call].number = w.tally[FOLDED]
     calls[call].folded = 1
     _hold(w, calls[call].work, call)
-    _at(w, works[calls[call].work].time * calls[call].factor, NORMAL, END_FOLDED, call)
+    end = w.clock[NOW] + works[calls[call].work].time * calls[call].factor
+    _at(w, end, NORMAL, END_FOLDED, call)
 
 
 @hot_loop
@@ -388,7 +390,7 @@ def _advance(w: World, until: float) -> bool:
         w.crowd.calls[book.over[number]].next = first
         first = book.over[number]
     book.tally[CALLS_OVER] = 0
-    _at(w, max(0.0, book.clock[0] - now), NORMAL, END_TOGETHER, first)
+    _at(w, book.clock[0], NORMAL, END_TOGETHER, first)
     return True
 
 
@@ -416,4 +418,4 @@ def _wake_by(w: World, due: float) -> None:
     if due < w.clock[NEXT_WAKE]:
         w.clock[NEXT_WAKE] = due
         w.tally[WAKES] += 1
-        w.events[_at(w, max(0.0, due - w.clock[NOW]), AFTER, WAKE, NOBODY)].due = due
+        w.events[_at(w, due, AFTER, WAKE, NOBODY)].due = due

@@ -156,6 +156,19 @@ _Together = tuple[tuple[int, float], ...]
 """Calls that begin at one instant on links that nobody else is on: works, and their factors."""
 
 
+class At(float):
+    """A time (s) to give to SimPy as a delay.
+
+    SimPy adds a delay to its clock, which rounds: the event of a call that starts at a time may
+    come one spacing of floats before or after it, and by that before or after others of the same
+    instant. The sum of a clock and this is the time itself.
+    """
+
+    def __radd__(self, now: float) -> float:
+        """Return the time, or what the clock says if that is later."""
+        return max(now, float(self))
+
+
 class _Ended(NamedTuple):
     """A call of an episode: which, how long after its begin it ended (s), where that went (s)."""
 
@@ -394,8 +407,7 @@ class Meetings:
         if not over:
             self._crowd.wait(max(self._crowd.time, self.env.now))
             return False
-        delay = max(0.0, self._crowd.time - self.env.now)
-        self._at(delay, lambda _: self._end(over))
+        self._at(At(self._crowd.time), lambda _: self._end(over))
         return True
 
     def _end(self, over: list[int]) -> None:
@@ -411,8 +423,7 @@ class Meetings:
     def _wake_by(self, due: float) -> None:
         if due < self._next_wake:
             self._next_wake = due
-            delay = max(0.0, due - self.env.now)
-            self._at(delay, lambda _: self._wake(due), priority=_AFTER_ALL_OTHERS)
+            self._at(At(due), lambda _: self._wake(due), priority=_AFTER_ALL_OTHERS)
 
     def _wake(self, due: float) -> None:
         if due == self._next_wake:

@@ -21,7 +21,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.engine.meeting import Meetings, Work, Works
+from simulator.engine.meeting import At, Meetings, Work, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import explain_deadlock
 from simulator.errors import DeadlockError, WorkloadError
@@ -283,8 +283,8 @@ class _Run:
         begun = self.done.begin[-1]
         self._under_way += len(calls)
         for call in calls:
-            wait = begun + float(self._local.calls.start[call]) - self.env.now
-            self.env.timeout(max(0.0, wait)).callbacks.append(partial(self._start, call))
+            start = At(begun + float(self._local.calls.start[call]))
+            self.env.timeout(start).callbacks.append(partial(self._start, call))
         if not self._under_way:
             ends = self._local.ops.end
             if self._left or np.isnan(ends).any():
@@ -293,8 +293,7 @@ class _Run:
             length = float(ends.max(initial=0.0))
             if not length > 0:
                 raise WorkloadError(f"{self.job.name}: its step takes no time: nothing to repeat")
-            wait = max(0.0, begun + length - self.env.now)
-            self.env.timeout(wait).callbacks.append(lambda _: self._end(length))
+            self.env.timeout(At(begun + length)).callbacks.append(lambda _: self._end(length))
 
     def _start(self, call: int, _: simpy.Event) -> None:
         self.network.start(self.work(call), self._factor[call], lambda _: self._finish(call))

@@ -95,6 +95,12 @@ def _flow(simulation: Simulation) -> None:
     flow.flow(simulation)
 
 
+def _fluid(simulation: Simulation) -> None:
+    from simulator.engine import fluid
+
+    fluid.fluid(simulation)
+
+
 def _transfer(simulation: Simulation) -> None:
     from simulator.engine import flow
 
@@ -103,6 +109,7 @@ def _transfer(simulation: Simulation) -> None:
 
 ENGINES: dict[str, Callable[[Simulation], None]] = {
     "flow": _flow,
+    "fluid": _fluid,
     "analytic": _analytic,
     "transfer": _transfer,
 }

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
-from simulator.costing.symmetry import symmetry
 from simulator.errors import WorkloadError
 from simulator.folding.fold import kept_components, like_links
 from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
@@ -53,7 +52,7 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
 
     ``seen`` is what the planner of the costs sees of a group's label.
     """
-    alike = symmetry(costs.topology)
+    alike = costs.alike.symmetry
     if alike is None:
         return everyone(workload, "no two parts of the network are alike")
     try:

@@ -14,12 +14,14 @@ where a straggler, a measured duration or a fabric makes components differ they 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Carried, Costs
-from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.costing.call_costs import Carried
+from simulator.costing.likeness import Likeness
+from simulator.costing.symmetry import Ints, Symmetry
 from simulator.folding.refinement import (
     CannotFoldError,
     Colours,
@@ -30,7 +32,8 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.timeline import Timeline
-from simulator.workload import Edges, Group, Workload
+from simulator.topology import Topology
+from simulator.workload import Call, Edges, Group, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
 _NO_TWO = "no two nodes do the same"
@@ -93,9 +96,24 @@ class Folded:
         return released
 
 
+class Carrier(Protocol):
+    """How calls are carried out on a network, as :class:`~simulator.costing.call_costs.Costs`."""
+
+    @property
+    def topology(self) -> Topology:
+        """The network."""
+
+    @property
+    def alike(self) -> Likeness:
+        """What is alike on it."""
+
+    def carried(self, call: Call) -> Carried:
+        """Say how a call is carried out, and what it puts on the links."""
+
+
 def fold(
     workload: Workload,
-    costs: Costs,
+    costs: Carrier,
     seen: Callable[[str], str] = str,
 ) -> Folded:
     """Keep of ranks that do the same in the same place as few as tell the times of all.
@@ -107,7 +125,7 @@ def fold(
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
         return _nothing(workload, len(topology), _NO_TWO)
     rows = OpsByRank.of(workload)
-    alike = symmetry(topology)
+    alike = costs.alike.symmetry
     if alike is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
     try:
@@ -150,7 +168,7 @@ def _nothing(workload: Workload, links: int, reason: str) -> Folded:
 
 
 def loads_of(
-    workload: Workload, costs: Costs, group: int, ranks: tuple[int, ...] | None = None
+    workload: Workload, costs: Carrier, group: int, ranks: tuple[int, ...] | None = None
 ) -> list[Carried]:
     """Lay the different calls of a group, or of others that make the same calls."""
     calls = workload.calls

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.costing.call_costs import Carried, Costs
-from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.costing.symmetry import Ints, Symmetry
 from simulator.folding.fold import loads_of
 from simulator.folding.refinement import (
     CannotFoldError,
@@ -27,7 +27,7 @@ from simulator.workload import Copies, Workload
 
 def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
     """Say why the workload's times would not be those of the whole job; "" if they are."""
-    alike = symmetry(costs.topology)
+    alike = costs.alike.symmetry
     if alike is None:
         return "no two parts of the network are alike"
     try:

@@ -147,13 +147,7 @@ def inside(
 def across(sent: Messages, graph: Graph, hubs: Hubs, rule: Rule, links: LinkColumns) -> LinkColumns:
     """Improve paths by those through hubs; return the links of all."""
     nodes = len(hubs.hub)
-    reach = Reach(
-        state=search_state(graph),
-        to_last=np.empty(nodes, dtype=np.int64),
-        from_last=np.empty(nodes, dtype=np.int64),
-        asked=np.empty(nodes, dtype=np.bool_),
-        limit=np.empty(1, dtype=np.int64),
-    )
+    reach = _reach(nodes, graph)
     written = Written(np.zeros(nodes, dtype=np.int64), np.zeros(nodes, dtype=np.int64))
     walk = Walk(graph, rule, reach.state, scratch(nodes), links)
     crossing = Crossing(sent, hubs, reach, written, walk)
@@ -175,6 +169,33 @@ def gathered(sent: Messages, links: LinkColumns) -> tuple[Ints, Indices, Floats]
     link, share = np.empty(offset[-1], dtype=np.int32), np.empty(offset[-1])
     _gather(sent, links, offset, link, share)
     return offset, link, share
+
+
+def choose_hubs(sent: Messages, graph: Graph, hubs: Hubs, seed: int) -> None:
+    """Give each message that gains by hubs the last of them: what :func:`across` does first."""
+    _choose_all(sent, graph, hubs, _reach(len(hubs.hub), graph), seed)
+
+
+def _reach(nodes: int, graph: Graph) -> Reach:
+    return Reach(
+        state=search_state(graph),
+        to_last=np.empty(nodes, dtype=np.int64),
+        from_last=np.empty(nodes, dtype=np.int64),
+        asked=np.empty(nodes, dtype=np.bool_),
+        limit=np.empty(1, dtype=np.int64),
+    )
+
+
+@hot_loop
+def _choose_all(sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, seed: int) -> None:
+    for row in hubs.order:
+        missing = _want(row, sent, hubs, reach, False)  # noqa: FBT003  a hot loop has no keywords
+        if missing > 0:
+            last = hubs.beyond.item[hubs.beyond.offset[row]]
+            search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
+            reach.state.wanted[:] = False
+            reach.to_last[:] = -1
+            _compare(row, sent, hubs, reach, seed)
 
 
 @hot_loop

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 import pytest
 from typer.testing import CliRunner
 
-from experiments import questions
+from experiments import questions, studies
 from experiments.cli.main import COMMANDS, app
 from experiments.output import tables
 from experiments.report import Report, named
@@ -115,8 +115,9 @@ def test_the_version_is_that_of_the_distribution():
 
 
 def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
-    for module in iter_modules(questions.__path__):
-        import_module(f"{questions.__name__}.{module.name}")
+    for room in (questions, studies):
+        for module in iter_modules(room.__path__):
+            import_module(f"{room.__name__}.{module.name}")
     reports = Report.__subclasses__()
     assert len(reports) >= len(COMMANDS) - 1  # all but what concerns the installation
     for report in reports:

@@ -387,7 +387,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
     neither |= {"command", "slow_down", "output", "to", "read_as", "precision"}
-    neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput"}
+    neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
     for command, (_, module) in COMMANDS.items():
         made = getattr(import_module(f"experiments.cli.{module}"), command.replace("-", "_"))
@@ -403,7 +403,7 @@ def test_a_figure_in_a_format_that_there_is_not(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--engine", "quick"), "flow, analytic, transfer"),
+        (("--engine", "quick"), "flow, fluid, analytic, transfer"),
         (("--collective-cost", "free"), "model, trace"),
         (("--resource", "gpu"), "scale_up.bandwidth"),
         (("--resource", "scale_up.bandwith"), "did you mean scale_up.bandwidth?"),

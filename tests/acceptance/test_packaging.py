@@ -58,6 +58,7 @@ def test_the_command_is_installed() -> None:
     [
         "topologies/catalog/*.yaml",
         "traces/models/*.yaml",
+        "traces/generate/kernel_times/data/*",
         "traces/samples/**/*.json.gz",
         "traces/live/**/*",
         "experiments/schemas/*.json",

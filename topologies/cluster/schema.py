@@ -91,15 +91,17 @@ ScaleUpTopology = Annotated[
 
 
 class Accelerator(ClusterPart):
-    """What computes: peak rates by data type, and the bandwidth of its memory.
+    """What computes: peak rates by data type, and the bandwidth and size of its memory.
 
     ``generation`` is the architecture by which a communication library chooses its constants.
+    ``memory`` is what its driver reports; generated steps must fit into it.
     """
 
     name: str
     generation: Generation | None = None
     peak: dict[str, Rate] = Field(default_factory=dict)
     memory_bandwidth: Bandwidth | None = None
+    memory: Size | None = None
 
 
 class ScaleUp(ClusterPart):

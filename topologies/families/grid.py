@@ -5,7 +5,7 @@ B. Towles, "Principles and Practices of Interconnection Networks" (2004), chapte
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -298,12 +298,19 @@ def dimension_ordered(
     >>> list(dimension_ordered(network, (4, 4)).route(0, 10))
     [0, 4, 8, 9, 10]
     """
-    shape = tuple(dimensions)
+    closes = None if wrap is None else tuple(wrap)
+    return replace(network, route=_DimensionOrder(tuple(dimensions), closes))
 
-    def route(source: int, target: int) -> Sequence[Node]:
-        return dimension_order(shape, source, target, wrap=wrap)
 
-    return replace(network, route=route)
+@dataclass(frozen=True, slots=True)
+class _DimensionOrder:
+    """The way of a message on a grid; grids of one shape are routed alike."""
+
+    dimensions: tuple[int, ...]
+    wrap: tuple[bool, ...] | None
+
+    def __call__(self, source: int, target: int) -> Sequence[Node]:
+        return dimension_order(self.dimensions, source, target, wrap=self.wrap)
 
 
 def dimension_order(

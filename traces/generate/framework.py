@@ -6,9 +6,13 @@ pass?) and a few costs that were measured. No cost depends on a model.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.errors import WorkloadError
 from simulator.names import one_of
+
+
+Flash = Literal["flash", "flash1", "flash2"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,11 @@ class Framework:
     accumulates_apart
         Whether a micro-batch's weight gradients are added to the step's by a kernel of their own,
         not by the matrix product.
-    attention, fused
-        Kernels of attention, and whether element-wise kernels are fused, where a run does not say.
+    flash
+        Which kernels of fused attention: ``flash``, the best for the accelerator (cuDNN's,
+        FlashAttention-3), ``flash2``, those of FlashAttention-2, or ``flash1``, of the first.
+    fused
+        Whether element-wise kernels are fused, where a run does not say.
     captured
         Whether what the host launches was captured before (CUDA graphs, or a compiled program): it
         then costs nothing.
@@ -57,7 +64,7 @@ class Framework:
     overlaps_tensor_exchanges: bool = False
     waits_for_messages: bool = False
     accumulates_apart: bool = True
-    attention: str = "flash"
+    flash: Flash = "flash"
     fused: bool = True
     captured: bool = False
 
@@ -96,14 +103,14 @@ _KNOWN = (
         exchange=30e-6,
         overlaps_input_gradients=False,
         accumulates_apart=False,
-        attention="flash2",
+        flash="flash2",
     ),
     Framework(
         name="composer",
         launch=12e-6,
         exchange=30e-6,
         overlaps_input_gradients=False,
-        attention="flash1",
+        flash="flash1",
         fused=False,
     ),
     Framework(name="maxtext", measured=False, captured=True, accumulates_apart=False),

@@ -23,6 +23,7 @@ from traces.generate.plan import GenerationPlan, read_plan
 from traces.generate.program import RankProgram
 from traces.generate.run import Training, micro_batch, micro_batches, new_tokens
 from traces.generate.stage import stage_programs
+from traces.generate.what_fits import check_memory
 
 GENERATED = "generated"
 """The name of a generated step."""
@@ -185,12 +186,14 @@ def load_plan(path: Path, step: str) -> Loaded:
     Raises
     ------
     TraceError
-        If the file is no plan, its model is unknown, or it has no such step.
+        If the file is no plan, its model is unknown, it has no such step, or that does not fit into
+        the memory that the file gives.
     """
     if step not in (MEDIAN, ALL, GENERATED):
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan = read_plan(path)
     try:
+        check_memory(plan, remedy="without accelerator.memory in the file it is answered so")
         workload = written(stage_programs(plan), plan)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error

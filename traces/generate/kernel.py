@@ -10,15 +10,15 @@ class Work(NamedTuple):
     """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory.
 
     ``shape`` says which kernel it is, where tables of measured kernels are to be asked; None where
-    a roofline is. ``launches`` is how many the host launches for it, ``made_for`` which generation of
-    a kernel it is, where not the best (:data:`traces.generate.timing.MOST`).
+    a roofline is. ``launches`` is how many the host launches for it; ``first_flash`` says that it is a
+    kernel of the first FlashAttention (:data:`traces.generate.timing.FIRST_FLASH`).
     """
 
     flops: float = 0.0
     traffic: float = 0.0
     shape: Shape | None = None
     launches: int = 1
-    made_for: str = ""
+    first_flash: bool = False
 
 
 NO_WORK = Work(launches=0)

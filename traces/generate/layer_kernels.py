@@ -160,20 +160,19 @@ def scores(
     if batch.framework == NONE:
         return Kernel("scores", forward, backward)
     launches = _ATTENTION_LAUNCHES[batch.attention]
+    first = batch.attention == "flash" and framework(batch.framework).flash == "flash1"
     shapes = [
         _attention_shape(batch, heads, kv_heads, (key + value) / 2, direction)
         for direction in ("forward", "backward")
     ]
     return Kernel(
         "scores",
-        forward._replace(shape=shapes[0], launches=launches[0], made_for=batch.attention),
-        backward._replace(shape=shapes[1], launches=launches[1], made_for=batch.attention),
+        forward._replace(shape=shapes[0], launches=launches[0], first_flash=first),
+        backward._replace(shape=shapes[1], launches=launches[1], first_flash=first),
     )
 
 
-_ATTENTION_LAUNCHES = dict.fromkeys(("flash", "flash1", "flash2", "flex"), (1, 2)) | {
-    "unfused": (6, 9)
-}
+_ATTENTION_LAUNCHES = {"flash": (1, 2), "flex": (1, 2), "unfused": (6, 9)}
 """Kernels of attention forward and backward: one that is fused, and a reduction before its backward
 pass (arXiv 2307.08691, section 3.1); or two products, scale and mask and softmax, dropout, and two
 copies of transposed operands, and the gradients of each."""
@@ -197,5 +196,16 @@ def _attention_shape(
         head_size=head,
         causal=causal,
         direction=direction,
-        kind="unfused" if batch.attention == "unfused" else "flash",
+        kind=_kind(batch),
     )
+
+
+def _kind(batch: MicroBatch) -> Literal["flash", "flash2", "unfused"]:
+    """Name the kernels of attention as their tables do.
+
+    FlexAttention's are compiled to what FlashAttention-2 does (arXiv 2412.05496, section 5).
+    """
+    if batch.attention == "unfused":
+        return "unfused"
+    newest = batch.attention == "flash" and framework(batch.framework).flash == "flash"
+    return "flash" if newest else "flash2"

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.shares import Shares, of_bytes
 from traces.generate.framework import NONE
-from traces.generate.kernel import GemmShape, Kernel
+from traces.generate.kernel import NO_WORK, GemmShape, Kernel
 from traces.generate.layer_kernels import linear, normalised, passes, scores
 from traces.generate.model import (
     Experts,
@@ -103,17 +103,25 @@ def parameters_on_rank(parameters: Parameters, batch: MicroBatch) -> Parameters:
 
 
 def _layer(batch: MicroBatch, index: int) -> ModelBlock:
-    parts = (*_attention(batch), *_network(batch, index))
+    cross = _attention(batch) if batch.model.has_cross_attention(index) else ()
+    across = (replace(part, name=f"cross-{part.name}") for part in cross)
+    parts = (*_attention(batch), *across, *_network(batch, index))
     return ModelBlock(parts, layer_parameters(batch.model, index), is_layer=True)
 
 
 def _embedding(batch: MicroBatch) -> ModelBlock:
-    """Look up tokens.
+    """Look up tokens, or project patches.
 
     The table is sharded by vocabulary, so that the tensor ranks sum what each has found. The input
-    is a token's number, which needs no gradient.
+    is a token's number, which needs no gradient. Every rank projects the patches of its own tokens.
     """
     model = batch.model
+    if model.patch is not None:
+        shape = GemmShape(m=batch.sharded_tokens, k=model.patch, n=model.hidden)
+        projected = tuple(
+            replace(kernel, input_gradient=NO_WORK) for kernel in linear(batch, "patches", shape)
+        )
+        return ModelBlock((_part("embedding", projected),), embedding_parameters(model))
     looked_up = passes(
         batch, "embedding", batch.sharded_tokens * model.hidden, forward=2, backward=2
     )

@@ -6,7 +6,7 @@ source. Counts are bare numbers: they have no unit.
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
 from simulator.errors import TraceError
 from simulator.names import did_you_mean, same_name
 from simulator.yaml_text import parse_yaml
+from traces.generate.hugging_face import card_of, is_config
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
 Depth = Annotated[StrictInt, Field(gt=0, le=10**5)]
@@ -92,7 +93,11 @@ class Experts(CardTable):
 
 
 class Model(CardTable):
-    """A decoder-only transformer, as its model card describes it.
+    """A transformer, as its model card describes it.
+
+    If not told otherwise it is a decoder, whose tokens are looked up. An encoder, an encoder and a
+    decoder, and vision and diffusion transformers are told by ``encoder_layers``, ``patch``,
+    ``pooled`` and ``modulations``.
 
     Parameters
     ----------
@@ -114,6 +119,28 @@ class Model(CardTable):
         Length of the table of learned positions; None where there is none.
     biases
         Whether linear layers and norms have biases.
+    qkv_biases
+        Whether queries, keys and values have biases, and nothing else (Qwen2).
+    norms
+        Norms of a layer: 1 where attention and network are parallel, 4 where they have one before
+        and one behind (Gemma 2).
+    qk_norm
+        Whether queries and keys are normalised, head by head (Qwen3).
+    window, global_every
+        How many tokens back a token sees, and which layers see all: every so manieth, none if that
+        is left out (Gemma 2: 2).
+    encoder_layers
+        How many of the layers, the first ones, are an encoder's. All: there is no decoder (BERT,
+        ViT). Some: the others are a decoder's and have cross-attention besides (T5).
+    patch
+        Numbers of a patch, which a matrix projects instead of looking tokens up (ViT).
+    pooled
+        Whether the head sees one token of each sequence, not all (ViT).
+    modulations
+        Matrices of a layer, ``hidden`` by ``hidden``, by which a vector of each sequence is
+        multiplied to scale and shift norms (DiT, arXiv 2212.09748: 6).
+    left_out
+        What of the published model the card does not have: generated steps say so.
     sources
         Where a number is from, by the path of its field with dots.
 
@@ -136,6 +163,16 @@ class Model(CardTable):
     tied_embeddings: StrictBool = False
     positions: Count | None = None
     biases: StrictBool = False
+    qkv_biases: StrictBool = False
+    norms: Count = 2
+    qk_norm: StrictBool = False
+    window: Count | None = None
+    global_every: Count | None = None
+    encoder_layers: Annotated[StrictInt, Field(ge=0)] = 0
+    patch: Count | None = None
+    pooled: StrictBool = False
+    modulations: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+    left_out: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -148,6 +185,18 @@ class Model(CardTable):
         return self
 
     @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.encoder_layers > self.layers:
+            raise ValueError(
+                f"encoder_layers {self.encoder_layers}: more than layers {self.layers}"
+            )
+        if self.global_every is not None and self.window is None:
+            raise ValueError("global_every belongs to a window, and to nothing else")
+        if self.biases and self.qkv_biases:
+            raise ValueError("qkv_biases: biases has those already")
+        return self
+
+    @model_validator(mode="after")
     def _sources_name_numbers(self) -> Self:
         if unknown := sorted(self.sources.keys() - numbers(self).keys()):
             raise ValueError(f"sources.{unknown[0]}: the card gives no such number")
@@ -157,6 +206,22 @@ class Model(CardTable):
         """Experts of this layer (0 is the first); None where it is dense."""
         dense = self.experts is None or layer < self.experts.dense_layers
         return None if dense else self.experts
+
+    @property
+    def makes_tokens(self) -> bool:
+        """Whether it is a decoder alone, which makes one token after the other."""
+        return self.encoder_layers == 0 and self.patch is None
+
+    def has_cross_attention(self, layer: int) -> bool:
+        """Whether a layer (0 is the first) is of a decoder behind an encoder."""
+        return 0 < self.encoder_layers <= layer
+
+    def seen(self, layer: int, context: int) -> int:
+        """Tokens of a context that a layer (0 is the first) sees, and keeps in its cache."""
+        every = self.global_every
+        if self.window is None or (every is not None and (layer + 1) % every == 0):
+            return context
+        return min(self.window, context)
 
 
 def numbers(model: Model) -> dict[str, int]:
@@ -197,13 +262,21 @@ class Parameters(NamedTuple):
 def embedding_parameters(model: Model) -> Parameters:
     """Return the parameters of the token embedding, and of learned positions."""
     positions = (model.positions or 0) * model.hidden
+    if model.patch is not None:
+        biases = model.hidden if model.biases else 0
+        return Parameters(replicated=model.patch * model.hidden + biases + positions)
     return Parameters(sharded=model.vocabulary * model.hidden, replicated=positions)
 
 
 def layer_parameters(model: Model, layer: int) -> Parameters:
-    """Return the parameters of one layer: attention, network or experts, and two norms."""
+    """Return the parameters of one layer: attention, network or experts, and norms."""
     attention = _attention_parameters(model)
-    norms = 2 * model.hidden * (2 if model.biases else 1)
+    count = model.norms
+    if model.has_cross_attention(layer):
+        attention = Parameters(2 * attention.sharded, 2 * attention.replicated)
+        count += 1
+    norms = count * model.hidden * (2 if model.biases else 1)
+    norms += model.modulations * model.hidden * (model.hidden + (1 if model.biases else 0))
     experts = model.experts_at(layer)
     if experts is None:
         return Parameters(
@@ -259,7 +332,7 @@ def model_names() -> tuple[str, ...]:
     Examples
     --------
     >>> model_names()[:2]
-    ('deepseek-v2-236b', 'deepseek-v3-16b')
+    ('bert-large', 'bloom-176b')
     """
     names = (entry.name for entry in (files("traces") / "models").iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
@@ -271,7 +344,8 @@ def load_model(name_or_path: str | Path) -> Model:
     Parameters
     ----------
     name_or_path
-        A name of :func:`model_names`, which goes before a file of that name, or a path.
+        A name of :func:`model_names`, which goes before a file of that name, or a path: of a card
+        in YAML, or of a ``config.json`` of Hugging Face (:mod:`traces.generate.hugging_face`).
 
     Returns
     -------
@@ -297,8 +371,9 @@ def load_model(name_or_path: str | Path) -> Model:
         if name in names:
             text = (files("traces") / "models" / f"{name}.yaml").read_text("utf-8")
             return parse_model(text, source=name)
-        if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
+        if not (path.exists() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
+        path = path / "config.json" if path.is_dir() else path
         with path.open("rb") as file:
             data = file.read(_LONGEST + 1)
         if len(data) > _LONGEST:
@@ -307,6 +382,9 @@ def load_model(name_or_path: str | Path) -> Model:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error
+    if is_config(text):
+        own = path.parent.name if path.stem == "config" else path.stem
+        return _checked(card_of(text, source=str(path), name=own or path.stem), str(path))
     return parse_model(text, source=str(path))
 
 
@@ -314,7 +392,7 @@ def _unknown(name: str) -> TraceError:
     hint = did_you_mean(name, model_names())
     return TraceError(
         f"{name}: no such model; {hint}there are {', '.join(model_names())}, "
-        "and a path of a YAML file will do"
+        "and a path of a YAML file or a config.json will do"
     )
 
 
@@ -330,6 +408,10 @@ def parse_model(text: str, *, source: str) -> Model:
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise TraceError(f"{source}: a model card is a table of fields, but the file is {kind}")
+    return _checked(data, source)
+
+
+def _checked(data: dict[str, Any], source: str) -> Model:
     try:
         return Model.model_validate(data)
     except ValidationError as error:
@@ -342,16 +424,21 @@ def parse_model(text: str, *, source: str) -> Model:
 
 def _network_parameters(model: Model, width: int) -> int:
     """Parameters of one feed-forward network of this width."""
-    matrices = (3 if model.gated else 2) * model.hidden * width
-    return matrices + (width + model.hidden if model.biases else 0)
+    ups = 2 if model.gated else 1
+    matrices = (ups + 1) * model.hidden * width
+    return matrices + (ups * width + model.hidden if model.biases else 0)
 
 
 def _attention_parameters(model: Model) -> Parameters:
     match model.attention:
         case GroupedAttention(heads=heads, kv_heads=kv_heads, head=head):
             query, key = heads * head, kv_heads * head
-            biases = query + 2 * key + model.hidden if model.biases else 0
-            return Parameters(sharded=model.hidden * (2 * query + 2 * key) + biases)
+            biases = query + 2 * key if model.biases or model.qkv_biases else 0
+            biases += model.hidden if model.biases else 0
+            return Parameters(
+                sharded=model.hidden * (2 * query + 2 * key) + biases,
+                replicated=2 * head if model.qk_norm else 0,
+            )
         case LatentAttention(heads=heads, q_rank=q_rank, kv_rank=kv_rank) as latent:
             query = heads * (latent.nope + latent.rope)
             down = model.hidden * (kv_rank + latent.rope) + kv_rank

@@ -102,7 +102,12 @@ class Parallelism:
     @property
     def optimiser_shards(self) -> int:
         """Ranks that share one copy of the optimiser's states: with ``zero`` all replicas."""
-        return self.dp * self.cp if self.zero else 1
+        return self.shard_ranks if self.zero else 1
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks over which ZeRO shards what it shards."""
+        return self.dp * self.cp
 
     @property
     def sequence_shards(self) -> int:

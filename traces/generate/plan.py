@@ -25,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StrictInt,
     ValidationError,
     ValidationInfo,
@@ -33,7 +34,7 @@ from pydantic import (
 
 from simulator.errors import TraceError, WorkloadError
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.quantities import BandwidthText, FlopsText, SecondsText
+from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
@@ -41,10 +42,54 @@ from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
 
+CUDA_RESERVE = 1.25 * 2.0**30
+"""Bytes that are not a program's: 0.75 GiB of the driver (PyTorch counts 79.25 GiB where nvidia-smi
+has 80 GiB on A100, 79.11 of 79.65 on H100), and half a GiB of a CUDA context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Memory of an accelerator, into which a step must fit.
+
+    Parameters
+    ----------
+    size
+        Bytes, as the driver reports them.
+    reserve
+        Bytes of it that the driver and the runtime keep; the default is that of CUDA.
+    rematerialises
+        Whether the compiler repeats computations by itself where memory is short, as XLA does.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no memory, or nothing is left of it.
+
+    Examples
+    --------
+    >>> f"{DeviceMemory(size=80 * 2.0**30).left / 2**30:g} GiB"
+    '78.75 GiB'
+    """
+
+    size: float
+    reserve: float = CUDA_RESERVE
+    rematerialises: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
+            raise WorkloadError(
+                f"memory {self.size!r} B with {self.reserve!r} B kept leaves nothing to programs"
+            )
+
+    @property
+    def left(self) -> float:
+        """Bytes for programs."""
+        return self.size - self.reserve
+
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """Rates of the accelerators of ranks ``first`` to ``last``, both included.
+    """Rates of the accelerators of ranks ``first`` to ``last``, both included, and their memory.
 
     Raises
     ------
@@ -55,6 +100,7 @@ class RankRates:
     first: int
     last: int
     rates: KernelRates
+    memory: DeviceMemory | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
@@ -87,6 +133,9 @@ class GenerationPlan:
     imbalance
         How unevenly tokens choose experts (:mod:`simulator.imbalance`): what they send, and how
         long the experts of each rank compute. None: evenly.
+    memory
+        Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None where
+        that is not to be checked.
 
     Raises
     ------
@@ -116,6 +165,7 @@ class GenerationPlan:
     replicas: int | None = None
     others: tuple[RankRates, ...] = ()
     imbalance: Imbalance | None = None
+    memory: DeviceMemory | None = None
 
     def __post_init__(self) -> None:
         self._check_others()
@@ -184,11 +234,25 @@ class GenerationPlan:
             f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
             for one in self.others
         ]
+        said += [f"left out: {self.model.left_out}"] if self.model.left_out else []
+        said += self._say_window()
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
         if self.imbalance is not None:
             said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
+
+    def _say_window(self) -> list[str]:
+        """Say which layers see less than is counted, if any."""
+        model, run = self.model, self.run
+        context = run.sequence if isinstance(run, Training) else run.context
+        local = sum(model.seen(layer, context) < context for layer in range(model.layers))
+        if not local:
+            return []
+        return [
+            f"{local} of {model.layers} layers see {model.window} tokens of {context} only; their "
+            "attention is counted as if they saw all"
+        ]
 
     def _say_imbalance(self, imbalance: Imbalance) -> str:
         """Say how unevenly the ranks that share out experts are asked, over all layers."""
@@ -310,20 +374,42 @@ class _AcceleratorTable(_PlanTable):
     name: str = ""
     generation: str = ""
     peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
+    memory: Annotated[BytesText, Field(gt=0)] | None = None
+    memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
+    rematerialises: StrictBool = False
 
     @property
     def rates(self) -> KernelRates:
-        """What the fields say."""
-        fields = self.model_dump(exclude={"ranks", "peaks"})
-        return KernelRates(**fields, peaks=tuple(sorted(self.peaks.items())))
+        """How fast it is."""
+        own = {field.name: getattr(self, field.name) for field in fields(KernelRates)}
+        return KernelRates(**own | {"peaks": tuple(sorted(self.peaks.items()))})
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        """How much it holds; None where that is not said."""
+        if self.memory is None:
+            return None
+        return DeviceMemory(
+            size=self.memory, reserve=self.memory_reserve, rematerialises=self.rematerialises
+        )
 
     @classmethod
-    def of(cls, rates: KernelRates, **more: Any) -> Self:
-        """Return the fields that say what rates say."""
-        fields: dict[str, Any] = {**asdict(rates), "peaks": dict(rates.peaks), **more}
-        return cls.model_construct(**fields)
+    def fields_of(cls, rates: KernelRates, memory: DeviceMemory | None) -> dict[str, Any]:
+        """Return the fields that say rates and memory."""
+        table = asdict(rates) | {"peaks": dict(rates.peaks)}
+        if memory is not None:
+            table |= {"memory": memory.size, "memory_reserve": memory.reserve}
+            table["rematerialises"] = memory.rematerialises
+        return table
 
 
+_QUANTITIES = {
+    "peak": "FLOP/s",
+    "memory_bandwidth": "B/s",
+    "memory": "B",
+    "memory_reserve": "B",
+}
+"""Fields of an accelerator with a unit."""
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -336,7 +422,7 @@ class _OtherTable(_AcceleratorTable):
     def of_ranks(self) -> RankRates:
         """What the fields say."""
         first, _, last = self.ranks.partition("-")
-        return RankRates(int(first), int(last or first), self.rates)
+        return RankRates(int(first), int(last or first), self.rates, self.device_memory)
 
 
 class _PlanFile(_PlanTable):
@@ -377,11 +463,17 @@ class _PlanFile(_PlanTable):
         return cls.model_construct(
             model=plan.model,
             parallelism=plan.parallelism,
-            accelerator=_AcceleratorTable.of(plan.accelerator),
+            accelerator=_AcceleratorTable.model_construct(
+                **_AcceleratorTable.fields_of(plan.accelerator, plan.memory)
+            ),
             launch=plan.launch,
             replicas=plan.replicas,
             other_accelerators=tuple(
-                _OtherTable.of(one.rates, ranks=f"{one.first}-{one.last}") for one in plan.others
+                _OtherTable.model_construct(
+                    ranks=f"{one.first}-{one.last}",
+                    **_AcceleratorTable.fields_of(one.rates, one.memory),
+                )
+                for one in plan.others
             ),
             imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
@@ -399,6 +491,7 @@ class _PlanFile(_PlanTable):
             replicas=self.replicas,
             others=tuple(one.of_ranks for one in self.other_accelerators),
             imbalance=self.imbalance,
+            memory=self.accelerator.device_memory,
         )
 
     def text(self) -> str:
@@ -410,8 +503,8 @@ class _PlanFile(_PlanTable):
         else:  # what a card gives has a source, even where it is the default
             table["model"] = self.model.model_dump(exclude_unset=True)
         for one in (table["accelerator"], *table.get("other_accelerators", ())):
-            one["peak"] = f"{one['peak']!r} FLOP/s"
-            one["memory_bandwidth"] = f"{one['memory_bandwidth']!r} B/s"
+            for name in _QUANTITIES.keys() & one.keys():
+                one[name] = f"{one[name]!r} {_QUANTITIES[name]}"
             if "peaks" in one:
                 one["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in one["peaks"].items()}
         if "other_accelerators" in table:

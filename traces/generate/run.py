@@ -13,7 +13,24 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.pipeline import SCHEDULES
 
 Scores = Literal["full", "causal"]
-AttentionKind = Literal["flash", "flash1", "flash2", "flex", "unfused"]
+Recompute = Literal["none", "selective", "op", "full"]
+Attention = Literal["flash", "unfused", "flex"]
+Loss = Literal["fused", "parallel", "torch"]
+OPTIMIZERS = {
+    "adam": 8,
+    "adam-bf16": 4,
+    "adam-8bit": 2,
+    "lion": 4,
+    "muon": 4,
+    "momentum": 4,
+    "sgd": 0,
+}
+"""Bytes of state for each parameter, besides its master copy in fp32.
+
+Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-V3, arXiv
+2412.19437, section 3.3.3) or in blocks of 8 bits (arXiv 2110.02861); Lion (arXiv 2302.06675), Muon
+(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none.
+"""
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
 
@@ -37,7 +54,8 @@ class Training:
         with bf16, as Megatron-LM does by default).
     recompute
         What the backward pass repeats of the forward pass: ``none``, ``selective`` (the scores of
-        attention), or ``full`` (arXiv 2205.05198, section 5).
+        attention), ``op`` (all but attention and every second matrix product, torchtitan's
+        selective checkpointing by operator), or ``full`` (arXiv 2205.05198, section 5).
     scores
         How much of the matrix of attention scores is computed: ``full``, as Megatron-LM's FLOPs
         formula counts (arXiv 2104.04473, eq. 3), or ``causal``, the lower half, as FlashAttention
@@ -51,13 +69,20 @@ class Training:
     framework
         Which framework runs it, a name of :data:`traces.generate.framework.FRAMEWORKS`: what it
         overlaps, how long kernels take, and what its host takes. ``none`` is a roofline.
-    attention
-        Whether scores stay on the chip (``flash``: the best kernel there is; ``flash2``, ``flash1``:
-        FlashAttention-2, and the first; ``flex``) or are written to memory by several kernels
-        (``unfused``). None: as the framework has it; means nothing for framework ``none``.
     fused
         Whether bias, dropout and residual sum, and bias and activation, are one kernel each; None:
         as the framework has it.
+    attention
+        How scores are computed: ``flash``, on the chip (arXiv 2205.14135), ``flex``, likewise, or
+        ``unfused``, by way of memory.
+    dropout
+        Whether attention's scores, and what it and the network add to the residual, are dropped at
+        random: their masks are kept for the backward pass.
+    optimizer
+        What is kept of every parameter: a name of :data:`OPTIMIZERS`.
+    loss
+        How the loss holds the logits: ``fused``, ``parallel`` or ``torch``
+        (:func:`traces.generate.activations.head_activations`). The default needs least.
 
     Raises
     ------
@@ -76,18 +101,23 @@ class Training:
     sequence: int
     precision: str = "bf16"
     gradient: str = "fp32"
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     scores: Scores = "full"
     schedule: str = "1f1b"
     bucket: float = 25 * 2.0**20
+    attention: Attention = "flash"
+    dropout: bool = False
+    optimizer: str = "adam"
+    loss: Loss = "fused"
     framework: str = NONE
-    attention: AttentionKind | None = None
     fused: bool | None = None
 
     def __post_init__(self) -> None:
         _check_kernels(self)
         _check_counts(self, "micro_batch", "global_batch", "sequence")
-        _check_choice("recompute", self.recompute, ("none", "selective", "full"))
+        _check_choice("recompute", self.recompute, get_args(Recompute))
+        _check_choice("loss", self.loss, get_args(Loss))
+        _check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _check_choice("scores", self.scores, ("full", "causal"))
         _check_choice("schedule", self.schedule, tuple(SCHEDULES))
         if not self.bucket > 0:
@@ -146,7 +176,7 @@ class Serving:
     scores: Scores = "causal"
     micro_batches: int = 1
     framework: str = NONE
-    attention: AttentionKind | None = None
+    attention: Attention = "flash"
     fused: bool | None = None
 
     def __post_init__(self) -> None:
@@ -198,7 +228,7 @@ class MicroBatch:
     dtype: str
     imbalance: Imbalance | None = None
     framework: str = NONE
-    attention: str = "flash"
+    attention: Attention = "flash"
     fused: bool = True
     recipe: str = "bf16"
     gradient_bytes: int = 4
@@ -229,7 +259,8 @@ def micro_batch(
     phase: Literal["training", "prefill", "decode"]
     attended = 0.5 if run.scores == "causal" else 1.0
     if isinstance(run, Training):
-        sequences, length, logit_tokens = run.micro_batch, run.sequence, run.sequence
+        sequences, length = run.micro_batch, run.sequence
+        logit_tokens = 1 if model.pooled else run.sequence
         phase, context = "training", run.sequence
     else:
         sequences, logit_tokens = run.batch // run.micro_batches, 1
@@ -251,7 +282,7 @@ def micro_batch(
         dtype=dtype,
         imbalance=imbalance,
         framework=run.framework,
-        attention=run.attention or framework(run.framework).attention,
+        attention=run.attention,
         fused=framework(run.framework).fused if run.fused is None else run.fused,
         recipe=run.precision,
         gradient_bytes=bytes_per_element(run.gradient) if isinstance(run, Training) else 0,
@@ -302,6 +333,19 @@ def _model_misfits(
         yield f"ep {p.ep}: {model.name} has no experts"
     if model.experts is not None and model.experts.count % p.ep:
         yield f"ep {p.ep} does not divide the number of experts"
+    yield from _encoder_misfits(model, p, run)
+
+
+def _encoder_misfits(
+    model: Model, parallelism: Parallelism, run: Training | Serving
+) -> Iterator[str]:
+    if isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens:
+        yield f"decode: {model.name} is no decoder that makes token after token; prefill is a pass"
+    if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
+        yield (
+            f"pp {parallelism.pp}: {model.name} has an encoder, whose output all layers of the "
+            "decoder read: only one stage is modelled"
+        )
 
 
 def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
@@ -314,8 +358,7 @@ def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
 
 def _check_kernels(run: Training | Serving) -> None:
     framework(run.framework)
-    if run.attention is not None:
-        _check_choice("attention", run.attention, get_args(AttentionKind))
+    _check_choice("attention", run.attention, get_args(Attention))
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

@@ -10,6 +10,7 @@ from experiments.output.tables.parts import percent, print_foot, print_head, say
 from experiments.scenario.resources import factor_means
 
 if TYPE_CHECKING:
+    from experiments.evaluate.contended import EngineCheck
     from experiments.questions.compare import CompareReport
     from experiments.questions.curve import CurveReport
     from experiments.questions.sweep import SweepReport
@@ -37,6 +38,23 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
         print_text(console, warning)
     print_foot(console, _utility_foot(report))
+    _print_check(console, report.check)
+
+
+def _print_check(console: Console, check: "EngineCheck | None") -> None:
+    """Print how the engine that answered the points is held against the other."""
+    if check is None:
+        return
+    if check["warning"]:
+        print_text(console, check["warning"])
+        return
+    within = next(one for one in (*_CLOSE, check["limit"]) if check["difference"] <= one)
+    said = f"steps by engine {check['engine']}, within {within:g} of {check['reference']}"
+    print_foot(console, f"{said} on the baseline")
+
+
+_CLOSE = (1e-12,)
+"""Differences that are said as such; what they are exactly differs from machine to machine."""
 
 
 def marks(warning: str) -> str:
@@ -96,6 +114,7 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
         rows.add(f"{point.factor:g}", point.value, say_time(point.step_s), said, bar=Bar(gain))
     print_rows(console, rows)
     print_foot(console, _factor_foot(report.resource) + _open_foot(report.points))
+    _print_check(console, report.check)
 
 
 def _factor_foot(resource: str) -> str:
@@ -158,6 +177,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
         "utility: step time saved against the first; compute and host times are those of the "
         f"trace: networks are compared, not accelerators{_open_foot(report.points)}",
     )
+    _print_check(console, report.check)
 
 
 def _say_draws(point: "WhatIfPoint") -> str:
@@ -197,6 +217,7 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
         foot += "; x multiplies what is named: a latency x2 is twice as long, not twice as good"
     foot += _open_foot(report.points)
     print_foot(console, foot)
+    _print_check(console, report.check)
     assumed = dict.fromkeys(
         line for point in report.points for line in point.assumptions.splitlines()
     )

@@ -229,6 +229,13 @@ def _said(metric: "Metric", value: "Value") -> str:
     return format_quantity(value, metric.unit)
 
 
+def _say_memory(report: "GenerationReport") -> str:
+    """Say how full the fullest rank is."""
+    most, memory = report.memory, report.plan.memory
+    of = "not checked" if memory is None else f"of {format_quantity(memory.size, 'B')}"
+    return f"{format_quantity(most.total, 'B')} on the fullest rank, {of}"
+
+
 def print_generation(console: Console, report: "GenerationReport") -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other table needs what it imports
@@ -244,6 +251,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "step": say_time(base.timeline.makespan),
         "network": in_lines(console, say_network(base.network_prior)),
         "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",
+        "memory": _say_memory(report),
         "model FLOPs": f"{volumes.model_flops:.4g}",
         "MFU": percent(100 * report.mfu),
         "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",

@@ -34,7 +34,7 @@ FILE = """
 model: llama-3.1-8b
 parallelism: {tp: 2, dp: 2}
 training: {micro_batch: 1, global_batch: 4, sequence: 512}
-accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
+accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s, memory: 81559 MiB}
 """
 
 

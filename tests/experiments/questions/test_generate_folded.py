@@ -80,7 +80,7 @@ def test_a_network_on_which_replicas_differ_gets_all_ranks():
 
 
 def test_the_engine_of_single_transfers_is_refused():
-    with pytest.raises(WhatIfError, match="flow and analytic can fold"):
+    with pytest.raises(WhatIfError, match="flow, fluid, analytic can fold"):
         fewest(plan_of(tp=8, dp=2), engine="transfer")
 
 

@@ -15,10 +15,12 @@ from experiments.schemas.schema import (
     schema_of,
     schema_of_cluster,
     schema_of_report,
+    schema_of_study_file,
 )
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
+from helpers.studies import links
 from simulator.errors import WhatIfError
 from topologies import catalog
 
@@ -62,6 +64,8 @@ ANSWERS = {
         ),
         ("{gpu}", "{sample}", *C, "--no-utilities"),
     ],
+    "study": [("{study}", "--no-cache"), ("{bisect}", "--no-cache")],
+    "cache": [()],
     "inspect": [("{gpu}",), ("{job}",)],
     "metrics": [("{job}", *C), ("{job}",)],
     "calibrate": [("{gpu}", *C, "--nodes", "2")],
@@ -87,6 +91,7 @@ ANSWERS = {
     "topology": [("torus:4x4",), ("dragonfly:5x4x2",), ("ring:1",)],
 }
 WITHOUT_ANSWER = {"warm", "schema"}
+FILES = {"cluster": schema_of_cluster, "study_file": schema_of_study_file}
 CASES = [(command, words) for command, cases in ANSWERS.items() for words in cases]
 
 
@@ -97,7 +102,11 @@ def places(tmp_path_factory):
     calls = out / "calls.csv"
     rows = "".join(f"all_reduce,8,{2**power},{20 + 2**power / 2e5}\n" for power in range(10, 28))
     calls.write_text(f"kind,ranks,size_bytes,time_us\n{rows}")
-    there = {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "calls": calls}
+    for name, search in (("study", {}), ("bisect", {"method": "bisect", "over": "compute"})):
+        fields = links(2, search=search, space={"compute": [1, 2, 4], "host": [1, 2]})
+        (out / name).write_text(yaml.safe_dump({**fields, "objectives": {"step_s": "min"}}))
+    there = {"study": out / "study", "bisect": out / "bisect"}
+    there |= {"job": job, "gpu": GPU, "sample": SAMPLE, "out": out, "calls": calls}
     return there | {"missing": out / "none"}
 
 
@@ -137,16 +146,23 @@ def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
     check("calibrate_logs", answer)
 
 
+def test_memory_alone_has_a_schema_of_its_own(places):
+    answer = answered(places, "generate", ("llama-3.1-8b", *C, "--dp", "4", "--memory"))
+    assert answer["schema"] == "twofold/memory/1"
+    assert answer["fits"] is False
+    check("memory", answer)
+
+
 def test_every_command_that_answers_has_a_schema():
-    answers = set(schema_names()) - {"cluster"}
-    others = {"program", "calibrate_logs", "collective_calls", "validate_steps"}
+    answers = set(schema_names()) - set(FILES)
+    others = {"program", "calibrate_logs", "collective_calls", "memory", "validate_steps"}
     assert set(ANSWERS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS)
 
 
 @pytest.mark.parametrize("name", schema_names())
 def test_what_ships_is_made_of_the_types(name):
-    found = schema_of_cluster() if name == "cluster" else schema_of_report(reports()[name])
+    found = FILES[name]() if name in FILES else schema_of_report(reports()[name])
     made = json.loads(json.dumps(found))
     assert made == schema_of(name), "python -m experiments.schemas.schema"
     Draft202012Validator.check_schema(made)

@@ -1,11 +1,14 @@
 """Calls written out: a closed form where steps are kept, elsewhere less; nothing is lost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, logarithmic, ring, tree
+from collectives.algorithms.direct import spread
 from helpers.strategies import bandwidths, full_network, latencies, networks, sizes
 from simulator.costing import programs
 from simulator.costing.crowd import Crowd
@@ -13,7 +16,16 @@ from simulator.costing.keeping_step import KeepingStep, keeps_chain, keeps_step
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.programs import alone, folded, runs_ahead, write
 from simulator.schedule import Plan
+from simulator.shares import Shares
 from simulator.topology import Link, topology
+
+
+def _shares(n):
+    """Every pair another number of bytes, some none."""
+    weight = np.arange(n * n).reshape(n, n) % 5.0
+    weight[0, 1] = 7.0
+    return Shares(weight)
+
 
 BUILT = {
     "ring": ring.all_reduce,
@@ -23,6 +35,8 @@ BUILT = {
     "tree": tree.all_reduce,
     "chain": lambda n: ring.broadcast(n, 5),
     "bruck": logarithmic.bruck_all_to_all,
+    "uneven": lambda n: spread(direct.all_to_all(n), _shares(n)),
+    "uneven ring": lambda n: spread(ring.all_to_all(n), _shares(n)),
 }
 schedules = st.tuples(st.sampled_from(sorted(BUILT)), st.integers(2, 6))
 
@@ -60,16 +74,10 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     )
     wide = np.array([[one[0], one[0] * 3, 1e9, 2e9] for one in numbers])
     slow = np.array([[one[1], one[1] * 2, 1e-6, 0.0] for one in numbers])
-    said = KeepingStep(plan.schedule, positions, network, of).on(wide, slow)
+    there = of.max() + 1
+    said = KeepingStep(plan.schedule, positions, network, of).on(wide[:there], slow[:there])
     for number, keeps in enumerate(said):
-        other = topology(
-            "other",
-            network.ranks,
-            [
-                Link(network.nodes[a], network.nodes[b], wide[c, number], slow[c, number])
-                for a, b, c in zip(network.source, network.target, of, strict=True)
-            ],
-        )
+        other = replace(network, bandwidth=wide[of, number], latency=slow[of, number])
         if keeps:
             in_step = cost(lay_in_step(plan, positions, size, other))
             took = alone(write(plan, positions, size, other), 0.0, other).time

@@ -13,6 +13,7 @@ from helpers.replicated import like_nodes
 from helpers.strategies import full_network, networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
 from simulator.costing.call_costs import Costs
+from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import lay
 from simulator.costing.symmetry import symmetry
 from simulator.topology import SCALE_OUT
@@ -37,8 +38,15 @@ def groups_of(ranks):
     return [tuple(one) for one in chain(eights, across, pairs, backwards)]
 
 
-def check_moved(network, plan, groups, kinds=KINDS):
-    costs = Costs(network, plan, _symmetry=symmetry(network))
+def asked(network, domains=None):
+    """Say what is alike on a network, from the first call on."""
+    alike = Likeness(network, domains)
+    assert (alike.symmetry is None) == (symmetry(network) is None)
+    return alike
+
+
+def check_moved(network, plan, groups, kinds=KINDS, alike=None):
+    costs = Costs(network, plan, alike or asked(network))
     for kind in kinds:
         for ranks in groups:
             if kind == "send_receive" and len(ranks) != 2:

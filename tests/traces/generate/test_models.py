@@ -24,6 +24,45 @@ PUBLISHED = {
     "deepseek-v3-16b": 15.7e9,  # arXiv 2405.04434 appendix B (DeepSeek-V2-Lite)
     "deepseek-v2-236b": 236e9,  # arXiv 2405.04434 abstract
     "deepseek-v3-671b": 671e9,  # arXiv 2412.19437 abstract
+    "gpt-2": 124440000.0,  # arXiv 2005.14165 table 2.1: 125M
+    "gpt-2-xl": 1557600000.0,  # OpenAI 2019, table 2: 1542M; its checkpoint
+    "gpt-neox-20b": 20550000000.0,  # arXiv 2204.06745: 20B
+    "bloom-176b": 176250000000.0,  # arXiv 2211.05100 table 5: 176,247M
+    "opt-66b": 65700000000.0,  # arXiv 2205.01068, its checkpoint
+    "llama-2-7b": 6738000000.0,  # tensors of the checkpoint on huggingface.co
+    "llama-2-13b": 13016000000.0,  # tensors of the checkpoint on huggingface.co
+    "llama-2-70b": 68977000000.0,  # tensors of the checkpoint on huggingface.co
+    "llama-3.2-1b": 1236000000.0,  # tensors of the checkpoint on huggingface.co
+    "llama-3.2-3b": 3213000000.0,  # tensors of the checkpoint on huggingface.co
+    "mistral-7b": 7242000000.0,  # tensors of the checkpoint on huggingface.co
+    "mistral-nemo-12b": 12248000000.0,  # tensors of the checkpoint on huggingface.co
+    "mixtral-8x22b": 140600000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen2.5-7b": 7616000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen2.5-32b": 32764000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen2.5-72b": 72706000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen3-8b": 8191000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen3-32b": 32762000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen3-30b-a3b": 30532000000.0,  # tensors of the checkpoint on huggingface.co
+    "qwen3-235b-a22b": 235090000000.0,  # tensors of the checkpoint on huggingface.co
+    "gemma-2b": 2506000000.0,  # tensors of the checkpoint on huggingface.co
+    "gemma-2-9b": 9242000000.0,  # tensors of the checkpoint on huggingface.co
+    "gemma-2-27b": 27227000000.0,  # tensors of the checkpoint on huggingface.co
+    "gemma-3-1b": 999890000.0,  # tensors of the checkpoint on huggingface.co
+    "gemma-3-27b": 27010000000.0,  # tensors of the checkpoint on huggingface.co
+    "phi-2": 2780000000.0,  # tensors of the checkpoint on huggingface.co
+    "phi-3-mini": 3821000000.0,  # tensors of the checkpoint on huggingface.co
+    "phi-4": 14660000000.0,  # tensors of the checkpoint on huggingface.co
+    "falcon-40b": 41300000000.0,  # huggingface.co/tiiuae/falcon-40b
+    "gpt-oss-120b": 116830000000.0,  # tensors of the checkpoint on huggingface.co
+    "kimi-k2-1t": 1026000000000.0,  # huggingface.co/moonshotai/Kimi-K2-Base: 1T
+    "megatron-530b": 530000000000.0,  # arXiv 2205.05198 table 3
+    "megatron-1t": 1008000000000.0,  # arXiv 2104.04473 table 1
+    "t5-3b": 2852000000.0,  # huggingface.co/google-t5/t5-3b
+    "flan-t5-xxl": 11135000000.0,  # arXiv 2210.11416: 11B
+    "bert-large": 335100000.0,  # arXiv 1810.04805: 340M
+    "vit-b-16": 86570000.0,  # arXiv 2010.11929 table 1: 86M
+    "vit-l-16": 304330000.0,  # arXiv 2010.11929 table 1: 307M
+    "dit-xl-2": 675100000.0,  # arXiv 2212.09748 table 1: 675M
 }
 CARD = """
 name: tiny

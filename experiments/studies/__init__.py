@@ -1,0 +1,1 @@
+"""Studies: design-space exploration from a file, searched, stored and resumed."""

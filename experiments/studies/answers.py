@@ -1,0 +1,147 @@
+"""Step times of points: what a worker computes, many numbers of a site at once.
+
+The answer of a point does not depend on which others are asked with it, on the worker or on the
+order: ``analytic`` points of a site are asked beside one that names every number, so that the step
+is always contracted alike, to the last bit (``tests/experiments/studies/test_answers.py``).
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from collectives.libraries.rules import parse_rule
+from experiments.baseline import costed
+from experiments.evaluate.design_points import Study as Points
+from experiments.questions.generate import representatives
+from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
+from experiments.scenario.change import changed as with_changes
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import FOLDING, Scenario
+from experiments.settings import Settings
+from experiments.studies.placed import Base, Numbers, Site
+from simulator.errors import StudyError, TwofoldError
+from simulator.workload import What
+from topologies import resource_values
+from traces.generate.generate import as_loaded
+from traces.generate.generate import generate as generate_step
+
+_KEPT = 4
+"""Sites that a worker keeps, the latest: each has a network and a contracted step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How long a step took (s), or why it cannot be (then NaN)."""
+
+    step: float
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Points of one site, asked together of one engine; ``number`` tells chunks apart."""
+
+    number: int
+    site: Site
+    points: tuple[Numbers, ...]
+    engine: str
+
+
+@dataclass(eq=False)
+class Answerer:
+    """Answers chunks; what sites share is kept from one to the next."""
+
+    bases: Sequence[Base]
+    _scenarios: "OrderedDict[tuple[str, str], Scenario]" = field(default_factory=OrderedDict)
+    _studies: "OrderedDict[tuple[str, str], Points]" = field(default_factory=OrderedDict)
+
+    def answers(self, chunk: Chunk) -> list[Answer]:
+        """Return a chunk's answers in order; an error is one of the point that it belongs to."""
+        try:
+            scenario = self._scenario(chunk.site, chunk.engine)
+            if chunk.engine == "analytic":
+                return self._together(chunk, scenario)
+        except TwofoldError as error:
+            return [Answer(math.nan, str(error))] * len(chunk.points)
+        return [_alone(scenario, numbers) for numbers in chunk.points]
+
+    def _scenario(self, site: Site, engine: str) -> Scenario:
+        key = site.key, engine
+        if key not in self._scenarios:
+            self._scenarios[key] = scenario_at(self.bases[site.index], site, engine)
+            if len(self._scenarios) > _KEPT:
+                self._scenarios.popitem(last=False)
+        self._scenarios.move_to_end(key)
+        return self._scenarios[key]
+
+    def _together(self, chunk: Chunk, scenario: Scenario) -> list[Answer]:
+        """Ask all points in one pass; where one of them cannot be, each alone."""
+        key = chunk.site.key, chunk.engine
+        if key not in self._studies:
+            self._studies[key] = Points(scenario)
+            if len(self._studies) > _KEPT:
+                self._studies.popitem(last=False)
+        self._studies.move_to_end(key)
+        study, beside = self._studies[key], every_number(scenario)
+        changes = [Change(parts=numbers) for numbers in chunk.points]
+        try:
+            return [Answer(step) for step in study.steps([beside, *changes])[1:].tolist()]
+        except TwofoldError:
+            return [_one_of(study, beside, change) for change in changes]
+
+
+def _one_of(study: Points, beside: Change, change: Change) -> Answer:
+    try:
+        return Answer(float(study.steps([beside, change])[1]))
+    except TwofoldError as error:
+        return Answer(math.nan, str(error))
+
+
+def _alone(scenario: Scenario, numbers: Numbers) -> Answer:
+    try:
+        parts = tuple(one for one in numbers if one.times != one.over)
+        return Answer(Change(parts=parts).apply(scenario).scenario.run().makespan)
+    except TwofoldError as error:
+        return Answer(math.nan, str(error))
+
+
+def every_number(scenario: Scenario) -> Change:
+    """Return a change of all numbers of links and ops that a scenario has."""
+    links = [name for name in resource_values(scenario.cluster) if is_of_links(name)]
+    parts = [Scaled(part, over=2.0) for part in (What.COMPUTE, What.HOST, What.COPY)]
+    return Change(parts=(*parts, *(Multiplied(name, times=2.0) for name in links)))
+
+
+def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
+    """Make what is simulated at a site.
+
+    Raises
+    ------
+    TwofoldError
+        If the step does not fit on the cluster, or has nothing that a what-if names.
+    """
+    settings = replace(site.settings, engine=engine)
+    if site.plan is not None:
+        scenario = _generated(site, settings)
+    elif base.scenario is not None:
+        forced = tuple(parse_rule(rule) for rule in settings.algorithms)
+        nodes = None if site.cluster.is_one_graph else settings.nodes
+        scenario = replace(
+            base.scenario, cluster=site.cluster, engine=engine, nodes=nodes, forced=forced
+        )
+    else:
+        raise StudyError(f"{base.name}: neither recorded nor planned")
+    return with_changes(scenario, map(parse_change, settings.what_ifs))[0]
+
+
+def _generated(site: Site, settings: Settings) -> Scenario:
+    """Generate a plan's step: as few replicas as stand for all, where the engine can fold."""
+    if site.plan is None:
+        raise StudyError(f"{site.workload}: has no plan")
+    if settings.engine in FOLDING and not settings.what_ifs:
+        step = representatives(site.plan, site.cluster, settings)
+        loaded = as_loaded(step.workload, step.plan)
+    else:
+        loaded = as_loaded(generate_step(site.plan)[0], site.plan)
+    return costed(loaded, site.cluster, settings)

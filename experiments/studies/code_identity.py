@@ -1,0 +1,36 @@
+"""Which program computed an answer: a hash of its source, so that another one's are not taken."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
+_APART = ("cli", "output", "schemas", "gallery", "validation", "studies")
+"""Rooms of ``experiments`` that no step's time depends on."""
+_ENDINGS = (".py", ".yaml", ".csv")
+_DATA = {"catalog", "samples", "live"}
+"""Folders of inputs, whose content is hashed where it is used."""
+
+
+@cache
+def code_identity() -> str:
+    """Hash the source of all that a step's time depends on; the same in every copy of it.
+
+    A release changes it, and so does a line that is edited: what was computed by other code is
+    computed again rather than believed.
+
+    Examples
+    --------
+    >>> len(code_identity())
+    64
+    """
+    root = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            inside = path.relative_to(root)
+            if path.suffix not in _ENDINGS or {*inside.parts[1:2]} & {*_APART, *_DATA}:
+                continue
+            found.update(f"{inside.as_posix()}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()

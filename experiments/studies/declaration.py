@@ -1,0 +1,489 @@
+"""A study as its file says it: workloads, space, constraints, objectives and search.
+
+Whatever is wrong with the file, the error is a ``StudyError`` of one line that names the file, the
+line and column, and the field.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from experiments.scenario.change import unit_of_value
+from experiments.settings import Settings
+from experiments.studies.constraints import Constraint, contradiction, parse_constraint
+from experiments.studies.dimensions import Dimension, DimensionError, parse_dimension, plan_fields
+from experiments.studies.figures import FIGURES, FITS
+from simulator.errors import SettingsError, StudyError, TwofoldError
+from simulator.names import did_you_mean
+from simulator.yaml_text import Keys, Place, parse_yaml, place_of, places
+
+MOST_POINTS = 1_000_000
+"""Points of a grid, and trials of a search: more are a space to search, not to list."""
+_LONGEST = 1 << 20
+"""Bytes of a study file."""
+METHODS = ("grid", "random", "sobol", "nsga2", "tpe", "bisect", "sensitivity")
+"""How a space can be searched (:mod:`experiments.studies.search`)."""
+_OF_METHODS: dict[str, tuple[str, ...]] = {
+    "trials": ("random", "sobol", "nsga2", "tpe", "sensitivity"),
+    "batch": ("nsga2", "tpe"),
+    "seed": ("random", "sobol", "nsga2", "tpe", "sensitivity"),
+    "over": ("bisect",),
+    "loss": ("bisect",),
+    "tolerance": ("bisect",),
+}
+"""Keys of ``search`` that belong to some methods."""
+
+
+class _Table(BaseModel):
+    """A table of fields: frozen, and no field that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WorkloadEntry(_Table):
+    """One workload of a study: a trace that was recorded, or a plan to generate."""
+
+    trace: StrictStr | None = Field(
+        None, description="A trace: a directory with a file per rank, or one file; or a package."
+    )
+    plan: StrictStr | None = Field(
+        None,
+        description="A plan's file, as `generate --write` makes one; `plan.…` dimensions vary it. "
+        "Its kernels take the rates of the accelerator of each point's cluster.",
+    )
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
+        1.0, description="How many of all steps are this workload's, beside the other weights."
+    )
+    name: StrictStr | None = Field(None, description="What tables call it; its file's name if not.")
+    cluster: StrictStr | None = Field(
+        None, description="Where a trace was recorded; the study's cluster, or its card's, if not."
+    )
+    tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
+        None, description="Tokens of a trace's step of the whole job, for tokens_per_s."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.trace is None) == (self.plan is None):
+            raise ValueError("give either trace or plan")
+        for key in ("cluster", "tokens"):
+            if self.plan is not None and getattr(self, key) is not None:
+                raise ValueError(f"{key} belongs to a trace; a plan tells it itself")
+        return self
+
+    @property
+    def called(self) -> str:
+        """What tables call it."""
+        return self.name or Path(self.trace or self.plan or "").name
+
+
+class SearchEntry(_Table):
+    """How the space is searched."""
+
+    method: Literal[METHODS] = Field(  # type: ignore[valid-type]
+        "grid",
+        description="grid: every combination; random, sobol: samples; nsga2: multi-objective, "
+        "genetic; tpe: by models of good and bad points; bisect: the least value of one dimension "
+        "that keeps the loss; sensitivity: Sobol indices of every objective.",
+    )
+    trials: Annotated[StrictInt, Field(gt=0, le=MOST_POINTS)] | None = Field(
+        None, description="Points to look at, at most."
+    )
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(
+        0, description="Of whatever is drawn; the same seed gives the same points."
+    )
+    batch: Annotated[StrictInt, Field(ge=2, le=10_000)] | None = Field(
+        None, description="Points that nsga2 (its population) or tpe asks for at once."
+    )
+    over: StrictStr | None = Field(None, description="The dimension that bisect looks along.")
+    loss: StrictStr | None = Field(
+        None, description="How much longer the step may be than at the best end: '2 %'."
+    )
+    tolerance: StrictStr | None = Field(
+        None, description="How near bisect comes to the least value, of that value: '1 %'."
+    )
+
+    @model_validator(mode="after")
+    def _belongs(self) -> Self:
+        for key, methods in _OF_METHODS.items():
+            given = key in self.model_fields_set
+            if given and self.method not in methods:
+                raise ValueError(f"{key} belongs to {' and '.join(methods)}, not to {self.method}")
+        for key in ("trials",) if self.method in _OF_METHODS["trials"] else ():
+            if getattr(self, key) is None:
+                raise ValueError(f"{key} is missing: how many points may {self.method} look at?")
+        if self.method == "bisect" and self.over is None:
+            raise ValueError("over is missing: along which dimension is bisected?")
+        return self
+
+
+_VALUE = WithJsonSchema(
+    {
+        "description": "Values of a dimension: a list, one value, a range or factors.",
+        "anyOf": [
+            {"type": "array", "minItems": 1},
+            {"type": ["string", "number", "boolean"]},
+            *(
+                {
+                    "type": "object",
+                    "properties": {
+                        how: {"type": "array", "minItems": 2, "maxItems": 2},
+                        "steps": {"type": "integer", "minimum": 2},
+                    },
+                    "required": [how],
+                    "additionalProperties": False,
+                }
+                for how in ("log", "linear")
+            ),
+            {
+                "type": "object",
+                "properties": {"factors": {"type": "array", "items": {"type": "number"}}},
+                "required": ["factors"],
+                "additionalProperties": False,
+            },
+        ],
+    }
+)
+
+
+def _usual_objectives() -> dict[str, Literal["min", "max"]]:
+    return {"step_s": "min"}
+
+
+class StudyFile(_Table):
+    """The fields of a study file."""
+
+    name: StrictStr = Field(description="What the study is called.", min_length=1, max_length=200)
+    description: StrictStr = Field("", description="A line about it.")
+    workloads: tuple[WorkloadEntry, ...] = Field(
+        min_length=1, max_length=100, description="What is run: traces and plans, with weights."
+    )
+    cluster: StrictStr | None = Field(
+        None, description="Where, if the space has no cluster: a name of the catalogue, or a file."
+    )
+    space: dict[StrictStr, Annotated[Any, _VALUE]] = Field(
+        min_length=1, description="The dimensions, each with its values; the last varies fastest."
+    )
+    constraints: tuple[StrictStr, ...] = Field(
+        (), description="What must hold of a point: 'gpus == 1024', 'step_s <= 2 s'."
+    )
+    objectives: dict[StrictStr, Literal["min", "max"]] = Field(
+        default_factory=_usual_objectives,
+        min_length=1,
+        max_length=6,
+        description="What is to be least (min) or most (max): figures, and dimensions of numbers.",
+    )
+    search: SearchEntry = Field(
+        default_factory=SearchEntry, description="How the space is searched."
+    )
+    settings: dict[StrictStr, Any] = Field(
+        default_factory=dict,
+        description="How to simulate: engine (analytic if not given), collective_cost, step, "
+        "nodes, algorithms, what_ifs, kernels, replicate, fold.",
+    )
+    confirm: StrictStr | None = Field(
+        None, description="The engine that simulates the front again: flow, or none."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A study that has been checked: paths are taken from ``folder``, ``source`` is its file.
+
+    ``content`` is what the file holds, as plain values: two studies are the same if it is equal.
+    """
+
+    file: StudyFile
+    dimensions: tuple[Dimension, ...]
+    constraints: tuple[Constraint, ...]
+    settings: Settings
+    confirm: str | None
+    folder: Path
+    source: str
+    content: Mapping[str, Any]
+
+    @property
+    def points(self) -> int | None:
+        """How many points the space has; None where a dimension is a continuum."""
+        if any(one.span is not None for one in self.dimensions):
+            return None
+        return math.prod(len(one.levels) for one in self.dimensions)
+
+    def path(self, given: str) -> str:
+        """Return a path as seen from the study file, if there is such a file; else the text."""
+        beside = self.folder / given
+        return str(beside) if not Path(given).is_absolute() and beside.exists() else given
+
+
+def read_study(source: Path | str) -> Declaration:
+    """Read a study file.
+
+    Parameters
+    ----------
+    source
+        The path of a YAML file.
+
+    Returns
+    -------
+    Declaration
+        Every field checked; quantities in base units. Traces and clusters are not read yet.
+
+    Raises
+    ------
+    StudyError
+        If it cannot be read or is no study: with file, line, column and field.
+    """
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StudyError(f"{path}: cannot be read as a study: {reason.lower()}") from error
+    if len(data) > _LONGEST:
+        raise StudyError(f"{path}: too long for a study, more than {_LONGEST} B")
+    content = parse_yaml(data, path, StudyError)
+    known = places(data.decode())
+    return _declared(content, folder=path.parent, source=str(path), known=known)
+
+
+def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declaration:
+    """Check a study that Python gives, in the words of a study file.
+
+    Raises
+    ------
+    StudyError
+        As :func:`read_study`, without a line.
+
+    Examples
+    --------
+    >>> found = declare({"name": "x", "workloads": [{"trace": "t"}], "space": {"compute": [1, 2]}})
+    >>> found.points
+    2
+    """
+    return _declared(dict(content), folder=folder or Path(), source="study", known=None)
+
+
+def _declared(
+    content: object, *, folder: Path, source: str, known: Mapping[Keys, Place] | None
+) -> Declaration:
+    def wrong(path: Keys, message: str) -> StudyError:
+        line, column = (0, 0) if known is None else place_of(path, known)
+        at = f"line {line}, column {column}: " if line else ""
+        field = ".".join(map(str, path))
+        return StudyError(f"{source}: {at}{field + ': ' if field else ''}{message}")
+
+    if not isinstance(content, dict):
+        told = "empty" if content is None else f"a {type(content).__name__}"
+        raise wrong((), f"a study is a table of fields, but the file is {told}")
+    try:
+        file = StudyFile.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise wrong(_path(first), _complaint(first)) from error
+    dimensions = _dimensions(file, wrong)
+    settings, confirm = _settings(file, wrong)
+    constraints = _constraints(file, dimensions, wrong)
+    made = Declaration(file, dimensions, constraints, settings, confirm, folder, source, content)
+    _check_objectives(made, wrong)
+    _check_search(made, wrong)
+    return made
+
+
+def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
+    """Read the space."""
+    made: dict[str, Dimension] = {}
+    for name, raw in file.space.items():
+        try:
+            found = parse_dimension(name, raw)
+        except DimensionError as error:
+            raise wrong(("space", name, *error.path), str(error)) from error
+        if found.name in made:
+            raise wrong(("space", name), f"{found.name} is given twice")
+        if found.kind == "plan" and all(one.plan is None for one in file.workloads):
+            raise wrong(("space", name), "no workload is a plan, whose field this could be")
+        made[found.name] = found
+    if "plan.gpus" in made and "plan.dp" in made:
+        raise wrong(("space", "plan.gpus"), "plan.dp follows from it: leave one of both out")
+    return tuple(made.values())
+
+
+def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
+    """Make the settings: a study sweeps with the analytic engine unless it says another."""
+    for key in ("workers", "slow_down"):
+        if key in file.settings:
+            told = "an option of the command" if key == "workers" else "not for studies"
+            raise wrong(("settings", key), f"{key} is {told}")
+    try:
+        settings = Settings(**{"engine": "analytic", **file.settings})
+        confirm = None if file.confirm in (None, "none") else file.confirm
+        if confirm is not None:
+            Settings(engine=confirm)
+    except SettingsError as error:
+        key = str(error).partition(":")[0]
+        where = ("confirm",) if key not in file.settings else ("settings", key)
+        raise wrong(where, str(error)) from error
+    return settings, confirm
+
+
+def _constraints(
+    file: StudyFile, dimensions: Iterable[Dimension], wrong: Any
+) -> tuple[Constraint, ...]:
+    """Read what must hold, and refuse what no point can meet."""
+    units = units_of(dimensions)
+
+    def unit_of(name: str) -> str:
+        if name in units:
+            return units[name]
+        raise StudyError(
+            f"{name!r} is no figure; {did_you_mean(name, units)}there are {_few(units)}"
+        )
+
+    made = []
+    for index, text in enumerate(file.constraints):
+        try:
+            made.append(parse_constraint(text, unit_of, FITS))
+        except StudyError as error:
+            raise wrong(("constraints", index), str(error)) from error
+        against = contradiction(made)
+        if against is not None:
+            one, other = against
+            raise wrong(("constraints", index), f"no point meets both {one!r} and {other!r}")
+    return tuple(made)
+
+
+def units_of(dimensions: Iterable[Dimension]) -> dict[str, str]:
+    """Return the base unit of every name that a constraint or an objective may have."""
+    from experiments.scenario.change import CLUSTER_RESOURCES
+
+    units = {name: figure.unit for name, figure in FIGURES.items()}
+    units |= {f"plan.{name}": "" for name in plan_fields()}
+    units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
+    own = {one.name: _base(one.unit) for one in dimensions if one.is_number}
+    return units | own
+
+
+def _base(unit: str) -> str:
+    return unit if unit in ("s", "B", "B/s", "FLOP/s") else ""
+
+
+def _few(names: Iterable[str]) -> str:
+    """List names, those of plans and clusters as one of many."""
+    figures = [name for name in names if "." not in name]
+    return (
+        f"{', '.join(figures)}, plan.tp and other fields of a plan, scale_up.size and other values"
+    )
+
+
+def _check_objectives(made: Declaration, wrong: Any) -> None:
+    names = {**FIGURES, **{one.name: one for one in made.dimensions if one.is_number}}
+    for name in made.file.objectives:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise wrong(
+                ("objectives", name),
+                f"{name!r} is nothing to be least or most; {hint}there are {', '.join(names)}",
+            )
+
+
+def _check_search(made: Declaration, wrong: Any) -> None:
+    search = made.file.search
+    spans = [one.name for one in made.dimensions if one.span is not None]
+    if search.method == "grid":
+        if spans:
+            raise wrong(
+                ("space", spans[0]), "a grid has no continuum: give steps, or another search.method"
+            )
+        points = made.points or 0
+        if points > MOST_POINTS:
+            raise wrong(
+                ("space",),
+                f"{points:,} points are more than {MOST_POINTS:,}: fewer steps, or search.method "
+                "nsga2, tpe, sobol or random with trials",
+            )
+    if search.method == "bisect":
+        _check_bisect(made, wrong)
+
+
+def _check_bisect(made: Declaration, wrong: Any) -> None:
+    search = made.file.search
+    found = [one for one in made.dimensions if one.name == search.over]
+    if not found or not found[0].is_number:
+        numbers = ", ".join(one.name for one in made.dimensions if one.is_number) or "none"
+        raise wrong(
+            ("search", "over"), f"{search.over!r} is no dimension of numbers; there are {numbers}"
+        )
+    others = [one for one in made.dimensions if one.name != search.over]
+    if spans := [one.name for one in others if one.span is not None]:
+        raise wrong(("space", spans[0]), "bisect goes along one continuum; give this one steps")
+    for key in ("loss", "tolerance"):
+        try:
+            percentage(getattr(search, key) or "1 %")
+        except TwofoldError as error:
+            raise wrong(("search", key), str(error)) from error
+
+
+def percentage(text: str) -> float:
+    """Read a percentage as a fraction.
+
+    Raises
+    ------
+    StudyError
+        If it is none above 0 % and below 100 %.
+
+    Examples
+    --------
+    >>> percentage("2 %")
+    0.02
+    """
+    number, sign, rest = text.partition("%")
+    try:
+        value = float(number) / 100 if sign and not rest.strip() else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise StudyError(f"{text!r} is no percentage: write one such as '2 %'")
+    return value
+
+
+def _path(detail: ErrorDetails) -> Keys:
+    return tuple(one for one in detail["loc"] if one != "[key]")
+
+
+def _complaint(detail: ErrorDetails) -> str:
+    """Say what pydantic found, in this project's words."""
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        known = _fields_at(detail["loc"])
+        hint = did_you_mean(str(detail["loc"][-1]), known)
+        return f"no such field; {hint}accepted: {', '.join(known)}"
+    if kind == "missing":
+        return "missing"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return f"{value!r}: write a table of fields"
+    if kind == "too_short" and isinstance(value, dict | list | tuple):
+        return "there is nothing in it: give at least one"
+    message = detail["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return message
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
+    return f"{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
+    inner: dict[str, type[BaseModel]] = {"workloads": WorkloadEntry, "search": SearchEntry}
+    table = inner.get(str(location[0]), StudyFile) if len(location) > 1 else StudyFile
+    return tuple(table.model_fields)

@@ -1,0 +1,414 @@
+"""Dimensions of a space: what they are called, and which values each takes.
+
+====================================  ============================================================
+``scale_out.bandwidth``, …            a resource of the cluster: values with units, ``{log: [a, b],
+                                      steps: n}``, ``{linear: …}``, or ``{factors: [1, 2]}``, times
+                                      as good as the cluster has it, as in ``sweep``
+``compute``, ``host``                 times as fast as recorded: plain numbers
+``cluster``                           names of the catalogue, or files
+``scale_up.topology``,                a family, a spec (``fat_tree:8``), a graph's file, or a family
+``scale_out.topology``                with fields: ``{dragonfly: {routing: adaptive}}``
+``scale_out.routing``, …              any other field of a cluster file
+``nodes``                             over how many the ranks are spread
+``what_if``, ``what_if.NAME``         what-ifs as text; ``none`` changes nothing
+``algorithm``, ``algorithm.NAME``     rules that force algorithms; ``none`` forces none
+``plan.tp``, ``plan.batch``, …        a field of generated plans; ``plan.gpus`` lets ``dp`` follow
+====================================  ============================================================
+
+A range without ``steps`` is a continuum, which searches may draw from and a grid may not.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from pydantic import BaseModel
+
+from experiments.scenario.change import CLUSTER_RESOURCES, is_of_links, unit_of_value
+from experiments.scenario.resources import MOST, RANKS
+from simulator.errors import QuantityError
+from simulator.names import did_you_mean, same_name
+from simulator.quantities import format_quantity, parse_quantity
+from topologies.cluster.fabrics import FABRICS
+from topologies.cluster.kinds import split_resource
+from topologies.cluster.schema import Accelerator, Host, Library, Pcie, ScaleUp
+from traces.generate.parallelism import Parallelism
+from traces.generate.run import Serving, Training
+
+NONE = "none"
+"""A level of a what-if or an algorithm that changes nothing."""
+PLAN = "plan"
+GPUS = "gpus"
+"""The field of a plan from which ``dp`` follows: ``plan.gpus``."""
+OWN_FIELDS = (GPUS, "model", "launch", "imbalance")
+"""Fields of a plan that are neither of its parallelism nor of its run."""
+MOST_LEVELS = 100_000
+"""Levels of one dimension: more are a continuum."""
+_TIMES = "x"
+"""Unit of a factor: times as good."""
+_UNITS = ("B/s", "s", "B", "FLOP/s")
+
+Value = float | str
+"""A number in base units, or canonical text."""
+
+
+class DimensionError(ValueError):
+    """A dimension that is written wrongly; ``path`` leads to what of it is wrong."""
+
+    def __init__(self, message: str, *path: int | str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A continuum from ``low`` to ``high``, with equal ratios (``log``) or differences."""
+
+    low: float
+    high: float
+    log: bool
+
+    def at(self, share: float) -> float:
+        """Return the value at a share of the way, 0 being the low end."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + (self.high - self.low) * share
+
+    def values(self, steps: int) -> list[float]:
+        """Return so many values from end to end."""
+        made = [self.at(step / (steps - 1)) for step in range(steps - 1)] if steps > 1 else []
+        return [*made, self.high]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension: its levels, or the continuum it has.
+
+    ``kind`` says what its values change. ``unit`` is that of numbers: ``x`` for times as good, ""
+    for counts. Of text the levels are what is written in the file, or JSON of what is no text.
+    """
+
+    name: str
+    kind: str
+    levels: tuple[Value, ...] = ()
+    span: Span | None = None
+    unit: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers."""
+        return self.span is not None or all(isinstance(one, float) for one in self.levels)
+
+    def value(self, coordinate: float) -> Value:
+        """Return the value at a coordinate: a level's index, or a number of the continuum."""
+        return self.levels[int(coordinate)] if self.span is None else coordinate
+
+    def coordinate(self, share: float) -> float:
+        """Return the coordinate at a share of the way from 0 to 1, levels being equally wide."""
+        if self.span is not None:
+            return self.span.at(share)
+        return float(min(int(share * len(self.levels)), len(self.levels) - 1))
+
+    def say(self, value: Value) -> str:
+        """Say a value as text with its unit."""
+        if isinstance(value, str):
+            return value
+        if self.unit in _UNITS:
+            return format_quantity(value, self.unit)
+        return f"{value:g}{self.unit}"
+
+
+def parse_dimension(name: str, raw: object) -> Dimension:
+    """Read a dimension as a study file has it.
+
+    Parameters
+    ----------
+    name
+        Its key in ``space``.
+    raw
+        A list of values, a table of a range or of factors, or one value, which is a list of it.
+
+    Returns
+    -------
+    Dimension
+        Numbers in base units.
+
+    Raises
+    ------
+    DimensionError
+        If there is no such dimension, or a value is none that it can have.
+
+    Examples
+    --------
+    >>> parse_dimension("scale_out.bandwidth", {"log": ["25 GB/s", "100 GB/s"], "steps": 3}).levels
+    (25000000000.0, 50000000000.0, 100000000000.0)
+    >>> parse_dimension("compute", [1, 2]).unit
+    'x'
+    """
+    kind, name = _kind(name)
+    made = _KINDS[kind](name, raw)
+    if made.span is None and not made.levels:
+        raise DimensionError("there is no value: a dimension needs at least one")
+    seen: dict[Value, int] = {}
+    for index, level in enumerate(made.levels):
+        if seen.setdefault(level, index) != index:
+            raise DimensionError(f"{made.say(level)} is given twice", index)
+    return made
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Say what a dimension is, and how it is called."""
+    first, _, rest = name.partition(".")
+    if name in ("cluster", "nodes") or first in ("what_if", "algorithm"):
+        return (name if name in ("cluster", "nodes") else first), name
+    if found := same_name(name, RANKS):
+        return "speed", found
+    if name in ("scale_up.topology", "scale_out.topology"):
+        return "topology", name
+    if first == PLAN and rest in plan_fields():
+        return PLAN, name
+    plain, kind = split_resource(name)
+    if found := same_name(plain, CLUSTER_RESOURCES):
+        tier, _, number = found.partition(".")
+        return "resource", f"{tier}@{kind}.{number}" if kind else found
+    if name in cluster_fields():
+        return "field", name
+    if is_of_links(name) and first not in ("scale_up", "scale_out", "pcie"):
+        return "resource", name  # of links that a graph names: the cluster will say
+    known = (*CLUSTER_RESOURCES, *RANKS, "cluster", "nodes", "what_if", "algorithm")
+    known += (*cluster_fields(), *(f"{PLAN}.{one}" for one in plan_fields()))
+    raise DimensionError(
+        f"{name!r} is no dimension; {did_you_mean(name, known)}it is cluster, nodes, what_if, "
+        f"algorithm, a resource ({', '.join((*CLUSTER_RESOURCES, *RANKS))}), another field of a "
+        "cluster file (scale_out.topology, scale_out.routing) or a field of a plan (plan.tp)"
+    )
+
+
+def plan_fields() -> tuple[str, ...]:
+    """Return the fields of a plan that a dimension may vary."""
+    tables = (Parallelism, Training, Serving)
+    return tuple(
+        dict.fromkeys((*OWN_FIELDS, *(one.name for kind in tables for one in fields(kind))))
+    )
+
+
+def cluster_fields() -> tuple[str, ...]:
+    """Return the fields of a cluster file that a dimension may set, by their names with dots."""
+    found = ["ranks_per_node", "collective_overhead"]
+    for tier, tables in _TABLES.items():
+        found += [f"{tier}.{one}" for table in tables for one in table.model_fields]
+    return tuple(dict.fromkeys(found))
+
+
+_TABLES: dict[str, tuple[type[BaseModel], ...]] = {
+    "scale_up": (ScaleUp,),
+    "scale_out": tuple(FABRICS.values()),
+    "pcie": (Pcie,),
+    "accelerator": (Accelerator,),
+    "host": (Host,),
+    "library": (Library,),
+}
+"""Tables of a cluster file, and the models of their fields."""
+
+
+def _resource(name: str, raw: object) -> Dimension:
+    """Read values of a resource, or how many times as good it is."""
+    if isinstance(raw, dict) and "factors" in raw:
+        return Dimension(name, "factor", _factors(raw), unit=_TIMES)
+    unit = unit_of_value(name)
+    read = _count if unit not in _UNITS else _quantity(unit)
+    levels, span = _numbers(raw, read)
+    if unit not in _UNITS:
+        levels = tuple(_whole(one) for one in levels)
+    shown = unit if unit in _UNITS else ""
+    return Dimension(name, "resource", levels, span, shown)
+
+
+def _speed(name: str, raw: object) -> Dimension:
+    """Read how many times as fast ops are."""
+    if isinstance(raw, dict) and "factors" in raw:
+        return Dimension(name, "factor", _factors(raw), unit=_TIMES)
+    levels, span = _numbers(raw, _factor)
+    return Dimension(name, "factor", levels, span, _TIMES)
+
+
+def _factors(raw: dict[str, object]) -> tuple[Value, ...]:
+    unknown = sorted(raw.keys() - {"factors"})
+    if unknown:
+        raise DimensionError(f"{unknown[0]!r} does not stand beside factors", unknown[0])
+    given = raw["factors"]
+    if not isinstance(given, list):
+        raise DimensionError(f"{given!r}: write a list of numbers", "factors")
+    return tuple(_each(given, _factor, "factors"))
+
+
+def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value, ...], Span | None]:
+    """Read a list of numbers, or a range of them."""
+    if not isinstance(raw, dict):
+        return tuple(_each(_listed(raw), read)), None
+    how = [name for name in ("log", "linear") if name in raw]
+    unknown = sorted(map(str, raw.keys() - {"log", "linear", "steps"}))
+    if len(how) != 1 or unknown:
+        which = repr(unknown[0]) if unknown else "a table"
+        raise DimensionError(
+            f"{which} is no range: write {{log: [a, b], steps: n}}, {{linear: [a, b], steps: n}} "
+            "or {factors: [1, 2]}",
+            *unknown[:1],
+        )
+    ends = raw[how[0]]
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise DimensionError(f"{ends!r}: write the two ends, [a, b]", how[0])
+    low, high = _each(ends, read, how[0])
+    if not low < high:
+        raise DimensionError(f"the first end of {ends!r} is not below the second", how[0])
+    if how[0] == "log" and low <= 0:
+        raise DimensionError(f"equal ratios cannot begin at {ends[0]!r}", how[0])
+    span = Span(low, high, log=how[0] == "log")
+    if "steps" not in raw:
+        return (), span
+    steps = raw["steps"]
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 2 <= steps <= MOST_LEVELS:
+        raise DimensionError(f"{steps!r} is no number of values from 2 to {MOST_LEVELS}", "steps")
+    return tuple(span.values(steps)), None
+
+
+def _listed(raw: object) -> list[object]:
+    """Take one value for a list of it."""
+    listed = raw if isinstance(raw, list) else [raw]
+    if len(listed) > MOST_LEVELS:
+        raise DimensionError(f"{len(listed)} values are more than {MOST_LEVELS}")
+    return listed
+
+
+def _each(raw: Sequence[object], read: Callable[[object], float], *path: int | str) -> list[float]:
+    found = []
+    for index, one in enumerate(raw):
+        try:
+            found.append(read(one))
+        except (QuantityError, DimensionError) as error:
+            raise DimensionError(str(error), *path, index) from error
+    return found
+
+
+def _quantity(unit: str) -> Callable[[object], float]:
+    def read(one: object) -> float:
+        if isinstance(one, int | float):
+            raise DimensionError(
+                f"{one!r} has no unit: write one, or {{factors: [{one!r}]}} for times as good"
+            )
+        value = parse_quantity(one, unit)
+        if not value > 0:
+            raise DimensionError(f"{one!r} is not positive")
+        return value
+
+    return read
+
+
+def _factor(one: object) -> float:
+    number = _number(one)
+    if not 1 / MOST <= number <= MOST:
+        raise DimensionError(f"factor {number:g} is not a number from {1 / MOST:g} to {MOST:g}")
+    return number
+
+
+def _count(one: object) -> float:
+    number = _number(one)
+    if not number >= 1 or not math.isfinite(number):
+        raise DimensionError(f"{one!r} is no number of things")
+    return number
+
+
+def _number(one: object) -> float:
+    if isinstance(one, bool) or not isinstance(one, int | float):
+        raise DimensionError(f"{one!r} is no number")
+    return float(one)
+
+
+def _whole(value: Value) -> float:
+    near = float(np.rint(value)) if isinstance(value, float) else math.nan
+    if not math.isclose(near, float(value), rel_tol=1e-9):
+        raise DimensionError(f"{value!r} is no whole number; choose ends and steps that give some")
+    return near
+
+
+def _nodes(name: str, raw: object) -> Dimension:
+    levels, span = _numbers(raw, _count)
+    if span is not None:
+        raise DimensionError("nodes are whole: give steps, or a list")
+    return Dimension(name, "nodes", tuple(_whole(one) for one in levels))
+
+
+def _texts(kind: str) -> Callable[[str, object], Dimension]:
+    """Make a reader of names and other text."""
+
+    def read(name: str, raw: object) -> Dimension:
+        levels: list[Value] = []
+        for index, one in enumerate(_listed(raw)):
+            if not isinstance(one, str) or not one.strip():
+                raise DimensionError(f"{one!r} is no text", index)
+            levels.append(one)
+        return Dimension(name, kind, tuple(levels))
+
+    return read
+
+
+def _topologies(name: str, raw: object) -> Dimension:
+    levels: list[Value] = []
+    for index, one in enumerate(_listed(raw)):
+        table = (
+            isinstance(one, dict) and len(one) == 1 and isinstance(next(iter(one.values())), dict)
+        )
+        if not (isinstance(one, str) or table):
+            raise DimensionError(
+                f"{one!r} is no topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
+                index,
+            )
+        levels.append(one if isinstance(one, str) else json.dumps(one, sort_keys=True))
+    return Dimension(name, "topology", tuple(levels))
+
+
+def _field(name: str, raw: object) -> Dimension:
+    """Read values of a field of a cluster file, as that would have them."""
+    if isinstance(raw, dict):
+        levels, span = _numbers(raw, _number)
+        if span is not None:
+            raise DimensionError("a field takes levels: give steps, or a list")
+        return Dimension(name, "field", levels)
+    return Dimension(name, "field", _plain(raw))
+
+
+def _plan(name: str, raw: object) -> Dimension:
+    if isinstance(raw, dict):
+        levels, span = _numbers(raw, _number)
+        if span is not None:
+            raise DimensionError("a plan's field takes levels: give steps, or a list")
+        return Dimension(name, PLAN, levels)
+    return Dimension(name, PLAN, _plain(raw))
+
+
+def _plain(raw: object) -> tuple[Value, ...]:
+    """Read values that another file would have: numbers stay numbers, all else is text or JSON."""
+    listed = _listed(raw)
+    if listed and all(isinstance(one, int | float) and not isinstance(one, bool) for one in listed):
+        return tuple(float(one) for one in listed)  # type: ignore[arg-type]
+    levels: list[Value] = []
+    for index, one in enumerate(listed):
+        if one is None or isinstance(one, list | dict):
+            raise DimensionError(f"{one!r} is no value of a field", index)
+        levels.append(one if isinstance(one, str) else json.dumps(one))
+    return tuple(levels)
+
+
+_KINDS: dict[str, Callable[[str, object], Dimension]] = {
+    "resource": _resource,
+    "speed": _speed,
+    "cluster": _texts("cluster"),
+    "topology": _topologies,
+    "field": _field,
+    "nodes": _nodes,
+    "what_if": _texts("what_if"),
+    "algorithm": _texts("algorithm"),
+    PLAN: _plan,
+}

@@ -1,0 +1,381 @@
+"""A study is carried out: points are asked for, answered, judged and kept, in this order.
+
+An answer is looked for in the study's directory, then in the cache, and computed only where neither
+has it. Points are numbered in the order in which the search asks for them.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from experiments.studies.answers import Answer, Chunk
+from experiments.studies.cache import Cache
+from experiments.studies.constraints import Constraint
+from experiments.studies.declaration import Declaration
+from experiments.studies.executors import Run
+from experiments.studies.figures import FIGURES, Job, number_at
+from experiments.studies.front import hypervolume, pareto
+from experiments.studies.placed import Base, Placed
+from experiments.studies.results import Coordinates, Results, Row, values_at
+from experiments.studies.search import METHODS, Found
+from experiments.studies.sites import Sites
+from experiments.studies.store import BLOCK, Store
+from simulator.engine.simulate import Progress
+from simulator.errors import OutputError, StudyError, TwofoldError
+from simulator.workload import Floats
+
+CHUNK = 512
+"""Points that a worker is handed at once, of the engine that asks many at once; of others one."""
+CONFIRMED = 50
+"""Points of the front that another engine simulates again, at most: the first of them in order."""
+_IMPOSSIBLE = 10.0
+"""Excess of a point that cannot be at all, beside constraints that are not met by a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A point of the front as another engine has it: its step (s), and how much longer (%)."""
+
+    point: int
+    step: float
+    longer_pct: float
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Where answers came from: computed now, from the study's directory, from the cache."""
+
+    computed: int
+    stored: int
+    cached: int
+
+
+@dataclass(frozen=True, eq=False)
+class Explored:
+    """What a study found: all points, the front (numbers), and the best point per objective."""
+
+    results: Results
+    front: tuple[int, ...]
+    best: dict[str, int]
+    hypervolume: float
+    reference: tuple[float, ...]
+    found: Found
+    counts: Counts
+    confirmed: tuple[Confirmed, ...] = ()
+
+
+@dataclass(eq=False)
+class Explorer:
+    """Carries a study out; ``run`` answers chunks, ``store`` and ``cache`` keep what it answers."""
+
+    study: Declaration
+    bases: Sequence[Base]
+    run: Run
+    store: Store | None = None
+    cache: Cache | None = None
+    progress: Progress | None = None
+    note: Callable[[str], None] = lambda _: None
+    _known: dict[bytes, Answer] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sites = Sites(self.study, self.bases)
+        self._known = {} if self.store is None else self.store.answers()
+        self._stored = set(self._known)
+        self._counts = dict.fromkeys(("computed", "stored", "cached"), 0)
+        total = math.fsum(base.weight for base in self.bases)
+        self._shares = [base.weight / total for base in self.bases]
+        names = tuple(dict.fromkeys((*self._wanted(), *FIGURES)))
+        self._figures = tuple(name for name in names if name in FIGURES)
+        self._early = [one for one in self.study.constraints if not _simulated(one)]
+        self._late = [one for one in self.study.constraints if _simulated(one)]
+        self._written = 0
+        self.results = Results(
+            self.study.dimensions, tuple(base.name for base in self.bases), self._figures
+        )
+
+    def explore(self) -> Explored:
+        """Search the space, and simulate the front again if the study says so.
+
+        Raises
+        ------
+        StudyError
+            If no point is feasible: with what refused how many.
+        TwofoldError
+            If the study's directory cannot be written.
+        """
+        found = self._searched()
+        if self.store is not None:
+            self.store.finish(len(self.results))
+        if not self.results.feasible.any():
+            raise StudyError(f"{self.study.source}: {self._nothing()}")
+        front, reference, volume = self._front()
+        goals = self.study.file.objectives
+        best = {name: self._best(name, goal, front) for name, goal in goals.items()}
+        explored = Explored(
+            self.results, front, best, volume, reference, found, Counts(**self._counts)
+        )
+        if self.study.confirm is None:
+            return explored
+        confirmed = tuple(self._confirmed(front[:CONFIRMED], self.study.confirm))
+        return Explored(
+            **{**vars(explored), "confirmed": confirmed, "counts": Counts(**self._counts)}
+        )
+
+    def _searched(self) -> Found:
+        """Feed a method's batches with what they become."""
+        method = METHODS[self.study.file.search.method](self.study)
+        try:
+            batch = next(method)
+            while True:
+                batch = method.send(self._rows(batch))
+        except StopIteration as end:
+            found: Found = end.value or Found()
+        self._write(len(self.results))
+        return found
+
+    def _rows(self, batch: Sequence[Coordinates]) -> list[Row]:
+        """Say what a batch of points becomes, and keep it."""
+        rows: list[Row] = []
+        for begin in range(0, len(batch), BLOCK):
+            rows += self._judged(batch[begin : begin + BLOCK])
+            self._write(len(self.results) // BLOCK * BLOCK)
+        return rows
+
+    def _write(self, last: int) -> None:
+        """Write the blocks that are complete; at the end what there is."""
+        while self._written < last:
+            block = min(self._written + BLOCK, last)
+            if self.store is not None:
+                self.store.write(self.results, self._written, block)
+            self._written = block
+
+    def _judged(self, batch: Sequence[Coordinates]) -> list[Row]:
+        points = [self._placed(at) for at in batch]
+        engine = self.study.settings.engine
+        asked = {key: one for point in points for key, one in point.asked(engine).items()}
+        answers = self._answered(asked, engine)
+        rows = [self._row(point, answers, engine) for point in points]
+        for row in rows:
+            self.results.add(row)
+        return rows
+
+    def _placed(self, at: Coordinates) -> "_Point":
+        """Place a point's workloads, and refuse what can be refused before it is simulated."""
+        values = values_at(self.study.dimensions, at)
+        try:
+            jobs = [
+                Job(self._sites.placed(index, values), share)
+                for index, share in enumerate(self._shares)
+            ]
+        except StudyError:
+            raise
+        except TwofoldError as error:
+            return _Point(at, (), str(error), _IMPOSSIBLE)
+        refused, excess = self._judge(self._early, at, jobs)
+        return _Point(at, tuple(jobs), refused, excess)
+
+    def _judge(
+        self, constraints: Iterable[Constraint], at: Coordinates, jobs: Sequence[Job]
+    ) -> tuple[str, float]:
+        """Return the first constraint that is not met, and by how much all are not."""
+        own = {
+            one.name: float(one.value(coordinate))
+            for one, coordinate in zip(self.study.dimensions, at, strict=True)
+            if one.is_number
+        }
+
+        def look(name: str) -> float:
+            return own[name] if name in own else number_at(jobs, name)
+
+        refused, excess = "", 0.0
+        for constraint in constraints:
+            if off := constraint.excess(look):
+                refused, excess = refused or constraint.text, excess + off
+        return refused, excess
+
+    def _row(self, point: "_Point", answers: dict[bytes, Answer], engine: str) -> Row:
+        nothing = (math.nan,) * len(self.bases)
+        own = self._own(point.at)
+        if point.refused:
+            early = {
+                name: FIGURES[name].of(point.jobs)
+                for name in self._figures
+                if point.jobs and not FIGURES[name].simulated
+            }
+            return Row(point.at, nothing, own | early, point.refused, point.excess)
+        found = [answers[_key(job.placed, engine)] for job in point.jobs]
+        steps = tuple(one.step for one in found)
+        if why := next((one.refused for one in found if one.refused), ""):
+            return Row(point.at, steps, own, why, _IMPOSSIBLE)
+        jobs = [
+            Job(job.placed, job.share, one.step) for job, one in zip(point.jobs, found, strict=True)
+        ]
+        refused, excess = self._judge(self._late, point.at, jobs)
+        return Row(point.at, steps, own | self._computed(jobs), refused, excess)
+
+    def _own(self, at: Coordinates) -> dict[str, float]:
+        """Return the objectives that are dimensions."""
+        goals = self.study.file.objectives
+        return {
+            one.name: float(one.value(coordinate))
+            for one, coordinate in zip(self.study.dimensions, at, strict=True)
+            if one.name in goals
+        }
+
+    def _computed(self, jobs: Sequence[Job]) -> dict[str, float]:
+        """Compute all figures; one that nobody asked for may be unknown."""
+        found, wanted = {}, self._wanted()
+        for name in self._figures:
+            try:
+                found[name] = FIGURES[name].of(jobs)
+            except StudyError:
+                if name in wanted:
+                    raise
+        return found
+
+    def _wanted(self) -> set[str]:
+        names = {name for one in self.study.constraints for name in one.names}
+        return names | set(self.study.file.objectives)
+
+    def _answered(self, asked: dict[bytes, Placed], engine: str) -> dict[bytes, Answer]:
+        """Find answers, and compute those that are nowhere."""
+        missing = [key for key in asked if key not in self._known]
+        self._count("stored", sum(key in self._stored for key in asked))
+        if missing and self.cache is not None:
+            found = self.cache.find(missing)
+            self._take(found)
+            self._count("cached", len(found))
+            missing = [key for key in missing if key not in found]
+        self._count("computed", len(missing))
+        chunks, keys = _chunks(missing, asked, engine)
+        done = 0
+        for number, answers in self.run(chunks):
+            self._take(dict(zip(keys[number], answers, strict=True)))
+            self._cache(keys[number], answers)
+            done += len(answers)
+            if self.progress is not None:
+                self.progress(
+                    len(self.results) + done, max(self._expected(), len(self.results) + done)
+                )
+        return {key: self._known[key] for key in asked}
+
+    def _take(self, found: dict[bytes, Answer]) -> None:
+        self._known |= found
+        if self.store is not None:
+            self.store.keep(found.items())
+
+    def _cache(self, keys: Sequence[bytes], answers: Sequence[Answer]) -> None:
+        """Keep answers for other studies; a cache that fails is left out from then on."""
+        if self.cache is None:
+            return
+        try:
+            self.cache.keep(zip(keys, answers, strict=True))
+        except OutputError as error:
+            self.note(f"{error}; going on without it")
+            self.cache = None
+
+    def _count(self, what: str, number: int) -> None:
+        self._counts[what] += number
+
+    def _expected(self) -> int:
+        """How many points there will be, as far as is known."""
+        return self.study.file.search.trials or self.study.points or len(self.results)
+
+    def _objectives(self) -> Floats:
+        """Values of all objectives at all points, less being better."""
+        columns = [
+            self.results.column(name) * (1.0 if goal == "min" else -1.0)
+            for name, goal in self.study.file.objectives.items()
+        ]
+        return np.stack(columns, axis=1)
+
+    def _front(self) -> tuple[tuple[int, ...], tuple[float, ...], float]:
+        """Return the front, and the hypervolume it covers up to the worst feasible values."""
+        feasible = np.flatnonzero(self.results.feasible)
+        values = self._objectives()[feasible]
+        on_front = pareto(values)
+        reference = values.max(axis=0)
+        signs = [1.0 if goal == "min" else -1.0 for goal in self.study.file.objectives.values()]
+        volume = hypervolume(values[on_front], reference)
+        return (
+            tuple(feasible[on_front].tolist()),
+            tuple((reference * np.array(signs)).tolist()),
+            volume,
+        )
+
+    def _best(self, name: str, goal: str, front: Sequence[int]) -> int:
+        """Return the point of the front that is best in an objective; the front has one."""
+        column = self.results.column(name) * (1.0 if goal == "min" else -1.0)
+        return int(front[int(np.argmin(column[list(front)]))])
+
+    def _nothing(self) -> str:
+        """Say why no point is left."""
+        counts: dict[str, int] = {}
+        for why in self.results.refused:
+            counts[why] = counts.get(why, 0) + 1
+        most = sorted(counts.items(), key=lambda one: -one[1])
+        told = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
+        more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
+        return f"none of {len(self.results):,} points can be: refused are {told}{more}"
+
+    def _confirmed(self, front: Sequence[int], engine: str) -> Iterator[Confirmed]:
+        """Simulate points of the front with another engine."""
+        points = [self._placed(self.results.coordinates(number)) for number in front]
+        asked = {key: one for point in points for key, one in point.asked(engine).items()}
+        answers = self._answered(asked, engine)
+        for number, point in zip(front, points, strict=True):
+            row = self._row(point, answers, engine)
+            before = float(self.results.column("step_s")[number])
+            step = row.figures.get("step_s", math.nan)
+            longer = 100 * (step - before) / before if before else 0.0
+            yield Confirmed(number, step, longer, row.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A point before it is simulated: its workloads in place, or what refuses it."""
+
+    at: Coordinates
+    jobs: tuple[Job, ...]
+    refused: str = ""
+    excess: float = 0.0
+
+    def asked(self, engine: str) -> dict[bytes, Placed]:
+        """Return what has to be simulated, by key."""
+        if self.refused:
+            return {}
+        return {_key(job.placed, engine): job.placed for job in self.jobs}
+
+
+def _key(placed: Placed, engine: str) -> bytes:
+    """Hash what a step's time depends on, the engine too."""
+    return bytes.fromhex(placed.key) + engine.encode()
+
+
+def _chunks(
+    missing: Sequence[bytes], asked: dict[bytes, Placed], engine: str
+) -> tuple[list[Chunk], dict[int, list[bytes]]]:
+    """Put what has to be computed together by site; each chunk has a number."""
+    by_site: dict[str, list[bytes]] = {}
+    for key in missing:
+        by_site.setdefault(asked[key].site.key, []).append(key)
+    most = CHUNK if engine == "analytic" else 1
+    chunks: list[Chunk] = []
+    keys: dict[int, list[bytes]] = {}
+    for alike in by_site.values():
+        for begin in range(0, len(alike), most):
+            few = alike[begin : begin + most]
+            number = len(chunks)
+            points = tuple(asked[key].numbers for key in few)
+            chunks.append(Chunk(number, asked[few[0]].site, points, engine))
+            keys[number] = few
+    return chunks, keys
+
+
+def _simulated(constraint: Constraint) -> bool:
+    """Whether a constraint is about what only a simulation tells."""
+    return any(name in FIGURES and FIGURES[name].simulated for name in constraint.names)

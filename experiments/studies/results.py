@@ -1,0 +1,141 @@
+"""What became of the points of a study, as columns: where they are, figures, what refused them."""
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.studies.dimensions import Dimension, Value
+from experiments.studies.figures import FIGURES
+from simulator.workload import Floats
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Coordinates = tuple[float, ...]
+"""Of a point, one for each dimension: a level's index, or a number of a continuum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a point.
+
+    ``refused`` says why it cannot be, or which constraint it does not meet; "" of one that is
+    feasible. ``excess`` is by how much constraints are not met, for searches. ``steps`` are the
+    workloads' (s), NaN where they were not simulated.
+    """
+
+    coordinates: Coordinates
+    steps: tuple[float, ...]
+    figures: Mapping[str, float]
+    refused: str = ""
+    excess: float = 0.0
+
+
+@dataclass(eq=False)
+class Results:
+    """Rows of a study in the order of their numbers, which count from 0."""
+
+    dimensions: tuple[Dimension, ...]
+    workloads: tuple[str, ...]
+    figures: tuple[str, ...]
+    refused: list[str] = field(default_factory=list)
+    _coordinates: list["array[float]"] = field(default_factory=list)
+    _steps: list["array[float]"] = field(default_factory=list)
+    _numbers: dict[str, "array[float]"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._coordinates = [array("d") for _ in self.dimensions]
+        self._steps = [array("d") for _ in self.workloads]
+        self._numbers = {name: array("d") for name in self.figures}
+
+    def __len__(self) -> int:
+        """Count the points."""
+        return len(self.refused)
+
+    def add(self, row: Row) -> None:
+        """Add a point."""
+        for column, value in zip(self._coordinates, row.coordinates, strict=True):
+            column.append(value)
+        for column, value in zip(self._steps, row.steps, strict=True):
+            column.append(value)
+        for name, column in self._numbers.items():
+            column.append(row.figures.get(name, math.nan))
+        self.refused.append(row.refused)
+
+    @property
+    def feasible(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Which points meet all constraints."""
+        return np.fromiter((not why for why in self.refused), dtype=np.bool_, count=len(self))
+
+    def column(self, name: str) -> Floats:
+        """Return a figure, or a dimension of numbers, of all points."""
+        if name in self._numbers:
+            return np.array(self._numbers[name])
+        place = [one.name for one in self.dimensions].index(name)
+        dimension, coordinates = self.dimensions[place], np.array(self._coordinates[place])
+        if dimension.span is not None:
+            return coordinates
+        return np.array(dimension.levels, dtype=np.float64)[coordinates.astype(np.intp)]
+
+    def coordinates(self, number: int) -> Coordinates:
+        """Return where a point is."""
+        return tuple(column[number] for column in self._coordinates)
+
+    def values(self, number: int) -> dict[str, Value]:
+        """Return the values of a point by dimension."""
+        return values_at(self.dimensions, self.coordinates(number))
+
+    def steps(self, number: int) -> tuple[float, ...]:
+        """Return the step of each workload at a point (s)."""
+        return tuple(column[number] for column in self._steps)
+
+    def table(self, first: int, last: int) -> "pa.Table":
+        """Return points ``first`` to ``last`` (excluded) as columns, in base units."""
+        import pyarrow as pa  # slow to load
+
+        columns = {"point": pa.array(np.arange(first, last, dtype=np.int64))}
+        for dimension, column in zip(self.dimensions, self._coordinates, strict=True):
+            columns[dimension.name] = _values(dimension, column[first:last])
+        feasible = [not why for why in self.refused[first:last]]
+        columns["feasible"] = pa.array(feasible, pa.bool_())
+        columns["refused_by"] = pa.array(self.refused[first:last], pa.string())
+        for name, column in self._numbers.items():
+            columns.setdefault(name, _known(column[first:last]))
+        if len(self.workloads) > 1:
+            for name, column in zip(self.workloads, self._steps, strict=True):
+                columns[f"step_s {name}"] = _known(column[first:last])
+        units = {one.name: one.unit for one in self.dimensions}
+        units |= {name: FIGURES[name].unit for name in self.figures if name in FIGURES}
+        fields = [
+            pa.field(name, column.type, metadata={"unit": units.get(name, "")})
+            for name, column in columns.items()
+        ]
+        return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+
+
+def values_at(dimensions: Sequence[Dimension], coordinates: Coordinates) -> dict[str, Value]:
+    """Return the values at coordinates, by the names of dimensions."""
+    return {one.name: one.value(at) for one, at in zip(dimensions, coordinates, strict=True)}
+
+
+def _values(dimension: Dimension, column: "array[float]") -> "pa.Array":
+    import pyarrow as pa
+
+    if dimension.span is not None:
+        return pa.array(np.array(column))
+    if dimension.is_number:
+        levels = np.array(dimension.levels, dtype=np.float64)
+        return pa.array(levels[np.array(column).astype(np.intp)])
+    texts: Iterator[str] = (str(dimension.levels[int(at)]) for at in column)
+    return pa.array(list(texts), pa.string())
+
+
+def _known(column: "array[float]") -> "pa.Array":
+    import pyarrow as pa
+
+    numbers = np.array(column)
+    return pa.array(numbers, mask=np.isnan(numbers))

@@ -1,0 +1,408 @@
+"""Ways to search a space: which points to look at next, given what became of those before.
+
+A method is a generator: it yields batches of coordinates and is sent the rows that they became; it
+returns what it found besides. Batches do not depend on how many workers there are, so neither does
+what a method finds; run again with the same seed it asks for the same points, which is how a study
+goes on where it was interrupted.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.studies.declaration import Declaration, percentage
+from experiments.studies.dimensions import Dimension
+from experiments.studies.results import Coordinates, Row
+from simulator.errors import StudyError
+from simulator.workload import Floats
+
+if TYPE_CHECKING:
+    import optuna
+
+SLAB = 4096
+"""Points of a batch, where a method does not wait for answers."""
+_POPULATION, _TPE_BATCH = 50, 10
+"""Points that nsga2 and tpe ask for at once, where nothing is said; 50 is Optuna's own."""
+_IDLE = 20
+"""Batches without a new point after which a search has seen what it will see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The least value of a dimension that keeps the loss, for one combination of the others.
+
+    ``value`` is within the tolerance above the least; None where not even the best end does, which
+    a constraint or the cluster refuses. ``at_end`` says that the low end already keeps it.
+    """
+
+    others: Coordinates
+    value: float | None
+    step: float
+    best_step: float
+    at_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Sobol indices of an objective: what share of its variance each dimension explains.
+
+    ``first`` alone, ``total`` with all interactions (I. M. Sobol', Math. Comput. Simul. 55, 2001;
+    estimators of A. Saltelli et al., Comput. Phys. Commun. 181, 2010).
+    """
+
+    objective: str
+    dimensions: tuple[str, ...]
+    first: tuple[float, ...]
+    total: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a method found beside the points."""
+
+    thresholds: tuple[Threshold, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
+
+
+Batches = Generator[list[Coordinates], list[Row], Found]
+Method = Callable[[Declaration], Batches]
+
+
+def grid(study: Declaration) -> Batches:
+    """Look at every combination, the last dimension fastest."""
+    every = product(*(range(len(one.levels)) for one in study.dimensions))
+    while batch := [tuple(map(float, one)) for one in islice(every, SLAB)]:
+        yield batch
+    return Found()
+
+
+def random(study: Declaration) -> Batches:
+    """Look at points drawn evenly, each once."""
+    rng = np.random.default_rng(study.file.search.seed)
+
+    def draws() -> Iterator[Floats]:
+        while True:
+            yield from rng.random((SLAB, len(study.dimensions)))
+
+    yield from _distinct(study, draws())
+    return Found()
+
+
+def sobol(study: Declaration) -> Batches:
+    """Look at points of a scrambled Sobol' sequence (A. B. Owen, J. Complexity 14, 1998)."""
+    qmc = _scipy().qmc
+    engine = qmc.Sobol(
+        len(study.dimensions), scramble=True, rng=np.random.default_rng(study.file.search.seed)
+    )
+
+    def draws() -> Iterator[Floats]:
+        while True:
+            yield from engine.random(SLAB)
+
+    yield from _distinct(study, draws())
+    return Found()
+
+
+def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
+    """Yield batches of points that were not drawn before, as many as are asked for."""
+    trials = min(_trials(study), study.points or math.inf)
+    seen: set[Coordinates] = set()
+    batch: list[Coordinates] = []
+    idle = 0
+    for shares in draws:
+        at = tuple(
+            one.coordinate(float(share))
+            for one, share in zip(study.dimensions, shares, strict=True)
+        )
+        idle = 0 if at not in seen else idle + 1
+        if at not in seen:
+            seen.add(at)
+            batch.append(at)
+        if len(seen) >= trials or idle > _IDLE * SLAB:
+            break
+        if len(batch) == SLAB:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+    return Found()
+
+
+def nsga2(study: Declaration) -> Batches:
+    """Breed points that are better in some objective (K. Deb et al., IEEE TEC 6, 2002)."""
+    optuna = _optuna()
+    search = study.file.search
+    size = search.batch or _POPULATION
+    sampler = optuna.samplers.NSGAIISampler(
+        population_size=size, seed=search.seed, constraints_func=_excess
+    )
+    return (yield from _asked(study, sampler, size))
+
+
+def tpe(study: Declaration) -> Batches:
+    """Ask where good points are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
+    optuna = _optuna()
+    search = study.file.search
+    sampler = optuna.samplers.TPESampler(
+        seed=search.seed, constant_liar=True, constraints_func=_excess
+    )
+    return (yield from _asked(study, sampler, search.batch or _TPE_BATCH))
+
+
+def _excess(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
+    """Tell a sampler by how much a point does not meet the constraints."""
+    return (float(trial.user_attrs["excess"]),)
+
+
+def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
+    """Ask a sampler for batches and tell it what they became; a point seen before costs nothing."""
+    optuna = _optuna()
+    goals = study.file.objectives
+    directions = ["minimize" if goal == "min" else "maximize" for goal in goals.values()]
+    asked = optuna.create_study(directions=directions, sampler=sampler)
+    known: dict[Coordinates, Row] = {}
+    spaces = {one.name: _distribution(one) for one in study.dimensions}
+    idle, trials = 0, _trials(study)
+    while len(known) < trials and idle < _IDLE:
+        batch = [asked.ask(spaces) for _ in range(size)]
+        places = [tuple(float(one.params[name]) for name in spaces) for one in batch]
+        new = [at for at in dict.fromkeys(places) if at not in known][: trials - len(known)]
+        idle = 0 if new else idle + 1
+        if new:
+            rows = yield new
+            known |= dict(zip(new, rows, strict=True))
+        for trial, at in zip(batch, places, strict=True):
+            _tell(asked, trial, known.get(at), list(goals))
+    return Found()
+
+
+def _tell(asked: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:
+    optuna = _optuna()
+    trial.set_user_attr("excess", 1.0 if row is None else row.excess)
+    if row is None:
+        asked.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return
+    values = [row.figures.get(name, math.nan) for name in goals]
+    asked.tell(trial, [0.0 if math.isnan(one) else one for one in values])
+
+
+def _distribution(dimension: Dimension) -> Any:
+    """Say to Optuna what a dimension is: numbers in order, or names without any."""
+    found = _optuna().distributions
+    if dimension.span is not None:
+        span = dimension.span
+        return found.FloatDistribution(span.low, span.high, log=span.log)
+    if dimension.is_number and list(dimension.levels) == sorted(dimension.levels, key=float):
+        return found.IntDistribution(0, len(dimension.levels) - 1)
+    return found.CategoricalDistribution(range(len(dimension.levels)))
+
+
+def bisect(study: Declaration) -> Batches:
+    """Find the least value of a dimension that keeps the loss, for every combination of the others.
+
+    The step is taken to get shorter, or to stay, as the value grows: of a latency, or any other
+    value of which less is better, the greatest is found in the same way by its factors.
+    """
+    search = study.file.search
+    names = [one.name for one in study.dimensions]
+    along = names.index(str(search.over))
+    loss, tolerance = percentage(search.loss or "2 %"), percentage(search.tolerance or "1 %")
+    line = _line(study.dimensions[along])
+    rest = [one for place, one in enumerate(study.dimensions) if place != along]
+    others = [tuple(map(float, at)) for at in product(*(range(len(one.levels)) for one in rest))]
+    halvings = [_Halving(at, along, line, loss, tolerance) for at in others]
+    while batch := list(dict.fromkeys(at for one in halvings for at in one.asks())):
+        rows = yield batch
+        known = dict(zip(batch, rows, strict=True))
+        for one in halvings:
+            one.tell(known)
+    return Found(thresholds=tuple(one.found() for one in halvings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The dimension that is bisected: its coordinates by place, from the least value up."""
+
+    places: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def middle(self, low: float, high: float, tolerance: float) -> float | None:
+        """Return the place between two; None where they are as near as is asked."""
+        if self.places:
+            one, other = self.places.index(low), self.places.index(high)
+            return self.places[(one + other) // 2] if other - one > 1 else None
+        close = high <= low * (1 + tolerance) if low > 0 else high - low <= tolerance * high
+        between = math.sqrt(low * high) if low > 0 else (low + high) / 2
+        return None if close else between
+
+
+def _line(dimension: Dimension) -> _Line:
+    if dimension.span is not None:
+        return _Line((), (dimension.span.low, dimension.span.high))
+    levels = [float(level) for level in dimension.levels]
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    return _Line(tuple(map(float, order)), tuple(levels[at] for at in order))
+
+
+class _Halving:
+    """One line of points, halved until the least value that keeps the loss is known."""
+
+    def __init__(
+        self, others: Coordinates, along: int, line: _Line, loss: float, tolerance: float
+    ) -> None:
+        self._others, self._along, self._line = others, along, line
+        self._loss, self._tolerance = loss, tolerance
+        ends = (line.places or line.values)[0], (line.places or line.values)[-1]
+        self._low, self._high = ends
+        self._best = self._step = math.nan
+        self._at_end = self._begun = False
+
+    def asks(self) -> Iterator[Coordinates]:
+        """Yield the points to look at next; none when all is known."""
+        if not self._begun:
+            yield self._point(self._high)
+            yield self._point(self._low)
+        elif (middle := self._middle()) is not None:
+            yield self._point(middle)
+
+    def tell(self, known: dict[Coordinates, Row]) -> None:
+        """Take what became of the points that were asked for."""
+        if not self._begun:
+            self._begun = True
+            best = known[self._point(self._high)]
+            self._best = self._step = (
+                best.figures.get("step_s", math.nan) if not best.refused else math.nan
+            )
+            low = known[self._point(self._low)]
+            if self._keeps(low):
+                self._high, self._step, self._at_end = self._low, low.figures["step_s"], True
+        elif (middle := self._middle()) is not None:
+            row = known[self._point(middle)]
+            if self._keeps(row):
+                self._high, self._step = middle, row.figures["step_s"]
+            else:
+                self._low = middle
+
+    def found(self) -> Threshold:
+        """Return the threshold."""
+        if math.isnan(self._best):
+            return Threshold(self._others, None, math.nan, math.nan)
+        place = self._high
+        value = self._line.values[self._line.places.index(place)] if self._line.places else place
+        return Threshold(self._others, value, self._step, self._best, self._at_end)
+
+    def _keeps(self, row: Row) -> bool:
+        step = row.figures.get("step_s", math.nan)
+        return not row.refused and step <= (1 + self._loss) * self._best
+
+    def _middle(self) -> float | None:
+        if math.isnan(self._best) or self._at_end or self._low == self._high:
+            return None
+        return self._line.middle(self._low, self._high, self._tolerance)
+
+    def _point(self, place: float) -> Coordinates:
+        return (*self._others[: self._along], place, *self._others[self._along :])
+
+
+def sensitivity(study: Declaration) -> Batches:
+    """Look at the points of Saltelli's design, and compute Sobol indices of every objective."""
+    stats, search = _scipy(), study.file.search
+    own = [one for one in study.dimensions if one.span is not None or len(one.levels) > 1]
+    count = len(own)
+    if not count:
+        raise StudyError(f"{study.source}: sensitivity needs a dimension of several values")
+    samples = 2 ** int(math.log2(max(_trials(study) // (count + 2), 1)))
+    if samples < 16:
+        raise StudyError(
+            f"{study.source}: search.trials {search.trials}: sensitivity over {count} dimensions "
+            f"needs {16 * (count + 2)} or more"
+        )
+    engine = stats.qmc.Sobol(2 * count, scramble=True, rng=np.random.default_rng(search.seed))
+    drawn = engine.random(samples)
+    one, other = drawn[:, :count], drawn[:, count:]
+    crossed = np.repeat(one[None], count, axis=0)
+    for place in range(count):
+        crossed[place, :, place] = other[:, place]
+    shares = np.concatenate([one, other, *crossed])
+    points = [_place(study, own, row) for row in shares]
+    figures: dict[Coordinates, Row] = {}
+    distinct = list(dict.fromkeys(points))
+    for begin in range(0, len(distinct), SLAB):
+        batch = distinct[begin : begin + SLAB]
+        rows = yield batch
+        figures |= dict(zip(batch, rows, strict=True))
+    refused = [row for row in figures.values() if row.refused]
+    if refused:
+        raise StudyError(
+            f"{study.source}: sensitivity needs a box in which every point can be; of "
+            f"{len(figures):,} points {len(refused):,} cannot, as by: {refused[0].refused}"
+        )
+    return Found(
+        sensitivity=tuple(
+            _indices(stats, name, own, [figures[at].figures[name] for at in points], samples)
+            for name in study.file.objectives
+        )
+    )
+
+
+def _place(study: Declaration, own: Sequence[Dimension], shares: Floats) -> Coordinates:
+    drawn = {one.name: one.coordinate(float(share)) for one, share in zip(own, shares, strict=True)}
+    return tuple(drawn.get(one.name, 0.0) for one in study.dimensions)
+
+
+def _indices(
+    stats: Any, objective: str, own: Sequence[Dimension], values: Sequence[float], samples: int
+) -> Sensitivity:
+    """Compute the indices from the values of the design: of both samples, and of the crossed."""
+    count = len(own)
+    table = np.array(values).reshape(count + 2, 1, samples)
+    names = tuple(one.name for one in own)
+    if np.ptp(table) <= 1e-12 * np.abs(table).max():
+        nothing = (0.0,) * count
+        return Sensitivity(objective, names, nothing, nothing)
+    found = stats.sobol_indices(
+        func={"f_A": table[0], "f_B": table[1], "f_AB": table[2:]}, n=samples
+    )
+    first, total = found.first_order.ravel(), found.total_order.ravel()
+    return Sensitivity(objective, names, tuple(first.tolist()), tuple(total.tolist()))
+
+
+def _trials(study: Declaration) -> int:
+    return study.file.search.trials or 0
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise StudyError(
+            "search.method nsga2 and tpe need Optuna: pip install 'twofold[search]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _scipy() -> Any:
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise StudyError(
+            "search.method sobol and sensitivity need SciPy: pip install 'twofold[search]'"
+        ) from error
+    return stats
+
+
+METHODS: dict[str, Method] = {
+    "grid": grid,
+    "random": random,
+    "sobol": sobol,
+    "nsga2": nsga2,
+    "tpe": tpe,
+    "bisect": bisect,
+    "sensitivity": sensitivity,
+}
+"""Every method by the name that study files use."""

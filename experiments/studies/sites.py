@@ -1,0 +1,332 @@
+"""From a point of the space to what is simulated: the site of each workload, and its numbers.
+
+What changes the graph of links or of ops (cluster, topology, fields, plan, what-ifs) makes another
+*site*; what is a number of links or of ops (bandwidths, latencies, speeds) is asked of one site for
+many points at once.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from collectives.libraries.rules import parse_rule
+from experiments.costing.calibration import with_calibration
+from experiments.provenance import identity
+from experiments.questions.generate import accelerator_of, with_own_rates
+from experiments.scenario.change import Multiplied, Scaled, is_of_links
+from experiments.scenario.language import parse_change
+from experiments.scenario.resources import RANKS, better, check_factor
+from experiments.settings import Settings
+from experiments.studies.code_identity import code_identity
+from experiments.studies.declaration import Declaration
+from experiments.studies.dimensions import NONE, Dimension, Value
+from experiments.studies.fabric_sizes import fabric_fields
+from experiments.studies.placed import Base, Placed, Site, digest
+from simulator.errors import StudyError, TwofoldError, WhatIfError
+from simulator.imbalance import parse_imbalance
+from simulator.quantities import parse_quantity
+from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
+from topologies.cluster.catalog import complaints
+from topologies.cluster.kinds import by_kind, differing
+from traces.generate.model import load_model
+from traces.generate.plan import GenerationPlan, plan_text
+from traces.generate.run import new_tokens
+
+FORMAT = 1
+"""Of keys: counts up when the same inputs are asked otherwise."""
+
+
+class Sites:
+    """Finds the sites of points; those that are alike are one object, kept for the study."""
+
+    def __init__(self, declaration: Declaration, bases: Sequence[Base]) -> None:
+        self._study, self._bases = declaration, bases
+        self._known: dict[tuple[object, ...], Site | TwofoldError] = {}
+        self._clusters: dict[str, Cluster] = {}
+        own = [one for one in declaration.dimensions if _is_number(one)]
+        self._numbers = own
+        self._structure = [one for one in declaration.dimensions if one not in own]
+
+    def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
+        """Place a workload at a point.
+
+        Parameters
+        ----------
+        index
+            Of the workload.
+        values
+            Of every dimension by name.
+
+        Returns
+        -------
+        Placed
+            Its site and numbers.
+
+        Raises
+        ------
+        TwofoldError
+            If the point cannot be: the plan does not fit, the cluster has no such value.
+        """
+        base = self._bases[index]
+        mine = [one for one in self._structure if one.kind != "plan" or base.plan is not None]
+        key = (index, *(values[one.name] for one in mine))
+        if key not in self._known:
+            try:
+                self._known[key] = self._site(index, {one: values[one.name] for one in mine})
+            except TwofoldError as error:
+                self._known[key] = error
+        site = self._known[key]
+        if isinstance(site, TwofoldError):
+            raise site
+        numbers = [_number(site, one, float(values[one.name])) for one in self._numbers]
+        return Placed(site, tuple(numbers))
+
+    def _site(self, index: int, values: Mapping[Dimension, Value]) -> Site:
+        base, study = self._bases[index], self._study
+        settings = self._settings(values)
+        cluster = self._cluster(base, values)
+        for one, value in values.items():
+            if one.kind in ("resource", "factor"):
+                cluster = _resized(cluster, one, float(value))
+            elif one.kind == "field":
+                cluster = _with_field(cluster, one.name, value)
+        plan = None if base.plan is None else _plan(base.plan, values, study)
+        if plan is not None:
+            plan = _at_rates_of(plan, cluster, settings.nodes)
+        ranks = plan.parallelism.ranks if plan is not None else _ranks(base, settings, cluster)
+        for one, value in values.items():
+            if one.kind == "topology":
+                needed = place(cluster, ranks, settings.nodes).nodes
+                cluster = _with_topology(cluster, one.name, str(value), needed, study)
+        place(cluster, ranks, settings.nodes)
+        if base.scenario is not None:
+            cluster = with_calibration(cluster, base.scenario.cluster.calibration)
+        tokens = base.tokens if plan is None else new_tokens(plan.parallelism, plan.run)
+        content = [
+            *(FORMAT, code_identity(), base.identity, identity(cluster)["sha256"]),
+            *(None if plan is None else [plan_text(plan), repr(plan.imbalance)], _asked(settings)),
+        ]
+        return Site(index, base.name, cluster, settings, ranks, tokens, plan, digest(content))
+
+    def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
+        """Return the cluster that a point names, the study's, or the one of the recording."""
+        named = next((str(value) for one, value in values.items() if one.kind == "cluster"), None)
+        named = named or self._study.file.cluster
+        if named is None:
+            if base.scenario is None:
+                raise StudyError(f"{base.name}: on which cluster? Give cluster, or space.cluster")
+            return base.scenario.cluster
+        if named not in self._clusters:
+            self._clusters[named] = load_cluster(self._study.path(named))
+        return self._clusters[named]
+
+    def _settings(self, values: Mapping[Dimension, Value]) -> Settings:
+        """Return the study's settings with a point's nodes, what-ifs and algorithms."""
+        settings = self._study.settings
+        what_ifs, algorithms, nodes = [*settings.what_ifs], [*settings.algorithms], settings.nodes
+        for one, value in values.items():
+            if one.kind == "nodes":
+                nodes = int(float(value))
+            elif one.kind == "what_if" and value != NONE:
+                what_ifs.append(str(value))
+            elif one.kind == "algorithm" and value != NONE:
+                algorithms.insert(0, str(value))
+        for text in what_ifs:
+            parse_change(text)
+        for text in algorithms:
+            parse_rule(text)
+        return replace(
+            settings, nodes=nodes, what_ifs=tuple(what_ifs), algorithms=tuple(algorithms)
+        )
+
+
+def _number(site: Site, dimension: Dimension, value: float) -> Multiplied | Scaled:
+    """Say what a value of a dimension multiplies at a site."""
+    if dimension.kind == "factor":
+        (number,) = better(dimension.name, value).split()[1]
+        return number
+    there = _value_of(site.cluster, dimension.name)
+    check_factor(value / there)
+    return Multiplied(dimension.name, times=value / there)
+
+
+def _is_number(dimension: Dimension) -> bool:
+    """Whether a dimension is of numbers of links or of ops, of which many are asked at once."""
+    of_links = is_of_links(dimension.name) and "@" not in dimension.name
+    return dimension.kind in ("resource", "factor") and (of_links or dimension.name in RANKS)
+
+
+def _value_of(cluster: Cluster, resource: str) -> float:
+    values = resource_values(cluster)
+    kinds = by_kind(cluster, resource, values)
+    if kinds and differing(kinds):
+        tier, _, number = resource.partition(".")
+        each = " and ".join(f"{tier}@{kind}.{number}" for kind in kinds)
+        raise WhatIfError(f"kinds of node differ in {resource}: vary {each}")
+    if resource not in values:
+        changed(cluster, resource, 2.0)  # says what the cluster has
+        raise WhatIfError(f"{cluster.name} has no {resource}")
+    return float(values[resource])
+
+
+def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
+    """Return a cluster with another number of things: of a domain's ranks, of NICs."""
+    factor = value
+    if dimension.kind == "resource":
+        there = _value_of(cluster, dimension.name)
+        factor = value / there
+    elif dimension.name.endswith("latency"):
+        factor = 1 / value
+    check_factor(factor)
+    return cluster if factor == 1 else changed(cluster, dimension.name, factor)
+
+
+def _with_field(cluster: Cluster, name: str, value: Value) -> Cluster:
+    """Return a cluster with one field of its file set."""
+    return _rewritten(cluster, {name: _as_written(value)}, name)
+
+
+def _as_written(value: Value) -> object:
+    """Return a level as a file has it: whole numbers, booleans, text."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False}.get(value, value)
+
+
+def _rewritten(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    for name, value in fields.items():
+        table, _, key = name.rpartition(".")
+        if table and not isinstance(data.get(table), dict):
+            raise WhatIfError(f"{what}: {cluster.name} has no {table}")
+        (data[table] if table else data)[key] = value
+        data.get("sources", {}).pop(name, None)
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise WhatIfError(f"{what}: {complaints(error)}") from error
+
+
+def _with_topology(
+    cluster: Cluster, name: str, text: str, needed: int, study: Declaration
+) -> Cluster:
+    """Return a cluster with another topology in a tier; a family alone is sized for the nodes."""
+    tier = name.partition(".")[0]
+    if tier == "scale_out" and cluster.scale_out is None:
+        raise WhatIfError(f"{cluster.name} has no scale_out, whose topology this could be")
+    if text.startswith("{"):
+        ((family, given),) = json.loads(text).items()
+    else:
+        family, given = text, {}
+    sized = fabric_fields(family, cluster, needed, given) if tier == "scale_out" else None
+    if sized is None and not given:
+        return with_topology(cluster, f"{tier}={study.path(family)}", needed)
+    if sized is None:
+        made = with_topology(cluster, f"{tier}={study.path(family)}", needed)
+        return _rewritten(made, {f"{tier}.{key}": one for key, one in given.items()}, name)
+    fabric, room = sized
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    keep = ("nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency", "link")
+    kept = {key: one for key, one in data[tier].items() if key in keep}
+    data |= {tier: kept | fabric, "name": f"{cluster.name} ({tier} {family})", "sources": {}}
+    data["nodes"] = int(min(cluster.nodes, room))
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise WhatIfError(f"{name} {family}: {complaints(error)}") from error
+
+
+def _ranks(base: Base, settings: Settings, cluster: Cluster) -> int:
+    """Ranks of a recorded job with its what-ifs, of which some make it larger."""
+    if base.scenario is None:
+        raise StudyError(f"{base.name}: neither recorded nor planned")
+    scenario = replace(base.scenario, cluster=cluster)
+    for text in settings.what_ifs:
+        if "replicas" in text:
+            scenario = parse_change(text).apply(scenario).scenario
+    return scenario.ranks
+
+
+def _plan(
+    plan: GenerationPlan, values: Mapping[Dimension, Value], study: Declaration
+) -> GenerationPlan:
+    """Return a plan with the fields of a point."""
+    given: dict[str, Any] = {
+        one.name.partition(".")[2]: _as_written(value)
+        for one, value in values.items()
+        if one.kind == "plan"
+    }
+    changes: dict[str, Any] = {}
+    ranks = given.pop("gpus", None)
+    for name, read in _READ.items():
+        if name in given:
+            changes[name] = read(given.pop(name), study)
+    degrees = {one.name for one in dataclass_fields(plan.parallelism)}
+    own = {name: given.pop(name) for name in list(given) if name in degrees}
+    if ranks is not None:
+        own["dp"] = _replicas(plan, own, int(ranks))
+    for name in given.keys() - {one.name for one in dataclass_fields(plan.run)}:
+        raise WhatIfError(f"plan.{name}: {plan} is for {type(plan.run).__name__.lower()}")
+    changes["parallelism"] = replace(plan.parallelism, **own)
+    changes["run"] = replace(plan.run, **given)
+    return replace(plan, **changes, replicas=None)
+
+
+def _replicas(plan: GenerationPlan, own: Mapping[str, Any], ranks: int) -> int:
+    """Return ``dp`` for a number of accelerators."""
+    p = replace(plan.parallelism, **{**own, "dp": 1, "ep": 1})
+    if ranks % p.ranks:
+        raise WhatIfError(
+            f"{ranks:,} accelerators are not a multiple of tp {p.tp} x cp {p.cp} x pp {p.pp}"
+        )
+    return ranks // p.ranks
+
+
+_READ: dict[str, Any] = {
+    "model": lambda text, study: load_model(study.path(str(text))),
+    "launch": lambda text, study: parse_quantity(text, "s"),
+    "imbalance": lambda text, study: parse_imbalance(study.path(str(text))),
+}
+"""Fields of a plan that are read as its file is."""
+
+
+def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> GenerationPlan:
+    """Return a plan whose kernels take the rates of a cluster's accelerator."""
+    own = plan.accelerator
+    rates = accelerator_of(
+        cluster,
+        plan.run.precision,
+        compute_efficiency=own.compute_efficiency,
+        memory_efficiency=own.memory_efficiency,
+    )
+    return with_own_rates(replace(plan, accelerator=rates, others=()), cluster, nodes)
+
+
+def _asked(settings: Settings) -> list[object]:
+    """Return what of the settings a step depends on, with the content of files that are named."""
+    texts = [*settings.algorithms, *settings.what_ifs]
+    named = sorted({word for text in texts for word in re.split(r"[\s=,'\"]+", text) if word})
+    files = [[word, _sha256(Path(word))] for word in named if _is_file(word)]
+    return [
+        *(settings.collective_cost, settings.nodes),
+        *([*settings.algorithms], [*settings.what_ifs], files),
+    ]
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

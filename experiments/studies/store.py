@@ -1,0 +1,300 @@
+"""The directory of a study: what was asked, what was answered, and results as columns.
+
+============================  ====================================================================
+``study.yaml``                the study, as it was first given
+``inputs.json``               what it reads, with SHA-256; version and source of the program
+``index.sqlite``              ``answers``: each step's time by the hash of its inputs, committed as
+                              they come; ``points``: number, constraint that refused it, file
+``results/NNNNN.parquet``     the points, 4,096 a file, in their order: coordinates, figures, steps
+============================  ====================================================================
+
+Answers are committed a few times a second, so whatever ends the process (``kill -9``, power, a full
+disk) costs at most the points under way. A result file is written whole or not at all, and depends
+on nothing but the points that it holds: it is the same to the byte however often the study was
+interrupted, whatever the number of workers. One process at a time writes; a second one waits.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from experiments.files import writing
+from experiments.studies.answers import Answer
+from experiments.studies.cache import answer_of, step_of
+from simulator.errors import OutputError, StudyError, TwofoldError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from experiments.studies.results import Results
+
+STUDY = "study.yaml"
+INPUTS = "inputs.json"
+INDEX = "index.sqlite"
+RESULTS = "results"
+_LOCK = ".lock"
+BLOCK = 4096
+"""Points of a result file."""
+_EVERY = 0.25
+"""Seconds between two commits of answers."""
+_PATIENCE = 30.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, step REAL, refused TEXT NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS points (number INTEGER PRIMARY KEY, refused_by TEXT NOT NULL,
+    file TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A study as its directory has it: ``content`` of the file, and the text of it."""
+
+    content: Mapping[str, Any]
+    text: str
+
+
+class Store:
+    """The directory of a study, held by one process; made by :func:`open_store`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._base = sqlite3.connect(folder / INDEX, timeout=_PATIENCE, isolation_level=None)
+        self._base.executescript(_TABLES)
+        self._waiting: list[tuple[bytes, Answer]] = []
+        self._committed = time.monotonic()
+        (folder / RESULTS).mkdir(exist_ok=True)
+        for part in (folder / RESULTS).glob(".*.part"):  # of a process that was killed
+            part.unlink()
+
+    def answers(self) -> dict[bytes, Answer]:
+        """Return all answers that are there, by key."""
+        with reported(self.folder):
+            rows = self._base.execute("SELECT key, step, refused FROM answers")
+            return {key: answer_of(step, refused) for key, step, refused in rows}
+
+    def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
+        """Keep answers; they are on disk within a quarter of a second, or at :meth:`commit`."""
+        self._waiting += answers
+        if time.monotonic() - self._committed >= _EVERY:
+            self.commit()
+
+    def commit(self) -> None:
+        """Put on disk what was kept."""
+        if self._waiting:
+            with reported(self.folder), self._writing():
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)",
+                    ((key, step_of(one), one.refused) for key, one in self._waiting),
+                )
+            self._waiting.clear()
+        self._committed = time.monotonic()
+
+    def write(self, results: "Results", first: int, last: int) -> None:
+        """Write points ``first`` to ``last`` (excluded), which are a block, and index them."""
+        name = f"{first // BLOCK:05d}.parquet"
+        with reported(self.folder):
+            self.commit()
+            write_table(results.table(first, last), self.folder / RESULTS / name)
+            refused = results.refused[first:last]
+            with self._writing():
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO points VALUES (?, ?, ?)",
+                    ((first + index, why, name) for index, why in enumerate(refused)),
+                )
+
+    def finish(self, count: int) -> None:
+        """Drop what an earlier run left behind the last point: its inputs were others."""
+        with reported(self.folder):
+            self.commit()
+            with self._writing():
+                self._base.execute("DELETE FROM points WHERE number >= ?", (count,))
+            files = -(-count // BLOCK)
+            for path in sorted((self.folder / RESULTS).glob("*.parquet")):
+                if path.stem.isdecimal() and int(path.stem) >= files:
+                    path.unlink()
+
+    def write_inputs(self, inputs: Mapping[str, Any]) -> bool:
+        """Write what the study reads; say whether that was other before."""
+        path = self.folder / INPUTS
+        text = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
+        before = path.read_text("utf-8") if path.exists() else None
+        if before != text:
+            with writing(path) as stream:
+                stream.write(text.encode())
+        return before is not None and before != text
+
+    def close(self) -> None:
+        """Close the index."""
+        self._base.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._base.execute("COMMIT")
+        except BaseException:
+            if self._base.in_transaction:
+                self._base.execute("ROLLBACK")
+            raise
+
+
+def write_table(table: "pa.Table", path: Path) -> None:
+    """Write columns as Parquet, the same bytes for the same columns."""
+    import pyarrow.parquet as pq  # slow to load, and a study that is refused writes none
+
+    with writing(path) as stream:
+        pq.write_table(table, stream, compression="zstd")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_results(folder: Path) -> "pa.Table":
+    """Read the results of a study's directory, finished or not.
+
+    Parameters
+    ----------
+    folder
+        Of the study.
+
+    Returns
+    -------
+    pyarrow.Table
+        A row per point, in their order.
+
+    Raises
+    ------
+    StudyError
+        If it is no study's directory, or has no results yet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = sorted((folder / RESULTS).glob("*.parquet"))
+    if not files:
+        raise StudyError(f"{folder}: there are no results of a study in it")
+    return pa.concat_tables(pq.read_table(path) for path in files)
+
+
+@contextmanager
+def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Iterator[Store]:
+    """Open the directory of a study, or make it; nothing of another study is touched.
+
+    Parameters
+    ----------
+    folder
+        New, empty, or this study's.
+    study
+        Which study.
+    wait
+        Called with a sentence if another process works in the directory, until that is done.
+
+    Raises
+    ------
+    StudyError
+        If the directory is another study's, or holds other files.
+    OutputError
+        If it cannot be written.
+    """
+    _check(folder, study)
+    with reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("ab")
+    with lock:
+        _wait_for(lock, folder, wait)
+        _check(folder, study)
+        with reported(folder):
+            if not (folder / STUDY).exists():
+                with writing(folder / STUDY) as stream:
+                    stream.write(study.text.encode())
+            store = Store(folder)
+        try:
+            yield store
+        finally:
+            try:
+                store.commit()
+            finally:
+                store.close()
+
+
+def _check(folder: Path, study: Written) -> None:
+    """Refuse a directory that is not this study's, before anything is written."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is no directory: name another with --directory")
+    try:
+        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be read: {_reason(error)}") from error
+    if STUDY not in there:
+        if others := sorted(there - {_LOCK} - {name for name in there if name.endswith(".part")}):
+            raise StudyError(
+                f"{folder}: holds {others[0]} and is no study's directory: name a new or empty one"
+            )
+        return
+    from simulator.yaml_text import parse_yaml
+
+    path = folder / STUDY
+    with reported(folder):
+        known = parse_yaml(path.read_bytes(), path, StudyError)
+    if known != study.content:
+        raise StudyError(
+            f"{folder}: holds another study, {_difference(known, study.content)}: "
+            "name another directory"
+        )
+
+
+def _difference(known: object, content: Mapping[str, Any]) -> str:
+    """Say in what two studies differ."""
+    if not isinstance(known, dict):
+        return "and no table of fields"
+    if known.get("name") != content.get("name"):
+        return repr(known.get("name"))
+    for key in (*content, *known):
+        one, other = known.get(key), content.get(key)
+        if one != other and isinstance(one, dict) and isinstance(other, dict):
+            inner = next(name for name in (*one, *other) if one.get(name) != other.get(name))
+            return f"which differs in {key}.{inner}"
+        if one != other:
+            return f"which differs in {key}"
+    return "in other words"
+
+
+def _wait_for(lock: BinaryIO, folder: Path, wait: Callable[[str], None]) -> None:
+    """Hold the directory; the lock goes with the process, however that ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        wait(f"another process works in {folder}: waiting until it has ended (Ctrl-C leaves it)")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+@contextmanager
+def reported(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong with files into one clear line.
+
+    Raises
+    ------
+    OutputError
+        If something cannot be written or read.
+    """
+    try:
+        yield
+    except TwofoldError:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        raise OutputError(
+            f"{folder}: cannot be written: {_reason(error)}; what is in it stays: mend that and "
+            "run the same command again"
+        ) from error
+
+
+def _reason(error: OSError | sqlite3.Error) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()

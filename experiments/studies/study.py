@@ -1,0 +1,423 @@
+"""A study: design-space exploration from a file, or from Python in the same words."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import TypedDict
+
+from experiments.baseline import Watch, baseline
+from experiments.provenance import Head, Inputs, version
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.studies.cache import Cache, open_cache
+from experiments.studies.code_identity import code_identity
+from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
+from experiments.studies.executors import EXECUTORS
+from experiments.studies.explore import Explored, Explorer
+from experiments.studies.placed import Base
+from experiments.studies.store import Written, open_store
+from simulator.errors import OutputError, StudyError
+from traces.generate.plan import files_named, read_plan
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """A point of the front: its number, and why it is there.
+
+    ``values`` are those of its dimensions and ``objectives`` those of the objectives, as text and
+    in base units. ``best_of`` names the objectives that no feasible point is better in.
+    ``confirmed_step_s`` is its step by the engine that confirms, ``longer_pct`` by how much longer
+    that is; both None where none does.
+    """
+
+    point: int
+    values: dict[str, float | str]
+    objectives: dict[str, float]
+    best_of: list[str]
+    confirmed_step_s: float | None = None
+    longer_pct: float | None = None
+
+
+class WorkloadAnswer(TypedDict):
+    """A workload of a study: a trace with its replay's error (%), or a plan, which has none."""
+
+    workload: str
+    weight: float
+    recorded: bool
+    measured_step_s: float | None
+    baseline_error_pct: float | None
+
+
+class RefusedAnswer(TypedDict):
+    """How many points a constraint refused, or a reason why they cannot be."""
+
+    reason: str
+    points: int
+
+
+class ThresholdAnswer(TypedDict):
+    """The least value of a dimension that keeps the loss; null where not even the best end does."""
+
+    values: dict[str, float | str]
+    least: float | None
+    step_s: float | None
+    best_step_s: float | None
+    at_end: bool
+
+
+class SensitivityAnswer(TypedDict):
+    """Sobol indices of an objective by dimension: alone, and with all interactions."""
+
+    objective: str
+    first: dict[str, float]
+    total: dict[str, float]
+
+
+class StudyAnswer(Head):
+    """A study: how many points, the front, the best of each objective, and what refused others.
+
+    ``hypervolume`` is covered by the front up to ``reference``, the worst feasible value of each
+    objective. ``computed``, ``stored`` and ``cached`` say where answers came from.
+    """
+
+    name: str
+    description: str
+    workloads: list[WorkloadAnswer]
+    objectives: dict[str, str]
+    constraints: list[str]
+    method: str
+    engine: str
+    confirmed_by: str | None
+    points: int
+    feasible: int
+    front: list[PointRow]
+    best: dict[str, int]
+    hypervolume: float
+    reference: dict[str, float]
+    refused: list[RefusedAnswer]
+    thresholds: list[ThresholdAnswer]
+    sensitivity: list[SensitivityAnswer]
+    computed: int
+    stored: int
+    cached: int
+    directory: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StudyReport(Report):
+    """What a study found; ``explored`` has all points as columns."""
+
+    schema: ClassVar[str] = "twofold/study/1"
+    printed_by: ClassVar[str] = "experiments.output.tables.studies:print_study"
+
+    study: Declaration
+    explored: Explored
+    workloads: tuple[WorkloadAnswer, ...]
+    directory: Path | None = None
+
+    @property
+    def front(self) -> tuple[PointRow, ...]:
+        """Points of the front, the best in the first objective first."""
+        results, goals = self.explored.results, self.study.file.objectives
+        columns = {name: results.column(name) for name in goals}
+        confirmed = {one.point: one for one in self.explored.confirmed}
+        rows = []
+        for number in self.explored.front:
+            again = confirmed.get(number)
+            row = PointRow(
+                point=number,
+                values=results.values(number),
+                objectives={name: float(column[number]) for name, column in columns.items()},
+                best_of=[name for name, one in self.explored.best.items() if one == number],
+            )
+            if again is not None:
+                row = replace(row, confirmed_step_s=again.step, longer_pct=again.longer_pct)
+            rows.append(row)
+        name, goal = next(iter(goals.items()))
+        sign = 1 if goal == "min" else -1
+        return tuple(sorted(rows, key=lambda row: (sign * row.objectives[name], row.point)))
+
+    @property
+    def refused(self) -> list[RefusedAnswer]:
+        """What refused points, the most first."""
+        counts: dict[str, int] = {}
+        for why in filter(None, self.explored.results.refused):
+            counts[why] = counts.get(why, 0) + 1
+        most = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        return [{"reason": why, "points": count} for why, count in most]
+
+    @property
+    def thresholds(self) -> list[ThresholdAnswer]:
+        """What ``bisect`` found, a row for each combination of the other dimensions."""
+        over = self.study.file.search.over
+        others = [one for one in self.study.dimensions if one.name != over]
+        return [
+            {
+                "values": {
+                    one.name: one.value(at) for one, at in zip(others, row.others, strict=True)
+                },
+                "least": row.value,
+                "step_s": row.step if row.value is not None else None,
+                "best_step_s": row.best_step if row.value is not None else None,
+                "at_end": row.at_end,
+            }
+            for row in self.explored.found.thresholds
+        ]
+
+    def answer(self) -> StudyAnswer:
+        """Return the JSON answer; all points are in the directory's results."""
+        explored, file = self.explored, self.study.file
+        return {
+            **self.head(None, self.study.settings),
+            "name": file.name,
+            "description": file.description,
+            "workloads": list(self.workloads),
+            "objectives": dict(file.objectives),
+            "constraints": list(file.constraints),
+            "method": file.search.method,
+            "engine": self.study.settings.engine,
+            "confirmed_by": self.study.confirm,
+            "points": len(explored.results),
+            "feasible": int(explored.results.feasible.sum()),
+            "front": list(self.front),
+            "best": explored.best,
+            "hypervolume": explored.hypervolume,
+            "reference": dict(zip(file.objectives, explored.reference, strict=True)),
+            "refused": self.refused,
+            "thresholds": self.thresholds,
+            "sensitivity": [
+                {
+                    "objective": one.objective,
+                    "first": dict(zip(one.dimensions, one.first, strict=True)),
+                    "total": dict(zip(one.dimensions, one.total, strict=True)),
+                }
+                for one in explored.found.sensitivity
+            ],
+            "computed": explored.counts.computed,
+            "stored": explored.counts.stored,
+            "cached": explored.counts.cached,
+            "directory": None if self.directory is None else str(self.directory),
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer: the front."""
+        return PointRow, self.front
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        results = self.explored.results
+        return (
+            f"{self.study.file.name}: {len(results):,} points, "
+            f"{int(results.feasible.sum()):,} feasible, {len(self.explored.front)} on the front"
+        )
+
+    def to_arrow(self) -> Any:
+        """Return all points as a ``pyarrow.Table``, as the directory's results have them."""
+        return self.explored.results.table(0, len(self.explored.results))
+
+
+@question("study")
+def study(
+    study: Mapping[str, Any] | Path | str,
+    directory: Path | str | None = None,
+    *,
+    workers: int = 1,
+    cache: bool = True,
+    watch: Watch = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> StudyReport:
+    """Explore a space of designs: search it, keep what was found, and return the front.
+
+    Parameters
+    ----------
+    study
+        The path of a study file, or its fields as a mapping: ``name``, ``workloads``, ``space``,
+        ``constraints``, ``objectives``, ``search``, ``settings``, ``confirm``.
+    directory
+        Where points are kept: new, empty, or this study's, which goes on where it was interrupted.
+        Without one nothing is written but to the cache.
+    workers
+        Processes that simulate; the answer does not depend on it.
+    cache
+        Whether answers are taken from, and kept in, the cache of all studies.
+    watch
+        Called with what is about to be done; returns where its progress goes.
+    note
+        Called with sentences about what one should know while it runs.
+
+    Returns
+    -------
+    StudyReport
+        The front, the best point per objective, and what refused others.
+
+    Raises
+    ------
+    StudyError
+        If the study is written wrongly, the directory is another one's, or no point can be.
+    TwofoldError
+        If a trace, plan or cluster cannot be read, or the directory cannot be written.
+
+    Examples
+    --------
+    >>> report = study(
+    ...     {
+    ...         "name": "links",
+    ...         "workloads": [{"trace": "traces/samples/gpu-dp2-tp4"}],
+    ...         "cluster": "dgx-a100",
+    ...         "space": {"scale_up.bandwidth": ["150 GB/s", "300 GB/s", "600 GB/s"]},
+    ...         "objectives": {"step_s": "min", "scale_up.bandwidth": "min"},
+    ...     },
+    ...     cache=False,
+    ... )
+    >>> report
+    <StudyReport links: 3 points, 3 feasible, 3 on the front>
+    """
+    if workers < 1:
+        raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
+    declared = declare(study) if isinstance(study, Mapping) else read_study(study)
+    with ExitStack() as held:
+        store = None
+        folder = None if directory is None else Path(directory)
+        if folder is not None:
+            store = held.enter_context(open_store(folder, _written(declared, study), note))
+        bases, workloads = read_workloads(declared, watch)
+        if store is not None and store.write_inputs(_inputs_of(declared, bases)):
+            note(f"{folder}: what the study reads has changed: points that hang on it are new")
+        kept = _cache(held, note) if cache else None
+        executor = EXECUTORS["here" if workers == 1 else "processes"]
+        run = held.enter_context(executor(bases, workers))
+        explored = Explorer(
+            declared, bases, run, store, kept, watch(declared.file.name), note
+        ).explore()
+        if kept is not None:
+            _trim(kept, note)
+    inputs = Inputs(*_files(declared))
+    return StudyReport(declared, explored, tuple(workloads), folder, inputs=inputs)
+
+
+def _written(declared: Declaration, given: Mapping[str, Any] | Path | str) -> Written:
+    """Return the study as its directory keeps it: of Python's words the YAML."""
+    import yaml
+
+    if isinstance(given, Mapping):
+        text = yaml.safe_dump(dict(declared.content), sort_keys=False, allow_unicode=True)
+        return Written(yaml.safe_load(text), text)
+    return Written(declared.content, Path(given).read_text("utf-8"))
+
+
+def _cache(held: ExitStack, note: Callable[[str], None]) -> Cache | None:
+    """Open the cache; where it cannot be used, go on without and say so."""
+    try:
+        opened = open_cache()
+        return None if opened is None else held.enter_context(opened)
+    except OutputError as error:
+        note(f"{error}; going on without it")
+        return None
+
+
+def _trim(kept: Cache, note: Callable[[str], None]) -> None:
+    try:
+        kept.trim()
+    except OutputError as error:
+        note(str(error))
+
+
+def read_workloads(
+    declared: Declaration, watch: Watch = lambda _: None
+) -> tuple[list[Base], list[WorkloadAnswer]]:
+    """Read a study's traces and plans.
+
+    Raises
+    ------
+    TwofoldError
+        If one cannot be read, or not be replayed where it was recorded.
+    """
+    bases, told = [], []
+    names: dict[str, int] = {}
+    for entry in declared.file.workloads:
+        names[entry.called] = names.get(entry.called, 0) + 1
+        name = entry.called if names[entry.called] == 1 else f"{entry.called} {names[entry.called]}"
+        base, answer = (
+            _planned(declared, entry, name)
+            if entry.plan
+            else _recorded(declared, entry, name, watch)
+        )
+        bases.append(base)
+        told.append(answer)
+    return bases, told
+
+
+def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
+    path = Path(declared.path(str(entry.plan)))
+    plan = read_plan(path)
+    base = Base(name, entry.weight, "plan", plan=plan)
+    return base, _said(base, recorded=False, measured=None, error=None)
+
+
+def _recorded(
+    declared: Declaration, entry: WorkloadEntry, name: str, watch: Watch
+) -> tuple[Base, WorkloadAnswer]:
+    """Replay a trace where it was recorded."""
+    path = declared.path(str(entry.trace))
+    where = entry.cluster or declared.file.cluster or _first_cluster(declared)
+    settings = replace(declared.settings, what_ifs=(), algorithms=(), engine="analytic")
+    found = baseline(path, None if where is None else declared.path(where), settings, watch)
+    read = Inputs(traces=(Path(path),)).hashed()
+    files = sorted((Path(one["path"]).name, one["sha256"]) for one in read)
+    said = [files, settings.step, settings.replicate, settings.collective_cost]
+    if settings.kernels is not None:
+        said.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
+    base = Base(name, entry.weight, repr(said), found.recorded, tokens=entry.tokens)
+    measured = None if found.error is None else found.loaded.measured_step
+    error = None if found.error is None else 100 * found.error
+    return base, _said(base, recorded=True, measured=measured, error=error)
+
+
+def _first_cluster(declared: Declaration) -> str | None:
+    """Return the first cluster of the space: where a trace was recorded, if nothing says it."""
+    named = [one for one in declared.dimensions if one.kind == "cluster"]
+    return str(named[0].levels[0]) if named else None
+
+
+def _said(
+    base: Base, *, recorded: bool, measured: float | None, error: float | None
+) -> WorkloadAnswer:
+    return {
+        "workload": base.name,
+        "weight": base.weight,
+        "recorded": recorded,
+        "measured_step_s": measured,
+        "baseline_error_pct": error,
+    }
+
+
+def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the traces that a study reads, and the other files."""
+    entries = declared.file.workloads
+    traces = tuple(Path(declared.path(one.trace)) for one in entries if one.trace)
+    plans = [Path(declared.path(one.plan)) for one in entries if one.plan]
+    named = [path for plan in plans for path in files_named(plan)]
+    clusters = [one.levels for one in declared.dimensions if one.kind == "cluster"]
+    where = [str(level) for levels in clusters for level in levels]
+    where += [one.cluster for one in entries if one.cluster]
+    where += [declared.file.cluster] if declared.file.cluster else []
+    own = [Path(declared.source)] if Path(declared.source).is_file() else []
+    found = [path for path in map(Path, map(declared.path, where)) if path.is_file()]
+    return traces, tuple(dict.fromkeys((*own, *plans, *named, *found)))
+
+
+def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
+    """Return what a study reads, by hash: names of files without the folders above them."""
+    del bases
+    traces, files = _files(declared)
+    folder = Path(os.path.abspath(declared.folder))  # noqa: PTH100 - links are kept
+    read = Inputs(traces, tuple(path for path in files if path != Path(declared.source))).hashed()
+    listed = [
+        {**one, "path": os.path.relpath(os.path.abspath(one["path"]), folder)}  # noqa: PTH100
+        for one in read
+    ]
+    return {"version": version(), "source": code_identity(), "files": listed}

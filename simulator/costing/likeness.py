@@ -1,0 +1,213 @@
+"""Groups of ranks that lie alike on a network, and on every other network of the same graph.
+
+Two groups lie alike if, member by member, they sit on the same kinds of node and in the same order
+of domains, have links of the same classes between them and to their neighbours, and if the messages
+between the same members pass links of the same classes and meet on the same of them. A call of one
+then puts on its links what the same call of the other puts on its own: it is planned and laid once,
+and moved.
+
+Links are of one class that have the same numbers, and whose numbers belong to the same resources.
+On another network of the same graph whose links of one class are alike again the same groups lie
+alike, whatever their numbers: what is found out here is found out once for all of them.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.symmetry import Ints, Symmetry, symmetry
+from simulator.routing.adaptive import is_uneven
+from simulator.routing.routes import routes
+from simulator.routing.survey import of_resource
+from simulator.topology import Topology
+from simulator.workload import by_appearance
+
+Ranks = NDArray[np.int32]
+
+_MOST_MEMBERS = 64
+"""Members of a group of which all paths are looked at; few groups of a job are larger."""
+
+
+class Place(NamedTuple):
+    """How a group lies, and where: groups with one ``pattern`` lie alike.
+
+    Entry ``i`` of ``links`` is for each of them what it is for the others: the links that their
+    messages pass, in the order in which they first do.
+    """
+
+    pattern: bytes
+    links: Ints
+
+
+@dataclass(eq=False)
+class Likeness:
+    """What is alike on the networks of a graph, found out when it is asked for first.
+
+    Parameters
+    ----------
+    network
+        One of them.
+    domains
+        What the planner of calls knows of each position besides the network, shape ``(ranks,)``:
+        its domain. None if that is not said: then :meth:`place` tells nothing.
+    """
+
+    network: Topology
+    domains: NDArray[np.integer[Any]] | None = None
+    _places: dict[tuple[int, ...], Place | None] = field(default_factory=dict)
+
+    @cached_property
+    def classes(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Class of each link, shape ``(links,)``, and the first link of each class."""
+        one = self.network
+        owner = np.unique(one.latency_resource, return_inverse=True)[1].ravel()
+        columns = np.stack([one.resource, one.bandwidth, one.latency, owner], axis=1)
+        _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+        return of.ravel(), first
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether anything has been found out, so that to ask again costs little."""
+        return bool(self._places) or "symmetry" in self.__dict__
+
+    @cached_property
+    def symmetry(self) -> Symmetry | None:
+        """Components that are alike; None if there are none."""
+        return symmetry(self.network)
+
+    def serves(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> bool:
+        """Whether what lies alike here lies alike on another network."""
+        one = self.network
+        if network is one and domains is self.domains:
+            return True
+        if not (_same_graph(one, network) and _equal(domains, self.domains)):
+            return False
+        if is_uneven(one) != is_uneven(network):
+            return False  # there the way of a message depends on what else is sent
+        of, first = self.classes
+        return all(
+            np.array_equal(numbers, numbers[first][of])
+            for numbers in (network.bandwidth, network.latency)
+        )
+
+    def place(self, ranks: tuple[int, ...]) -> Place | None:
+        """Say how a group lies; None if that would take too long to tell, or paths do not tell.
+
+        That is so of groups of more than 64 members, and where the way of a message depends on what
+        else is sent.
+        """
+        if ranks not in self._places:
+            self._places[ranks] = self._found(np.array(ranks, dtype=np.int32))
+        return self._places[ranks]
+
+    def _found(self, ranks: Ranks) -> Place | None:
+        graph = self.network
+        if self.domains is None or len(ranks) > _MOST_MEMBERS or is_uneven(graph):
+            return None
+        member = np.arange(len(ranks))
+        source, target = (one.ravel() for one in np.meshgrid(member, member))
+        apart = source != target
+        offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
+        if graph.routing.detours and of_resource(graph, graph.routing)[link].any():
+            return None
+        appears, first = by_appearance(link)
+        of = self.classes[0]
+        parts = [
+            np.argsort(ranks),
+            _by_order(self.domains[ranks]),
+            *self._cables(ranks),
+            offset,
+            appears,
+            of[link],
+            share.view(np.int64),
+            np.array(graph.kind, dtype=np.int64)[ranks] if graph.kind else (),
+        ]
+        pattern = b"|".join(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
+        return Place(pattern, link[first].astype(np.int64))
+
+    def _cables(self, ranks: Ranks) -> tuple[Ints, ...]:
+        """Links of a group: member by member between two, and which classes lead out of each."""
+        graph, of = self.network, self.classes[0]
+        order = np.argsort(ranks)
+        at = np.full(len(graph.nodes), -1, dtype=np.int64)
+        at[ranks[order]] = order
+        source, target = at[graph.source], at[graph.target]
+        found = []
+        for mine in ((source >= 0) & (target >= 0), (source >= 0) & (target < 0)):
+            rows = np.stack([source[mine], target[mine], of[mine]])
+            found.append(rows[:, np.lexsort(rows[::-1])])
+        return tuple(found)
+
+
+def _by_order(values: NDArray[np.integer[Any]]) -> Ints:
+    """Return of each value which it is in their order."""
+    order: Ints = np.unique(values, return_inverse=True)[1].ravel().astype(np.int64)
+    return order
+
+
+def moved(links: NDArray[np.int32], source: Place, target: Place) -> NDArray[np.int32]:
+    """Links of the group at ``target`` that are what ``links`` are of a like one at ``source``.
+
+    All of them must be on the paths of that.
+    """
+    order = np.argsort(source.links)
+    at = order[np.searchsorted(source.links, links, sorter=order)]
+    return np.asarray(target.links[at], dtype=np.int32)
+
+
+_MOST_KEPT = 8
+"""Graphs of which it is kept what lies alike on them."""
+
+
+@dataclass(slots=True, eq=False)
+class Likenesses:
+    """What is known of the graphs of several networks."""
+
+    _known: list[Likeness] = field(default_factory=list)
+
+    def of(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> Likeness:
+        """Return what lies alike on a network."""
+        for known in self._known:
+            if known.serves(network, domains):
+                return known
+        self._known[:] = [*self._known[1 - _MOST_KEPT :], Likeness(network, domains)]
+        return self._known[-1]
+
+
+def _same_graph(one: Topology, other: Topology) -> bool:
+    """Whether two networks are the same but for the bandwidths and latencies of their links."""
+    columns = ("source", "target", "resource", "latency_resource", "metric")
+    return (
+        (one.ranks, one.resources, one.kind) == (other.ranks, other.resources, other.kind)
+        and one.nodes == other.nodes
+        and one.route == other.route
+        and all(_equal(getattr(one, name), getattr(other, name)) for name in columns)
+        and _same_doors(one, other)
+        and _same_routing(one, other)
+    )
+
+
+def _same_doors(one: Topology, other: Topology) -> bool:
+    mine, theirs = one.doors, other.doors
+    if mine is None or theirs is None or mine is theirs:
+        return mine is theirs
+    columns = ("node", "nic", "out", "into")
+    alike = all(_equal(getattr(mine, name), getattr(theirs, name)) for name in columns)
+    return alike and mine.by_target == theirs.by_target
+
+
+def _same_routing(one: Topology, other: Topology) -> bool:
+    mine, theirs = one.routing, other.routing
+    plain = (mine.policy, mine.resource, mine.seed) == (theirs.policy, theirs.resource, theirs.seed)
+    return plain and all(
+        _equal(getattr(mine, name), getattr(theirs, name)) for name in ("group", "capacity")
+    )
+
+
+def _equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    if one is None or other is None or one is other:
+        return one is other
+    return np.array_equal(one, other)

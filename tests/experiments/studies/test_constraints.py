@@ -1,0 +1,111 @@
+"""Constraints: what they mean, and that nothing but their grammar is understood."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.studies.constraints import contradiction, parse_constraint
+from simulator.errors import StudyError
+from simulator.quantities import parse_quantity
+
+UNITS = {"gpus": "", "step_s": "s", "power": "W", "cost": "USD", "memory": "B", "room": "B"}
+UNITS |= {"plan.tp": "", "scale_up.size": "", "scale_out.bandwidth": "B/s"}
+FITS = {"memory": ("memory", "room")}
+
+
+def unit_of(name):
+    if name not in UNITS:
+        raise StudyError(f"{name!r} is no figure")
+    return UNITS[name]
+
+
+def read(text):
+    return parse_constraint(text, unit_of, FITS)
+
+
+def holds(text, **values):
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return read(text).holds(named.__getitem__)
+
+
+def test_a_comparison_of_names_and_numbers_with_units():
+    assert holds("gpus == 1,024", gpus=1024)
+    assert not holds("gpus == 1024", gpus=1025)
+    assert holds("power <= 2 MW", power=2e6)
+    assert not holds("power < 2 MW", power=2e6)
+    assert holds("cost <= 40 MUSD", cost=39.9e6)
+    assert holds("scale_out.bandwidth >= 400 Gbit/s", scale_out__bandwidth=50e9)
+    assert holds("30 ms > step_s", step_s=0.02)
+    assert holds("memory fits", memory=70e9, room=80e9)
+    assert not holds("memory fits", memory=81e9, room=80e9)
+
+
+def test_arithmetic_binds_as_it_does_everywhere():
+    assert holds("gpus + 2 * 3 == 10", gpus=4)
+    assert holds("(gpus + 2) * 3 == 18", gpus=4)
+    assert holds("gpus - 1 - 1 == 2", gpus=4)
+    assert holds("gpus / 2 / 2 == 1", gpus=4)
+    assert holds("plan.tp <= scale_up.size", plan__tp=8, scale_up__size=8)
+    assert holds("2 * step_s <= 1 s", step_s=0.5)
+    assert holds("step_s / 10 ms <= 3", step_s=0.03)
+
+
+def test_a_division_by_nothing_meets_no_constraint():
+    assert not holds("gpus / plan.tp == 1", gpus=4, plan__tp=0)
+
+
+@given(value=st.floats(0.1, 1e6), most=st.floats(0.1, 1e6))
+def test_excess_is_nothing_exactly_where_it_holds_and_grows_with_the_distance(value, most):
+    constraint = read(f"gpus <= {most!r}")
+    excess = constraint.excess({"gpus": value}.__getitem__)
+    assert (excess == 0) == constraint.holds({"gpus": value}.__getitem__)
+    assert constraint.excess({"gpus": value * 2}.__getitem__) >= excess
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a number or a name belongs here"),
+        ("gpus", "one of =="),
+        ("gpus ==", "at its end"),
+        ("gpus == 8 9", "nothing more"),
+        ("gpus = 8", "'= 8'"),
+        ("gpuz == 8", "'gpuz' is no figure"),
+        ("power <= 2", "W <= a number without a unit"),
+        ("power <= 2 s", "W <= s"),
+        ("power <= 2 mw", "did you mean MW?"),
+        ("power <= 2 parsecs", "is no unit"),
+        ("(gpus == 8", "not closed"),
+        ("1 == 1", "names nothing"),
+        ("power fits", "what fits is one of: memory fits"),
+        ("power * power <= 1 W", "W times W has no name"),
+        ("__import__('os').system('true') == 0", "__import__"),
+        ("gpus == 8; gpus", "'; gpus'"),
+        ("(" * 40 + "gpus" + ")" * 40 + " == 8", "deeper than 32"),
+        ("gpus " + "+ 1 " * 400 + "== 2", "characters"),
+    ],
+)
+def test_what_is_no_constraint_is_refused_in_one_line(text, said):
+    with pytest.raises(StudyError) as caught:
+        read(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "contradicts"),
+    [
+        (("gpus == 8", "gpus == 16"), True),
+        (("gpus < 8", "gpus >= 8"), True),
+        (("gpus <= 8", "gpus >= 8"), False),
+        (("gpus <= 8", "power > 1 W"), False),
+        (("8 < gpus", "gpus <= 8"), True),
+        (("gpus != 8", "gpus == 8"), False),  # told apart only at points
+    ],
+)
+def test_a_contradiction_is_found_where_names_are_compared_with_numbers(texts, contradicts):
+    assert (contradiction(map(read, texts)) is not None) == contradicts
+
+
+def test_numbers_are_read_to_the_last_bit():
+    assert read("step_s <= 20 us").other.value == parse_quantity("20 us", "s")

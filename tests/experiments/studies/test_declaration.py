@@ -1,0 +1,149 @@
+"""Study files: what they may say, and where it is told what is wrong."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+
+from experiments.schemas.schema import schema_of
+from experiments.studies.declaration import METHODS, declare, read_study
+from experiments.studies.dimensions import parse_dimension
+from experiments.studies.search import METHODS as SEARCHES
+from helpers.studies import links
+from simulator.errors import StudyError
+
+FILE = """\
+name: next
+workloads: [{trace: runs/a, weight: 0.6}]
+space:
+  cluster: [hgx-h100, gb200-nvl72]
+  scale_out.bandwidth: {log: [12.5 GB/s, 100 GB/s], steps: 4}
+  scale_up.size: [8, 16]
+constraints: ["gpus == 8"]
+objectives: {step_s: min}
+search: {method: grid}
+"""
+
+
+def written(folder, text):
+    path = folder / "study.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_study_file_is_read(tmp_path):
+    found = read_study(written(tmp_path, FILE))
+    assert found.points == 2 * 4 * 2
+    assert found.settings.engine == "analytic"
+    assert found.dimensions[1].levels == pytest.approx((12.5e9, 25e9, 50e9, 100e9))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("weight: 0.6", "weigt: 0.6", "line 2, column 29: workloads.0.weigt: no such field; did"),
+        ("weight: 0.6", "weight: -1", "line 2, column 29: workloads.0.weight: -1"),
+        ("trace: runs/a", "plan: p.yaml, trace: a", "either trace or plan"),
+        ("100 GB/s", "100 Gb/s", "line 5, column 42: space.scale_out.bandwidth.log.1: '100 Gb/s'"),
+        ("100 GB/s", "100", "space.scale_out.bandwidth.log.1: 100 has no unit"),
+        ("100 GB/s", "10 GB/s", "is not below the second"),
+        ("steps: 4", "steps: 1", "no number of values"),
+        ("log:", "lg:", "'lg' is no range"),
+        ("[8, 16]", "[8, 16.5]", "no whole number"),
+        ("[8, 16]", "[]", "line 6, column 3: space.scale_up.size: there is no value"),
+        ("[8, 16]", "[8, 8]", "is given twice"),
+        ("scale_up.size", "scale_up.sze", "did you mean scale_up.size?"),
+        ("scale_up.size", "plan.tp", "no workload is a plan"),
+        ("gpus == 8", "gpuss == 8", "line 7, column 15: constraints.0: "),
+        ('"gpus == 8"', '"gpus == 8", gpus > 9', "no point meets both 'gpus == 8' and 'gpus > 9'"),
+        ("step_s: min", "steps: min", "line 8, column 14: objectives.steps: "),
+        ("step_s: min", "step_s: least", "objectives.step_s: 'least'"),
+        ("method: grid", "method: gird", "search.method: 'gird'"),
+        ("method: grid", "method: nsga2", "trials is missing"),
+        ("method: grid", "method: grid, trials: 3", "trials belongs to"),
+        ("method: grid", "method: bisect", "over is missing"),
+        ("method: grid", "method: bisect, over: cluster", "no dimension of numbers"),
+        (
+            "method: grid",
+            "method: bisect, over: scale_up.size, loss: 2",
+            "search.loss: 2: input should be a valid string",
+        ),
+        (", steps: 4", "", "a grid has no continuum"),
+        ("name: next", "name: next\nname: other", "line 2: not YAML that can be used"),
+        ("name: next", "nam: next", "line 1, column 1: "),
+        ("objectives:", "settings: {engine: fast}\nobjectives:", "settings.engine: engine: 'fast'"),
+        ("objectives:", "settings: {workers: 2}\nobjectives:", "an option of the command"),
+        ("objectives:", "confirm: fast\nobjectives:", "confirm: engine: 'fast'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path, before, after, said):
+    assert before in FILE
+    path = written(tmp_path, FILE.replace(before, after, 1))
+    with pytest.raises(StudyError) as caught:
+        read_study(path)
+    told = str(caught.value)
+    assert told.startswith(str(path))
+    assert said in told
+    assert "\n" not in told
+
+
+def test_a_million_millions_of_points_are_refused_at_once(tmp_path):
+    wide = "\n".join(
+        f"  {name}: {{log: [1 GB/s, 9 GB/s], steps: 1000}}"
+        for name in ("scale_up.bandwidth", "scale_out.bandwidth", "pcie.bandwidth")
+    )
+    text = FILE.replace("  scale_out.bandwidth: {log: [12.5 GB/s, 100 GB/s], steps: 4}", wide)
+    text = text.replace("[8, 16]", "[8, 16, 32, 64, 128, 256, 512]")
+    with pytest.raises(StudyError, match=r"14,000,000,000 points are more than 1,000,000"):
+        read_study(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["", "- a", "3", "name: x"])
+def test_a_file_that_is_no_study_is_refused(tmp_path, text):
+    with pytest.raises(StudyError, match=str(tmp_path)):
+        read_study(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StudyError, match="no such file"):
+        read_study(tmp_path / "none.yaml")
+
+
+def test_python_says_the_same_words():
+    found = declare(links(steps=3))
+    assert found.points == 9
+    with pytest.raises(StudyError, match=r"^study: space\.scale_up\.sze: "):
+        declare(links(space={"scale_up.sze": [8]}))
+
+
+def test_every_key_has_help_and_the_schema_ships():
+    schema = schema_of("study_file")
+    for table in (schema, *schema["$defs"].values()):
+        assert table["description"]
+        for name, one in table["properties"].items():
+            assert one.get("description") or "$ref" in one, name
+    jsonschema.validate(yaml.safe_load(FILE), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(FILE.replace("weight", "weigt")), schema)
+    assert "scale_up.bandwidth" in json.dumps(links())
+
+
+def test_every_method_of_a_file_is_one_that_searches():
+    assert set(METHODS) == set(SEARCHES)
+
+
+def test_ranges_have_equal_ratios_or_differences():
+    log = parse_dimension("scale_up.latency", {"log": ["1 us", "8 us"], "steps": 4}).levels
+    assert log == pytest.approx((1e-6, 2e-6, 4e-6, 8e-6))
+    assert log[-1] == 8e-6
+    linear = parse_dimension("host", {"linear": [1, 3], "steps": 5}).levels
+    assert np.diff(linear) == pytest.approx([0.5] * 4)
+
+
+def test_factors_are_those_of_a_sweep_and_numbers_of_things_are_numbers():
+    assert parse_dimension("scale_out.latency", {"factors": [0.5, 2]}).kind == "factor"
+    assert parse_dimension("ScaleOut.Bandwidth", {"factors": [2]}).name == "scale_out.bandwidth"
+    assert parse_dimension("scale_up.size", {"log": [8, 64], "steps": 4}).levels == (8, 16, 32, 64)
+    assert parse_dimension("nodes", [1, 2]).levels == (1.0, 2.0)

@@ -1,0 +1,219 @@
+"""Studies as a whole: points are what other questions say of them, whatever is kept where."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from collectives.libraries.rules import parse_rule
+from experiments.baseline import baseline
+from experiments.questions.compare import compare
+from experiments.questions.generate import generate
+from experiments.scenario.language import parse_change
+from experiments.scenario.resources import improve
+from experiments.studies.study import study
+from helpers.studies import PLAN, TRACE, links
+from simulator.errors import StudyError
+from simulator.quantities import parse_quantity
+from topologies import load_cluster
+from traces.generate.plan import read_plan
+
+
+def column(report, name):
+    return report.explored.results.column(name)
+
+
+def test_points_are_those_of_scenarios_changed_one_by_one():
+    report = study(links(steps=3))
+    base = baseline(TRACE, "dgx-a100", engine="analytic").scenario
+    bandwidths, latencies = column(report, "scale_up.bandwidth"), column(report, "scale_up.latency")
+    for step, bandwidth, latency in zip(
+        column(report, "step_s"), bandwidths, latencies, strict=True
+    ):
+        scenario = improve(base, "scale_up.bandwidth", float(bandwidth / 300e9))
+        scenario = improve(scenario, "scale_up.latency", float(0.6e-6 / latency))
+        assert step == pytest.approx(scenario.run().makespan, rel=1e-9)
+
+
+def test_factors_what_ifs_and_algorithms_are_those_of_other_questions():
+    space = {
+        "compute": [1, 2],
+        "what_if": ["none", "all_reduce bytes x0.5"],
+        "algorithm": ["none", "all_reduce=ring"],
+    }
+    report = study(links(space=space, objectives={"step_s": "min"}))
+    base = baseline(TRACE, "dgx-a100", engine="analytic").scenario
+    for number, (compute, change, rule) in enumerate(itertools.product(*space.values())):
+        forced = () if rule == "none" else (parse_rule(rule),)
+        scenario = improve(replace(base, forced=forced), "compute", compute)
+        if change != "none":
+            scenario = parse_change(change).apply(scenario).scenario
+        assert column(report, "step_s")[number] == pytest.approx(scenario.run().makespan, rel=1e-9)
+        assert report.explored.results.values(number)["what_if"] == change
+
+
+def test_clusters_and_topologies_are_those_of_compare():
+    report = study(
+        links(
+            space={"cluster": ["dgx-a100", "hgx-h100"], "scale_up.topology": ["switch", "ring"]},
+            objectives={"step_s": "min"},
+        )
+    )
+    expected = compare(
+        TRACE, ["dgx-a100", "hgx-h100"], topologies=["scale_up=ring"], engine="analytic"
+    )
+    steps = column(report, "step_s")
+    assert steps[0] == pytest.approx(expected.points[0].step_s, rel=1e-9)
+    assert steps[2] == pytest.approx(expected.points[1].step_s, rel=1e-9)
+    assert steps[1] == pytest.approx(expected.points[2].step_s, rel=1e-9)
+
+
+def test_plans_are_generated_for_each_point(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    report = study(
+        {
+            "name": "plans",
+            "workloads": [{"plan": str(path)}],
+            "cluster": "hgx-h100",
+            "space": {"plan.tp": [1, 2, 3], "plan.gpus": [4, 8], "plan.zero": [0, 1]},
+            "constraints": ["gpus == 8"],
+            "objectives": {"tokens_per_s": "max"},
+        }
+    )
+    results, plan = report.explored.results, read_plan(path)
+    refused = np.array(results.refused)
+    values = [results.values(number) for number in range(len(results))]
+    assert len(values) == 12
+    for number, point in enumerate(values):
+        if point["plan.tp"] == 3:
+            assert "not a multiple of tp 3" in refused[number]
+        elif point["plan.gpus"] == 4:
+            assert refused[number] == "gpus == 8"
+            assert np.isnan(column(report, "step_s")[number])
+        else:
+            tp, zero = int(point["plan.tp"]), int(point["plan.zero"])
+            p = replace(plan.parallelism, tp=tp, dp=8 // tp, zero=zero)
+            alone = generate(replace(plan, parallelism=p), "hgx-h100", engine="analytic")
+            step = alone.base.timeline.makespan
+            assert column(report, "step_s")[number] == pytest.approx(step, rel=1e-9)
+            assert column(report, "tokens_per_s")[number] == pytest.approx(8 * 1024 / step)
+    assert {one["reason"] for one in report.refused} >= {"gpus == 8"}
+
+
+def test_weights_are_shares_of_steps(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    space = {"scale_up.bandwidth": ["150 GB/s", "300 GB/s"]}
+    both = [{"trace": TRACE, "weight": 3, "tokens": 100}, {"plan": str(path), "weight": 1}]
+    one, other = (
+        study(links(workloads=[entry], space=space, cluster="hgx-h100")) for entry in both
+    )
+    joined = study(links(workloads=both, space=space, cluster="hgx-h100"))
+    expected = (3 * column(one, "step_s") + column(other, "step_s")) / 4
+    assert column(joined, "step_s") == pytest.approx(expected, rel=1e-12)
+    tokens = (3 * 100 + 8 * 1024) / 4
+    assert column(joined, "tokens_per_s") == pytest.approx(tokens / expected, rel=1e-12)
+
+
+def test_constraints_refuse_before_and_after_simulating():
+    report = study(
+        links(steps=4, constraints=["scale_up.bandwidth <= 800 GB/s", "step_s <= 28 ms"])
+    )
+    results = report.explored.results
+    step, bandwidth = column(report, "step_s"), column(report, "scale_up.bandwidth")
+    for number, why in enumerate(results.refused):
+        if bandwidth[number] > 800e9 * (1 + 1e-9):
+            assert why == "scale_up.bandwidth <= 800 GB/s"
+            assert np.isnan(step[number])
+        else:
+            assert why == ("" if step[number] <= 28e-3 else "step_s <= 28 ms")
+    assert report.explored.counts.computed == 12
+
+
+def test_a_study_without_a_point_says_what_refused_them():
+    with pytest.raises(StudyError, match="none of 4 points can be: refused are 4 by 'gpus == 7'"):
+        study(links(steps=2, constraints=["gpus == 7"]))
+
+
+def test_tokens_of_a_trace_are_not_made_up():
+    with pytest.raises(StudyError, match="tokens_per_s: gpu-dp2-tp4 is a trace"):
+        study(links(steps=2, objectives={"tokens_per_s": "max"}))
+
+
+def test_the_front_is_confirmed_by_another_engine():
+    report = study(links(steps=2, confirm="flow"))
+    for row in report.front:
+        values = report.explored.results.values(row.point)
+        base = baseline(TRACE, "dgx-a100", engine="flow").scenario
+        scenario = improve(base, "scale_up.bandwidth", values["scale_up.bandwidth"] / 300e9)
+        scenario = improve(scenario, "scale_up.latency", 0.6e-6 / values["scale_up.latency"])
+        assert row.confirmed_step_s == pytest.approx(scenario.run().makespan, rel=1e-9)
+        step = row.objectives["step_s"]
+        assert row.longer_pct == pytest.approx(100 * (row.confirmed_step_s - step) / step)
+
+
+def read(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "results").iterdir())}
+
+
+def test_results_are_the_same_bytes_whatever_the_workers_and_where_answers_are_from(tmp_path):
+    folders = [tmp_path / name for name in ("one", "two", "cached", "none")]
+    plain = study(links(), folders[0], cache=False)
+    several = study(links(), folders[1], workers=2)
+    cached = study(links(), folders[2])
+    counts = [one.explored.counts for one in (plain, several, cached)]
+    assert [(one.computed, one.cached) for one in counts] == [(36, 0), (36, 0), (0, 36)]
+    again = study(links(), folders[0], cache=False).explored.counts
+    assert (again.computed, again.stored) == (0, 36)
+    assert read(folders[0]) == read(folders[1]) == read(folders[2])
+    table = pq.read_table(folders[0] / "results")
+    assert table.num_rows == 36
+    assert table.column("step_s").to_pylist() == column(plain, "step_s").tolist()
+    assert table.schema.field("scale_up.bandwidth").metadata == {b"unit": b"B/s"}
+
+
+def test_a_point_that_another_study_knows_is_not_computed_again():
+    study(links(steps=3))
+    wider = links(steps=3)
+    wider["space"] = {
+        "compute": [1, 2],
+        "scale_up.bandwidth": ["75 GB/s", "150 GB/s", "2.4 TB/s"],
+        "scale_up.latency": ["0.2 us", "4 us"],
+    }
+    report = study({**wider, "name": "wider", "objectives": {"step_s": "min"}})
+    assert report.explored.counts.cached == 4  # two bandwidths, two latencies, as recorded
+    fresh = study({**wider, "objectives": {"step_s": "min"}}, cache=False)
+    assert column(report, "step_s").tolist() == column(fresh, "step_s").tolist()
+
+
+def test_fabrics_are_sized_for_the_job():
+    report = study(
+        {
+            "name": "fabrics",
+            "workloads": [{"trace": TRACE}],
+            "cluster": "dgx-a100",
+            "space": {
+                "nodes": [2],
+                "scale_out.topology": [
+                    "switch",
+                    "leaf_spine",
+                    "rail",
+                    "fat_tree",
+                    "torus",
+                    {"dragonfly": {"routing": "minimal"}},
+                ],
+            },
+        }
+    )
+    assert report.explored.results.refused == [""] * 6
+    assert (column(report, "nodes") == 2).all()
+
+
+def test_values_that_a_cluster_does_not_have_refuse_the_point():
+    report = study(links(space={"scale_up.size": [3, 8, 16]}, objectives={"step_s": "min"}))
+    assert [bool(why) for why in report.explored.results.refused] == [True, False, False]
+    base = load_cluster("dgx-a100")
+    assert base.scale_up.bandwidth == parse_quantity("300 GB/s", "B/s")

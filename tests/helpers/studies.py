@@ -1,0 +1,26 @@
+"""Small studies for tests: a recorded sample, or a plan, over a few dimensions."""
+
+from helpers.places import SAMPLES
+
+TRACE = str(SAMPLES / "gpu-dp2-tp4")
+PLAN = """\
+model: llama-3.1-8b
+parallelism: {tp: 2, dp: 2}
+training: {micro_batch: 1, global_batch: 8, sequence: 1024}
+accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
+"""
+
+
+def links(steps=6, **fields):
+    """A study of the sample's links: bandwidth and latency inside a node."""
+    return {
+        "name": "links",
+        "workloads": [{"trace": TRACE}],
+        "cluster": "dgx-a100",
+        "space": {
+            "scale_up.bandwidth": {"log": ["75 GB/s", "2.4 TB/s"], "steps": steps},
+            "scale_up.latency": {"log": ["0.2 us", "4 us"], "steps": steps},
+        },
+        "objectives": {"step_s": "min", "scale_up.bandwidth": "min"},
+        **fields,
+    }

@@ -1,0 +1,291 @@
+"""Cards from ``config.json`` files: the same shapes as the cards that ship, and what is refused."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from simulator.errors import TraceError
+from traces.generate.hugging_face import FAMILIES
+from traces.generate.model import layer_parameters, load_model, parameters
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "max_position_embeddings": 131072,
+}
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+    "vocab_size": 32000,
+}
+QWEN3 = {
+    "model_type": "qwen3_moe",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "tie_word_embeddings": False,
+}
+GEMMA_3_27B = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "sliding_window": 1024,
+    },
+    "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152},
+}
+GPT_2 = {
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+T5 = {
+    "model_type": "t5",
+    "d_ff": 10240,
+    "d_kv": 64,
+    "d_model": 4096,
+    "feed_forward_proj": "gated-gelu",
+    "num_heads": 64,
+    "num_layers": 24,
+    "num_decoder_layers": 24,
+    "tie_word_embeddings": False,
+    "vocab_size": 32128,
+}
+VIT = {
+    "model_type": "vit",
+    "hidden_size": 768,
+    "image_size": 224,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "num_hidden_layers": 12,
+    "patch_size": 16,
+}
+DIT = {
+    "_class_name": "DiTTransformer2DModel",
+    "attention_head_dim": 72,
+    "in_channels": 4,
+    "num_attention_heads": 16,
+    "num_layers": 28,
+    "out_channels": 8,
+    "patch_size": 2,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "num_local_experts": 128,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+    "attention_bias": True,
+}
+CONFIGS = {
+    "llama-3.1-8b": LLAMA,
+    "mixtral-8x7b": MIXTRAL,
+    "qwen3-30b-a3b": QWEN3,
+    "deepseek-v3-671b": DEEPSEEK,
+    "gemma-3-27b": GEMMA_3_27B,
+    "gpt-2": GPT_2,
+    "flan-t5-xxl": T5,
+    "vit-b-16": VIT,
+    "dit-xl-2": DIT,
+    "gpt-oss-120b": GPT_OSS,
+    "gemma-2-9b": {
+        "model_type": "gemma2",
+        "head_dim": 256,
+        "hidden_size": 3584,
+        "intermediate_size": 14336,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 42,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "vocab_size": 256000,
+    },
+    "mistral-7b": LLAMA | {"model_type": "mistral", "sliding_window": 4096, "vocab_size": 32000},
+    "qwen2.5-7b": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "phi-2": {
+        "model_type": "phi",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 32,
+        "tie_word_embeddings": False,
+        "vocab_size": 51200,
+    },
+}
+UNLIKE = {"name", "description", "sources", "left_out"}
+"""Fields of a card that are not its shape."""
+
+
+def write(folder, config):
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_makes_the_card_that_ships(tmp_path, name):
+    found = load_model(write(tmp_path, CONFIGS[name]))
+    assert found.model_dump(exclude=UNLIKE) == load_model(name).model_dump(exclude=UNLIKE)
+    assert bool(found.left_out) == (name == "gemma-3-27b")
+
+
+def test_a_folder_with_a_config_will_do(tmp_path):
+    folder = tmp_path / "My-Llama"
+    folder.mkdir()
+    write(folder, LLAMA)
+    assert load_model(folder).name == "My-Llama"
+    assert load_model(write(folder, LLAMA | {"_name_or_path": "meta-llama/L"})).name == "L"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_type": "mamba"}, "model_type: 'mamba' is no architecture that is known"),
+        ({"model_type": "lama"}, "did you mean llama"),
+        ({"model_type": None}, "model_type: missing"),
+        ({"hidden_size": None}, "hidden_size: missing (llama)"),
+        ({"hidden_size": "4096"}, "hidden_size: '4096' is not a count"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: 0 is not a count"),
+        ({"num_hidden_layers": True}, "num_hidden_layers: True is not a count"),
+        ({"num_attention_heads": 33}, "head_dim: missing, and 4096 is not a multiple of 33"),
+        ({"num_key_value_heads": 5}, "heads 32 is not a multiple of kv_heads 5"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: 'no' is neither true nor false"),
+        ({"mlp_bias": True}, "mlp_bias: a card has biases in attention"),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention'"),
+        (
+            {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 30]},
+            "every n-th layer",
+        ),
+    ],
+)
+def test_what_is_wrong_or_cannot_be_said_is_named(tmp_path, change, told):
+    path = write(tmp_path, {**LLAMA, **change})
+    with pytest.raises(TraceError) as error:
+        load_model(path)
+    assert str(error.value).startswith(str(path))
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{"moe_layer_freq": 2}, {"n_routed_experts": None}])
+def test_experts_that_a_card_cannot_have_are_refused(tmp_path, change):
+    with pytest.raises(TraceError, match=next(iter(change))):
+        load_model(write(tmp_path, DEEPSEEK | change))
+
+
+@pytest.mark.parametrize("text", ['{"model_type": ', "{} {}", "[1]", '{"a": NaN}', "{" * 10_000])
+def test_what_is_no_config_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=r"config\.json"):
+        load_model(path)
+
+
+@given(data=st.dictionaries(st.sampled_from([*LLAMA, "head_dim"]), st.none() | st.integers()))
+def test_any_numbers_make_a_model_or_an_error(tmp_path_factory, data):
+    path = write(tmp_path_factory.mktemp("config"), LLAMA | data | {"model_type": "llama"})
+    with suppress(TraceError):
+        assert parameters(load_model(path)) > 0
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_names_what_is_missing(tmp_path, kind):
+    key = "_class_name" if kind.startswith("DiT") else "model_type"
+    with pytest.raises(TraceError, match="missing"):
+        load_model(write(tmp_path, {key: kind}))
+
+
+@pytest.mark.parametrize("name", ["flan-t5-xxl", "vit-b-16", "dit-xl-2", "bert-large"])
+def test_encoders_are_trained_and_do_not_decode(name):
+    runner = CliRunner()
+    words = ["generate", name, "-c", "dgx-a100", "--dp", "2", "--tp", "4", "--sequence", "196"]
+    words += ["--zero", "3", "--recompute", "full"]
+    assert runner.invoke(app, words).exit_code == 0
+    refused = runner.invoke(app, [*words[:6], "--phase", "decode"])
+    assert refused.exit_code == 1
+    assert "no decoder" in refused.stderr
+
+
+def test_a_decoder_behind_an_encoder_has_cross_attention():
+    """4 matrices of attention and a norm more than an encoder's layer."""
+    model = load_model("flan-t5-xxl")
+    encoder, decoder = (layer_parameters(model, layer).total for layer in (23, 24))
+    assert decoder - encoder == 4 * 4096 * 4096 + 4096

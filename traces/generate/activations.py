@@ -1,0 +1,235 @@
+"""What a layer, the embedding and the head keep in memory between forward and backward pass.
+
+Tensors are those that autograd saves: the inputs of matrix products, of norms and of activation
+functions, attention's queries, keys, values and output, and masks of dropout. For a layer of GPT
+with dropout and scores that are written to memory their sum is
+``sbh (10 + 24/t + 5as/(ht))`` bytes, with sequence parallelism ``sbh/t (34 + 5as/h)`` (Korthikanti
+et al. 2022, arXiv 2205.05198, equations 2 and 4); other layers are counted by the same rules.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traces.generate.model import Experts, GroupedAttention, LatentAttention
+from traces.generate.run import MicroBatch, Training
+
+_FP32 = 4
+_MASK = 1
+"""Bytes of an element of a dropout mask."""
+_LONGER_THAN_ONE_BYTE = 2
+"""Bytes of an activation's element at least: fp8 recipes cast what matrix products read, and keep
+what autograd saves in bf16 (pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Float8
+changes the peak memory by 0.3 %)."""
+
+
+class SavedTensor(NamedTuple):
+    """Bytes that one micro-batch leaves on one rank, and which recomputations leave them, too.
+
+    ``selective`` repeats only what lies between queries and attention's output; ``op`` keeps the
+    outputs of every second matrix product and attention's output; ``full`` only a layer's input.
+    """
+
+    name: str
+    size: float
+    selective: bool = True
+    op: bool = False
+    full: bool = False
+
+    def is_kept(self, recompute: str) -> bool:
+        """Whether it is there when the backward pass begins."""
+        return recompute == "none" or bool(getattr(self, recompute))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockActivations:
+    """Bytes of one micro-batch in a block of the model, on one rank.
+
+    ``kept`` from its forward to its backward pass; ``working`` besides while the backward pass is
+    in the block: what is recomputed, and the largest gradients.
+    """
+
+    kept: float
+    working: float
+
+
+def element_bytes(batch: MicroBatch) -> int:
+    """Bytes of an element of an activation that is saved."""
+    return max(batch.element_bytes, _LONGER_THAN_ONE_BYTE)
+
+
+def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTensor, ...]:
+    """Return what autograd saves in a layer, without recomputation.
+
+    Parameters
+    ----------
+    batch
+        The micro-batch, and how it is divided over ranks.
+    layer
+        Which layer; 0 is the first.
+    run
+        The step: whether attention is fused, and whether there is dropout.
+    """
+    attentions = 2 if batch.model.has_cross_attention(layer) else 1
+    return (
+        *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),
+        *_network(batch, batch.model.experts_at(layer), run),
+    )
+
+
+def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:
+    """Return what a layer keeps and needs in a training step with its recomputation."""
+    tensors = layer_tensors(batch, layer, run)
+    kept = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
+    repeated = sum(tensor.size for tensor in tensors) - kept
+    if run.recompute == "op" and batch.model.gated:  # the output of the seventh product is kept
+        kept += batch.tokens * batch.model.hidden * element_bytes(batch)
+    return BlockActivations(kept=kept, working=repeated + _gradients(batch, layer, run))
+
+
+def embedding_activations(batch: MicroBatch, run: Training) -> BlockActivations:
+    """Return what the embedding keeps: a mask of dropout."""
+    mask = _MASK * batch.sharded_tokens * batch.model.hidden if run.dropout else 0.0
+    return BlockActivations(kept=mask, working=0.0)
+
+
+def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
+    """Return what the last norm, the logits and the loss keep and need.
+
+    The loss is computed as ``run.loss`` says. A ``fused`` one holds the logits once, in the
+    precision of the step, and writes their gradient in place (FlashAttention's, Liger's kernels);
+    ``parallel``, Megatron-LM's over the vocabulary, casts them to fp32 and works in place;
+    ``torch``, PyTorch's ``cross_entropy``, holds them with, in fp32, their logarithmic softmax and
+    two gradients, or three where tensor ranks share it (``loss_parallel``).
+    """
+    e, h = element_bytes(batch), batch.model.hidden
+    tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
+    logits = tokens * batch.model.vocabulary / batch.parallelism.tp
+    inputs = tokens / batch.parallelism.sequence_shards * h * e + tokens * h * e
+    gradients = 2 if batch.parallelism.tp == 1 else 3
+    kept, working = {
+        "fused": (e, 0),
+        "parallel": (_FP32, e + _FP32),
+        "torch": (e + _FP32, gradients * _FP32),
+    }[run.loss]
+    return BlockActivations(kept=inputs + kept * logits, working=working * logits)
+
+
+def forward_working(batch: MicroBatch, layer: int) -> float:
+    """Bytes that a layer's forward pass needs at once where nothing is kept: serving."""
+    e, p, model = element_bytes(batch), batch.parallelism, batch.model
+    attention = sum(size for _, size in _attention_outputs(batch))
+    experts = model.experts_at(layer)
+    if experts is None:
+        network = batch.tokens * (_ups(batch) + 1) * (model.ffn or 0) / p.tp * e
+    else:
+        rows = batch.tokens * experts.top_k
+        network = rows * ((_ups(batch) + 1) * experts.hidden / p.tp + 2 * model.hidden) * e
+    return 3 * batch.tokens * model.hidden * e + max(attention, network)
+
+
+def _ups(batch: MicroBatch) -> int:
+    return 2 if batch.model.gated else 1
+
+
+def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
+    """Return names and bytes of queries, keys and values, in the order of their products."""
+    e, tp, tokens = element_bytes(batch), batch.parallelism.tp, batch.tokens
+    match batch.model.attention:
+        case GroupedAttention(heads=heads, kv_heads=kv_heads, head=head):
+            key = max(kv_heads / tp, 1.0) * head
+            widths = {"queries": heads / tp * head, "keys": key, "values": key}
+        case LatentAttention(heads=heads) as latent:
+            own = heads / tp
+            widths = {
+                "queries": own * (latent.nope + latent.rope),
+                "keys": own * (latent.nope + latent.rope),
+                "values": own * latent.value,
+            }
+    return [(name, tokens * width * e) for name, width in widths.items()]
+
+
+def _latents(batch: MicroBatch) -> Iterator[SavedTensor]:
+    """Return MLA's compressed queries, keys and values, before and behind their norms."""
+    attention = batch.model.attention
+    if isinstance(attention, LatentAttention):
+        width = attention.kv_rank + attention.rope + (attention.q_rank or 0)
+        size = batch.sharded_tokens * width * element_bytes(batch)
+        yield SavedTensor("latents", size, op=True)
+        yield SavedTensor("latents' norms", size)
+
+
+def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
+    e, h, tp = element_bytes(batch), batch.model.hidden, batch.parallelism.tp
+    attention, residual = batch.model.attention, batch.sharded_tokens * h * e
+    heads = attention.heads / tp
+    value = attention.head if isinstance(attention, GroupedAttention) else attention.value
+    yield SavedTensor("layer's input", residual, op=True, full=True)
+    yield SavedTensor("attention's input", residual)
+    yield from _latents(batch)
+    for number, (name, size) in enumerate(_attention_outputs(batch)):
+        yield SavedTensor(name, size, op=number % 2 == 0)
+    if run.attention == "unfused":
+        each = e + (_MASK + e if run.dropout else 0)  # softmax; mask, and what it leaves
+        yield SavedTensor("scores", heads * batch.tokens * batch.context * each, selective=False)
+    else:
+        yield SavedTensor("softmax's sums", batch.tokens * heads * _FP32, op=True)
+    yield SavedTensor("attention's output", batch.tokens * heads * value * e, op=True)
+    if run.dropout:
+        yield SavedTensor("mask behind attention", _MASK * batch.sharded_tokens * h)
+
+
+def _network(batch: MicroBatch, experts: Experts | None, run: Training) -> Iterator[SavedTensor]:
+    e, model = element_bytes(batch), batch.model
+    residual = batch.sharded_tokens * model.hidden * e
+    yield SavedTensor("network norm's input", residual)
+    yield SavedTensor("network's input", residual)
+    if experts is None:
+        yield from _feed_forward(batch, batch.tokens, model.ffn or 0, "network")
+    else:
+        probabilities = 2 * batch.sharded_tokens * experts.count * _FP32
+        yield SavedTensor("router", probabilities, op=True)
+        if experts.shared:
+            width = experts.shared * experts.hidden
+            yield from _feed_forward(batch, batch.tokens, width, "shared experts")
+        yield from _routed(batch, experts)
+    if run.dropout:
+        yield SavedTensor("mask behind network", _MASK * batch.sharded_tokens * model.hidden)
+
+
+def _feed_forward(batch: MicroBatch, rows: float, width: float, name: str) -> Iterator[SavedTensor]:
+    """Yield the outputs of the up-projections, and the input of the down-projection."""
+    size = rows * width / batch.parallelism.tp * element_bytes(batch)
+    yield SavedTensor(f"{name}: up", size, op=True)
+    if batch.model.gated:
+        yield SavedTensor(f"{name}: gate", size)
+    yield SavedTensor(f"{name}: activation", size)
+
+
+def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
+    """Yield what routed experts save; tokens are spread evenly, as many come as are sent."""
+    rows = batch.tokens * experts.top_k
+    hidden = rows * batch.model.hidden * element_bytes(batch)
+    yield SavedTensor("tokens of experts", hidden, op=True)
+    yield from _feed_forward(batch, rows, experts.hidden, "experts")
+    yield SavedTensor("experts' outputs", hidden)
+
+
+def _gradients(batch: MicroBatch, layer: int, run: Training) -> float:
+    """Bytes of the gradients that are there at once, where they are most.
+
+    Those of the residual stream and of the widest part; with sequence parallelism that part's whole
+    input, which is gathered again, and its gradient before it is scattered.
+    """
+    e, tp, model = element_bytes(batch), batch.parallelism.tp, batch.model
+    experts = model.experts_at(layer)
+    network = sum(
+        tensor.size
+        for tensor in _network(batch, experts, run)
+        if tensor.name.endswith((": up", ": gate", ": activation"))
+    )
+    attention = sum(size for _, size in _attention_outputs(batch))
+    if run.attention == "unfused":
+        attention += 2 * model.attention.heads / tp * batch.tokens * batch.context * e
+    whole = batch.tokens * model.hidden * e
+    return 2 * whole + max(network, attention)

@@ -1,0 +1,534 @@
+"""Model cards from the ``config.json`` of a model on Hugging Face.
+
+A table names the families of architectures (``model_type``, or ``_class_name`` of diffusers) and
+the fields that say their shape; what a config leaves out has the default that ``transformers``
+gives it. What a card cannot say (layers of another kind, experts in some layers only) is refused.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.errors import TraceError, shown
+from simulator.names import did_you_mean
+
+Fields = dict[str, Any]
+"""Fields of a model card, but for its name and sources."""
+
+
+def is_config(text: str) -> bool:
+    """Whether a text is a JSON object: cards are YAML, with fields on lines of their own."""
+    return text.lstrip().startswith("{")
+
+
+def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
+    """Return the fields of the model card that a ``config.json`` describes.
+
+    Parameters
+    ----------
+    text
+        Of the file.
+    source
+        Its path: errors begin with it.
+    name
+        What to call the model, where the file does not.
+
+    Returns
+    -------
+    dict
+        As :class:`traces.generate.model.Model` has them; each number has its source.
+
+    Raises
+    ------
+    TraceError
+        If the file is no such config, its architecture is unknown or has what a card cannot say, or
+        a field is missing or no number: that is named.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{source}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise TraceError(f"{source}: a config.json is a table of fields, not {shown(data)}")
+    kind = data.get("model_type") or data.get("_class_name")
+    left_out = None
+    if isinstance(data.get("text_config"), dict) and kind not in FAMILIES:
+        left_out = f"all of {kind} but its language model"
+        data = {"_name_or_path": data.get("_name_or_path"), **data["text_config"]}
+        kind = data.get("model_type") or kind
+    if not isinstance(kind, str):
+        raise TraceError(
+            f"{source}: model_type: missing; a config.json of Hugging Face names the architecture"
+        )
+    if kind not in FAMILIES:
+        hint = did_you_mean(kind, FAMILIES)
+        raise TraceError(
+            f"{source}: model_type: {kind!r} is no architecture that is known; {hint}known are "
+            f"{', '.join(FAMILIES)}; others are described by a model card in YAML"
+        )
+    config = _Config(source, kind, data)
+    fields = FAMILIES[kind](config) | _windows(config) | {"left_out": left_out}
+    given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    described = {name: value for name, value in fields.items() if value is not None}
+    return {"name": given or name, "description": f"{kind}, {source}", **described}
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """A file's table, read field by field."""
+
+    source: str
+    kind: str
+    data: Mapping[str, Any]
+
+    def refuse(self, field: str, reason: str) -> TraceError:
+        return TraceError(f"{self.source}: {field}: {reason} ({self.kind})")
+
+    def count(self, *names: str, usual: int | None = None) -> int:
+        """Return a positive number by the first name that is given."""
+        for name in names:
+            value = self.data.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise self.refuse(name, f"{shown(value)} is not a count of 1 or more")
+            return value
+        if usual is None:
+            raise self.refuse(" or ".join(names), "missing")
+        return usual
+
+    def number(self, name: str, usual: int) -> int:
+        """Return a number of 0 or more."""
+        value = self.data.get(name)
+        if value is None:
+            return usual
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.refuse(name, f"{shown(value)} is not a number of 0 or more")
+        return value
+
+    def flag(self, name: str, *, usual: bool) -> bool:
+        value = self.data.get(name)
+        if value is None:
+            return usual
+        if not isinstance(value, bool):
+            raise self.refuse(name, f"{shown(value)} is neither true nor false")
+        return value
+
+    def given(self, name: str) -> object:
+        return self.data.get(name)
+
+
+def _windows(config: _Config) -> Fields:
+    """Return which layers have a window, where the config lists the kind of each."""
+    kinds = config.given("layer_types")
+    if not isinstance(kinds, list):
+        return {}
+    if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
+        reason = f"{sorted(unknown)[0]!r}: a card has attention in all layers"
+        raise config.refuse("layer_types", reason)
+    if "sliding_attention" not in kinds:
+        return {"window": None, "global_every": None}
+    every = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
+    whole = [every is not None and (layer + 1) % every == 0 for layer in range(len(kinds))]
+    if whole != [kind == "full_attention" for kind in kinds]:
+        raise config.refuse("layer_types", "a card has attention to all tokens every n-th layer")
+    return {"window": config.count("sliding_window"), "global_every": every}
+
+
+def _head(config: _Config, hidden: int, heads: int) -> int:
+    if hidden % heads and config.given("head_dim") is None:
+        raise config.refuse("head_dim", f"missing, and {hidden} is not a multiple of {heads} heads")
+    return config.count("head_dim", usual=hidden // heads)
+
+
+def _grouped(config: _Config, *, kv: str = "num_key_value_heads") -> Fields:
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    heads = config.count("num_attention_heads", "n_head", "num_heads")
+    return {
+        "kind": "grouped",
+        "heads": heads,
+        "kv_heads": config.count(kv, usual=heads),
+        "head": _head(config, hidden, heads),
+    }
+
+
+def _llama(config: _Config) -> Fields:
+    """Pre-norm decoder with rotary positions and a gated network: Llama and its relatives."""
+    return {
+        "layers": config.count("num_hidden_layers"),
+        "hidden": config.count("hidden_size"),
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": config.count("intermediate_size"),
+        "gated": True,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
+        **_llama_biases(config),
+    }
+
+
+def _llama_biases(config: _Config) -> Fields:
+    attention, network = (config.flag(f"{part}_bias", usual=False) for part in ("attention", "mlp"))
+    if network and not attention:
+        raise config.refuse("mlp_bias", "a card has biases in attention where the network has")
+    return {"biases": network, "qkv_biases": attention and not network}
+
+
+def _mistral(config: _Config) -> Fields:
+    window = config.number("sliding_window", 0)
+    return _llama(config) | {"window": window or None}
+
+
+def _mixtral(config: _Config) -> Fields:
+    experts = {
+        "count": config.count("num_local_experts"),
+        "top_k": config.count("num_experts_per_tok"),
+        "hidden": config.count("intermediate_size"),
+    }
+    return _mistral(config) | {"ffn": None, "experts": experts}
+
+
+def _qwen2(config: _Config) -> Fields:
+    window = None
+    if config.flag("use_sliding_window", usual=False):
+        if config.number("max_window_layers", 0):
+            raise config.refuse("max_window_layers", "a card cannot say which layers have a window")
+        window = config.count("sliding_window")
+    return _llama(config) | {"qkv_biases": True, "window": window}
+
+
+def _qwen3(config: _Config) -> Fields:
+    biases = config.flag("attention_bias", usual=False)
+    return _qwen2(config) | {"qkv_biases": biases, "qk_norm": True}
+
+
+def _qwen_experts(config: _Config, fields: Fields) -> Fields:
+    if config.number("decoder_sparse_step", 1) != 1 or config.given("mlp_only_layers"):
+        raise config.refuse("mlp_only_layers", "a card has experts in all layers but the first")
+    each = config.count("moe_intermediate_size")
+    shared = config.number("shared_expert_intermediate_size", 0)
+    if shared % each:
+        raise config.refuse(
+            "shared_expert_intermediate_size",
+            f"{shared} is not a multiple of moe_intermediate_size {each}",
+        )
+    experts = {
+        "count": config.count("num_experts"),
+        "top_k": config.count("num_experts_per_tok"),
+        "hidden": each,
+        "shared": shared // each,
+    }
+    return fields | {"ffn": None, "experts": experts}
+
+
+def _deepseek(config: _Config) -> Fields:
+    """MLA and experts in all but the first layers (DeepSeek-V2 and V3, Kimi K2)."""
+    heads = config.count("num_attention_heads")
+    latent = {
+        "kind": "latent",
+        "heads": heads,
+        "kv_rank": config.count("kv_lora_rank"),
+        "nope": config.count("qk_nope_head_dim"),
+        "rope": config.count("qk_rope_head_dim"),
+        "value": config.count("v_head_dim"),
+    }
+    if config.given("q_lora_rank") is not None:
+        latent["q_rank"] = config.count("q_lora_rank")
+    if config.number("moe_layer_freq", 1) != 1:
+        raise config.refuse("moe_layer_freq", "a card has experts in all layers but the first")
+    experts = {
+        "count": config.count("n_routed_experts"),
+        "top_k": config.count("num_experts_per_tok"),
+        "hidden": config.count("moe_intermediate_size"),
+        "shared": config.number("n_shared_experts", 0),
+        "dense_layers": config.number("first_k_dense_replace", 0),
+    }
+    return _llama(config) | {"attention": latent, "experts": experts}
+
+
+def _gemma(config: _Config) -> Fields:
+    return _llama(config) | {
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+        "attention": _grouped(config) | {"head": config.count("head_dim", usual=256)},
+    }
+
+
+def _gemma2(config: _Config) -> Fields:
+    """Norms before and behind attention and network; every second layer sees all tokens."""
+    return _gemma(config) | {
+        "norms": 4,
+        "window": config.count("sliding_window", usual=4096),
+        "global_every": 2,
+    }
+
+
+_GEMMA_3 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "sliding_window": 4096,
+}
+"""What ``transformers`` takes for Gemma 3 where a config leaves it out, as those of 4B do."""
+
+
+def _gemma3(config: _Config) -> Fields:
+    whole = replace(config, data=_GEMMA_3 | {k: v for k, v in config.data.items() if v is not None})
+    every = config.count("sliding_window_pattern", "_sliding_window_pattern", usual=6)
+    return _gemma2(whole) | {"qk_norm": True, "global_every": every}
+
+
+def _phi(config: _Config) -> Fields:
+    """One norm for attention and network, which are parallel; biases everywhere."""
+    return {
+        "layers": config.count("num_hidden_layers", "n_layer"),
+        "hidden": config.count("hidden_size", "n_embd"),
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": config.count("intermediate_size", "n_inner"),
+        "gated": False,
+        "biases": True,
+        "norms": 1,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
+    }
+
+
+def _phi3(config: _Config) -> Fields:
+    window = config.number("sliding_window", 0)
+    return _llama(config) | {"window": window or None}
+
+
+def _gpt2(config: _Config) -> Fields:
+    hidden = config.count("n_embd", "hidden_size")
+    return {
+        "layers": config.count("n_layer", "num_hidden_layers"),
+        "hidden": hidden,
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": config.count("n_inner", "intermediate_size", usual=4 * hidden),
+        "gated": False,
+        "biases": True,
+        "positions": config.count("n_positions", "n_ctx"),
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _gpt_neox(config: _Config) -> Fields:
+    return {
+        "layers": config.count("num_hidden_layers"),
+        "hidden": config.count("hidden_size"),
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": config.count("intermediate_size"),
+        "gated": False,
+        "biases": True,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
+    }
+
+
+def _opt(config: _Config) -> Fields:
+    if config.count("word_embed_proj_dim", usual=config.count("hidden_size")) != config.count(
+        "hidden_size"
+    ):
+        raise config.refuse("word_embed_proj_dim", "a card has embeddings as wide as its layers")
+    return _gpt_neox_of(config, "ffn_dim") | {
+        "positions": config.count("max_position_embeddings") + 2,  # two are offsets for padding
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _gpt_neox_of(config: _Config, ffn: str) -> Fields:
+    return {
+        "layers": config.count("num_hidden_layers", "n_layer"),
+        "hidden": config.count("hidden_size", "n_embed"),
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": config.count(ffn),
+        "gated": False,
+        "biases": True,
+    }
+
+
+def _bloom(config: _Config) -> Fields:
+    hidden = config.count("hidden_size", "n_embed")
+    return {
+        "layers": config.count("n_layer", "num_hidden_layers"),
+        "hidden": hidden,
+        "vocabulary": config.count("vocab_size"),
+        "attention": _grouped(config),
+        "ffn": 4 * hidden,
+        "gated": False,
+        "biases": True,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _falcon(config: _Config) -> Fields:
+    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads", "n_head")
+    new = config.flag("new_decoder_architecture", usual=False)
+    usual = 1 if config.flag("multi_query", usual=True) else heads
+    kv_heads = config.count("num_kv_heads", "n_head_kv", usual=heads) if new else usual
+    attention = {
+        "kind": "grouped",
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head": _head(config, hidden, heads),
+    }
+    return {
+        "layers": config.count("num_hidden_layers", "n_layer"),
+        "hidden": hidden,
+        "vocabulary": config.count("vocab_size"),
+        "attention": attention,
+        "ffn": config.count("ffn_hidden_size", usual=4 * hidden),
+        "gated": False,
+        "biases": config.flag("bias", usual=False),
+        "norms": 2 if new else 1,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _starcoder2(config: _Config) -> Fields:
+    return _gpt_neox_of(config, "intermediate_size") | {
+        "biases": config.flag("use_bias", usual=True),
+        "window": config.number("sliding_window", 0) or None,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _gpt_oss(config: _Config) -> Fields:
+    """Experts with biases; every second layer has a window."""
+    experts = {
+        "count": config.count("num_local_experts"),
+        "top_k": config.count("num_experts_per_tok", "experts_per_token"),
+        "hidden": config.count("intermediate_size"),
+    }
+    return _llama(config) | {
+        "ffn": None,
+        "experts": experts,
+        "biases": True,
+        "qkv_biases": False,
+        "window": config.count("sliding_window"),
+        "global_every": 2,
+    }
+
+
+def _cohere(config: _Config) -> Fields:
+    """One norm for attention and network, which are parallel."""
+    return _llama(config) | {
+        "norms": 1,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _t5(config: _Config) -> Fields:
+    """As many layers of a decoder, with cross-attention, behind those of an encoder."""
+    encoder = config.count("num_layers")
+    decoder = config.count("num_decoder_layers", usual=encoder)
+    heads = config.count("num_heads")
+    act = config.given("feed_forward_proj") or "relu"
+    return {
+        "layers": encoder + decoder,
+        "encoder_layers": encoder,
+        "hidden": config.count("d_model"),
+        "vocabulary": config.count("vocab_size"),
+        "attention": {
+            "kind": "grouped",
+            "heads": heads,
+            "kv_heads": heads,
+            "head": config.count("d_kv"),
+        },
+        "ffn": config.count("d_ff"),
+        "gated": str(act).startswith("gated"),
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+def _bert(config: _Config) -> Fields:
+    layers = config.count("num_hidden_layers")
+    return _gpt_neox_of(config, "intermediate_size") | {
+        "encoder_layers": layers,
+        "positions": config.count("max_position_embeddings")
+        + config.number("type_vocab_size", 0),  # a table of segments lies beside
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    }
+
+
+_CLASSES = 1000
+"""Of ImageNet, on which vision transformers without another head were trained."""
+
+
+def _vit(config: _Config) -> Fields:
+    """Patches of an image, and a token of its class."""
+    layers, side = config.count("num_hidden_layers"), config.count("patch_size")
+    image = config.count("image_size")
+    labels = config.given("id2label")
+    classes = len(labels) if isinstance(labels, dict) and labels else _CLASSES
+    return {
+        "layers": layers,
+        "encoder_layers": layers,
+        "hidden": config.count("hidden_size"),
+        "vocabulary": classes,
+        "attention": _grouped(config),
+        "ffn": config.count("intermediate_size"),
+        "gated": False,
+        "biases": True,
+        "positions": (image // side) ** 2 + 1,
+        "patch": side * side * config.count("num_channels", usual=3),
+        "pooled": True,
+    }
+
+
+def _dit(config: _Config) -> Fields:
+    """Patches of a latent image; norms are modulated by time and class (arXiv 2212.09748)."""
+    heads = config.count("num_attention_heads")
+    head = config.count("attention_head_dim")
+    hidden, side = heads * head, config.count("patch_size")
+    layers, channels = config.count("num_layers"), config.count("in_channels")
+    return {
+        "layers": layers,
+        "encoder_layers": layers,
+        "hidden": hidden,
+        "vocabulary": side * side * config.count("out_channels", usual=2 * channels),
+        "attention": {"kind": "grouped", "heads": heads, "kv_heads": heads, "head": head},
+        "ffn": 4 * hidden,
+        "gated": False,
+        "biases": True,
+        "patch": side * side * channels,
+        "modulations": 6,
+    }
+
+
+FAMILIES: dict[str, Callable[[_Config], Fields]] = {
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "opt": _opt,
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen2_moe": lambda config: _qwen_experts(config, _qwen2(config)),
+    "qwen3": _qwen3,
+    "qwen3_moe": lambda config: _qwen_experts(config, _qwen3(config)),
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "phi": _phi,
+    "phi3": _phi3,
+    "granite": _llama,
+    "olmo": _llama,
+    "starcoder2": _starcoder2,
+    "cohere": _cohere,
+    "gpt_oss": _gpt_oss,
+    "t5": _t5,
+    "mt5": _t5,
+    "umt5": _t5,
+    "bert": _bert,
+    "vit": _vit,
+    "DiTTransformer2DModel": _dit,
+}
+"""Families of architectures by the name that their configs give."""

@@ -1,0 +1,328 @@
+"""What fills the memory of a rank, stage by stage, and whether that fits.
+
+Weights, gradients and optimiser states are those of mixed precision (arXiv 1910.02054, section 3.1)
+as Megatron-LM holds them: weights in the precision of the step, gradients in that in which they
+are summed, a master copy in fp32 and the optimiser's states, divided over replicas as ZeRO's
+stage says. ZeRO-3 is PyTorch's FSDP: the shard of a weight is its master copy, gradients are as
+long, and blocks are gathered in the precision of the step (arXiv 2304.11277). Activations are
+counted along the schedule of the pipeline (:mod:`traces.generate.activations`). What the driver,
+CUDA and NCCL keep comes on top. Fragments that the allocator cannot use are not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+from simulator.quantities import bytes_per_element
+from traces.generate.activations import (
+    BlockActivations,
+    embedding_activations,
+    forward_working,
+    head_activations,
+    layer_activations,
+)
+from traces.generate.layers import ModelBlock, chunks, parameters_on_rank
+from traces.generate.model import GroupedAttention, LatentAttention, Parameters
+from traces.generate.pipeline import SCHEDULES, Pipeline, SlotKind
+from traces.generate.plan import CUDA_RESERVE, GenerationPlan
+from traces.generate.run import OPTIMIZERS, MicroBatch, Serving, Training, micro_batch
+
+_MASTER = 4
+"""Bytes of a master weight: fp32."""
+_SHORTEST_TRAINED = 2
+"""Bytes of a weight that is trained, at least: fp8 recipes cast weights for each product and hold
+them in bf16 (Transformer Engine's documentation, ``fp8_autocast``)."""
+_ROUNDS = 3
+"""Warm-up is ``2 (p - 1) + (v - 1) p`` forward slots at most: fewer than those of three rounds of p
+micro-batches through v chunks."""
+_BLOCKS_GATHERED = 2
+"""Of ZeRO-3: the block under way and the next (arXiv 2304.11277, section 3.4)."""
+_COMMUNICATOR = 16 * 2 * 4 * 2.0**20
+"""Bytes that NCCL keeps for a communicator: 4 MiB (``NCCL_BUFFSIZE``) on each of 16 channels, for
+a ring and a tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What fills the memory of each rank of a pipeline stage at the fullest moment of a step (B).
+
+    Parameters
+    ----------
+    stage
+        Which stage of the pipeline.
+    weights
+        In the precision of the step; the shards in fp32 with ZeRO-3.
+    gradients
+        As they are summed.
+    optimiser
+        Master copies and states.
+    gathered
+        With ZeRO-3: weights and gradients of whole blocks.
+    activations
+        Of the micro-batches under way.
+    working
+        What the backward pass through a block needs besides: what is recomputed, gradients of
+        activations; in serving, what the widest layer or the logits need.
+    kv_cache
+        In serving: keys and values of all sequences.
+    buffers
+        Of communication: NCCL's, and what pipeline stages send and receive.
+    reserve
+        The driver's and CUDA's.
+    """
+
+    stage: int
+    weights: float
+    gradients: float = 0.0
+    optimiser: float = 0.0
+    gathered: float = 0.0
+    activations: float = 0.0
+    working: float = 0.0
+    kv_cache: float = 0.0
+    buffers: float = 0.0
+    reserve: float = CUDA_RESERVE
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what they are."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stage"}
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(self.parts.values())
+
+    @property
+    def allocated(self) -> float:
+        """What the framework's allocator gives out: without NCCL's buffers, driver and context."""
+        return self.total - self.reserve - self.buffers
+
+
+def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
+    """Return what fills the memory of a rank of every pipeline stage.
+
+    Parameters
+    ----------
+    plan
+        Which step. All ranks of a stage hold equally much; uneven experts are taken as even.
+
+    Returns
+    -------
+    tuple of StageMemory
+        In the order of the stages, bytes of one rank each.
+
+    Examples
+    --------
+    >>> from traces.generate.kernel_times import KernelRates
+    >>> from traces.generate.model import load_model
+    >>> from traces.generate.parallelism import Parallelism
+    >>> plan = GenerationPlan(
+    ...     model=load_model("llama-3.1-8b"),
+    ...     parallelism=Parallelism(dp=8, zero=3),
+    ...     run=Training(micro_batch=1, global_batch=8, sequence=4096, recompute="full"),
+    ...     accelerator=KernelRates(peak=989e12, memory_bandwidth=3.35e12),
+    ... )
+    >>> (stage,) = memory_of(plan)
+    >>> f"{stage.weights / 1e9:.2f} GB of weights, {stage.optimiser / 1e9:.2f} of states"
+    '4.02 GB of weights, 8.03 of states'
+    """
+    batch = micro_batch(plan.model, plan.parallelism, plan.run)
+    blocks = _numbered(chunks(batch))
+    count = plan.parallelism.pp
+    own = [[block for chunk in blocks[s::count] for block in chunk] for s in range(count)]
+    reserve = CUDA_RESERVE if plan.memory is None else plan.memory.reserve
+    stages = (
+        _serving(batch, plan.run, stage, own[stage])
+        if isinstance(plan.run, Serving)
+        else _training(batch, plan.run, stage, own[stage], blocks[stage::count])
+        for stage in range(count)
+    )
+    return tuple(replace(stage, reserve=reserve) for stage in stages)
+
+
+def fullest(stages: Sequence[StageMemory]) -> StageMemory:
+    """Return the stage that needs most, the first of several."""
+    return max(stages, key=lambda stage: stage.total)
+
+
+class _NumberedBlock(NamedTuple):
+    """A block, and the number of its layer in the model; None of the embedding and the head."""
+
+    block: ModelBlock
+    layer: int | None
+    is_head: bool
+
+
+def _numbered(parts: Sequence[Sequence[ModelBlock]]) -> list[list[_NumberedBlock]]:
+    layer = 0
+    numbered: list[list[_NumberedBlock]] = []
+    for number, part in enumerate(parts):
+        own = []
+        for place, block in enumerate(part):
+            last = number + 1 == len(parts) and place + 1 == len(part)
+            own.append(_NumberedBlock(block, layer if block.is_layer else None, last))
+            layer += block.is_layer
+        numbered.append(own)
+    return numbered
+
+
+def _training(
+    batch: MicroBatch,
+    run: Training,
+    stage: int,
+    own: Sequence[_NumberedBlock],
+    own_chunks: Sequence[Sequence[_NumberedBlock]],
+) -> StageMemory:
+    """Add up a stage in training."""
+    held = [parameters_on_rank(one.block.parameters, batch) for one in own]
+    states = _states(batch, run, held)
+    kept, working = _peak(batch, run, stage, own_chunks)
+    return StageMemory(
+        stage=stage,
+        weights=states.weights,
+        gradients=states.gradients,
+        optimiser=states.optimiser,
+        gathered=_gathered(batch, run, own, held),
+        activations=kept,
+        working=working,
+        buffers=_buffers(batch),
+    )
+
+
+class _States(NamedTuple):
+    """Bytes on a rank of what a step leaves for the next, and of its gradients."""
+
+    weights: float
+    gradients: float
+    optimiser: float
+
+
+def _states(batch: MicroBatch, run: Training, held: Sequence[Parameters]) -> _States:
+    p, width = batch.parallelism, _trained_bytes(batch)
+    dense = sum(one.sharded + one.replicated for one in held)
+    experts = sum(one.experts for one in held)
+    whole = dense + experts
+    shard = (dense + experts * p.ep) / p.shard_ranks if p.zero else whole
+    states = OPTIMIZERS[run.optimizer]
+    if p.zero == 3:
+        longest = max(width, _MASTER)
+        return _States(shard * longest, shard * longest, shard * states)
+    return _States(
+        weights=whole * width,
+        gradients=(shard if p.zero >= 2 else whole) * bytes_per_element(run.gradient),
+        optimiser=shard * (states + (_MASTER if width < _MASTER else 0)),
+    )
+
+
+def _trained_bytes(batch: MicroBatch) -> int:
+    return max(batch.element_bytes, _SHORTEST_TRAINED)
+
+
+def _gathered(
+    batch: MicroBatch, run: Training, own: Sequence[_NumberedBlock], held: Sequence[Parameters]
+) -> float:
+    """Bytes of whole weights and gradients under ZeRO-2 and 3, besides their shards.
+
+    ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 holds two layers, the
+    gradients of one as they are computed and those of another as they are reduced, and the root's
+    weights, which are those of embedding and head, with the head's gradient, all through the step.
+    """
+    zero, width = batch.parallelism.zero, _trained_bytes(batch)
+    if zero == 2:
+        return 2 * run.bucket
+    if zero < 3:
+        return 0.0
+    layers = [one.total for one, named in zip(held, own, strict=True) if named.layer is not None]
+    largest = max(layers, default=0.0)
+    root = sum(one.total for one in held) - sum(layers)
+    head = sum(one.total for one, named in zip(held, own, strict=True) if named.is_head)
+    each = (_BLOCKS_GATHERED + 1) * width + bytes_per_element(run.gradient)
+    return largest * each + (root + head) * width
+
+
+def _peak(
+    batch: MicroBatch,
+    run: Training,
+    stage: int,
+    own_chunks: Sequence[Sequence[_NumberedBlock]],
+) -> tuple[float, float]:
+    """Return bytes of activations, and of work besides, at the fullest moment of the schedule.
+
+    Every forward slot adds what its chunk keeps, every backward slot (that of the weights, where
+    the two gradients are apart) frees it. But for GPipe's, schedules repeat themselves after the
+    first rounds of as many micro-batches as stages.
+    """
+    p = batch.parallelism
+    kept: list[float] = []
+    needs: list[float] = []
+    for chunk in own_chunks:
+        blocks = [_activations(batch, run, one) for one in chunk]
+        layers = [block for block, one in zip(blocks, chunk, strict=True) if not one.is_head]
+        kept.append(sum(block.kept for block in blocks))
+        head = [block for block, one in zip(blocks, chunk, strict=True) if one.is_head]
+        freed = sum(block.kept for block in head)
+        work = max((block.working for block in layers), default=0.0) - freed
+        needs.append(max([work, *(block.working for block in head)]))
+    level, most = 0.0, (0.0, 0.0)
+    count = run.micro_batches(p)
+    count = count if run.schedule == "gpipe" else min(count, _ROUNDS * p.pp)
+    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, count, p.virtual)):
+        if slot.kind is SlotKind.FORWARD:
+            level += kept[slot.chunk]
+        most = max(most, (level, needs[slot.chunk]), key=sum)
+        if slot.kind in (SlotKind.BACKWARD, SlotKind.WEIGHT_GRADIENT):
+            level -= kept[slot.chunk]
+    return most
+
+
+def _activations(batch: MicroBatch, run: Training, one: _NumberedBlock) -> BlockActivations:
+    if one.layer is not None:
+        return layer_activations(batch, one.layer, run)
+    if one.is_head:
+        return head_activations(batch, run)
+    return embedding_activations(batch, run)
+
+
+def _serving(
+    batch: MicroBatch, run: Serving, stage: int, own: Sequence[_NumberedBlock]
+) -> StageMemory:
+    """Add up a stage in serving: weights, all sequences' cache, and a pass through a layer."""
+    held = [parameters_on_rank(one.block.parameters, batch) for one in own]
+    layers = [one.layer for one in own if one.layer is not None]
+    needs = [forward_working(batch, layer) for layer in set(layers)]
+    if any(one.is_head for one in own):
+        logits = batch.sequences * batch.logit_tokens * batch.model.vocabulary
+        needs.append(logits * (max(batch.element_bytes, 2) + 4))
+    return StageMemory(
+        stage=stage,
+        weights=sum(one.total for one in held) * batch.element_bytes,
+        working=max(needs, default=0.0),
+        kv_cache=cached_bytes(batch)
+        * run.batch
+        * sum(batch.model.seen(layer, run.context) for layer in layers)
+        * batch.model.makes_tokens,
+        buffers=_buffers(batch),
+    )
+
+
+def cached_bytes(batch: MicroBatch) -> float:
+    """Bytes that a token of the context leaves in the cache of a layer on one rank.
+
+    Heads are divided over tensor ranks, and copied where there are fewer of them; MLA's latent is
+    on all of them (arXiv 2405.04434, section 2.1.2).
+    """
+    p = batch.parallelism
+    match batch.model.attention:
+        case GroupedAttention(kv_heads=kv_heads, head=head):
+            elements = 2 * max(kv_heads / p.tp, 1.0) * head
+        case LatentAttention(kv_rank=kv_rank, rope=rope):
+            elements = float(kv_rank + rope)
+    return elements * batch.element_bytes / p.cp
+
+
+def _buffers(batch: MicroBatch) -> float:
+    """Bytes of NCCL's communicators, and of a message of each direction between stages."""
+    p = batch.parallelism
+    degrees = (p.tp, p.cp, p.ep, p.dp, p.pp)
+    between = 4 * batch.hidden_bytes / p.sequence_shards if p.pp > 1 else 0.0
+    return sum(degree > 1 for degree in degrees) * _COMMUNICATOR + between

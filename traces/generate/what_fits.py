@@ -1,0 +1,278 @@
+"""Whether a step fits into the memory of its accelerators, and what would if it does not."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import islice, product
+from typing import Any
+
+from simulator.errors import WorkloadError
+from simulator.quantities import format_quantity
+from traces.generate.memory import StageMemory, fullest, memory_of
+from traces.generate.parallelism import Parallelism, stage_ranks
+from traces.generate.plan import DeviceMemory, GenerationPlan
+from traces.generate.run import Serving
+
+_SHOWN = 4
+"""Plans that would fit, of those that change equally much."""
+_TRIED = 400
+"""Plans on more ranks that are tried: half a second's work."""
+_WIDEST = 8
+"""Tensor ranks that are tried, as many as most nodes have accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittingPlan:
+    """A plan that fits: what it changes, and bytes on its fullest rank."""
+
+    change: str
+    plan: GenerationPlan
+    needed: float
+
+    def __str__(self) -> str:
+        """Say both: ``recompute full: 61 GB``."""
+        ranks = self.plan.parallelism.ranks
+        return f"{self.change}: {format_quantity(self.needed, 'B')} on each of {ranks} ranks"
+
+
+_REMEDY = "--ignore-memory (in Python ignore_memory=True of plan_on) answers all the same"
+"""What a message ends with, where a plan was made for a cluster."""
+
+
+def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
+    """Refuse a plan whose step does not fit into the memory that it states.
+
+    A plan that states none is not checked. A compiler that repeats computations where memory is
+    short is taken to repeat all that a layer can.
+
+    Parameters
+    ----------
+    plan
+        Which step, and the memory of its accelerators.
+    remedy
+        How to have an answer all the same.
+
+    Raises
+    ------
+    WorkloadError
+        Says which stage needs how much, what fills it, and which plans would fit.
+
+    Examples
+    --------
+    >>> from traces.generate.kernel_times import KernelRates
+    >>> from traces.generate.model import load_model
+    >>> check_memory(
+    ...     GenerationPlan(
+    ...         model=load_model("deepseek-v3-671b"),
+    ...         parallelism=Parallelism(),
+    ...         run=Serving(phase="decode", batch=1, context=1024),
+    ...         accelerator=KernelRates(peak=989e12, memory_bandwidth=4.8e12),
+    ...         memory=DeviceMemory(size=143771 * 2.0**20),
+    ...     )
+    ... )
+    Traceback (most recent call last):
+    simulator.errors.WorkloadError: deepseek-v3-671b one rank: does not fit into memory: ...
+    """
+    found = _overfull(plan)
+    if found is None:
+        return
+    stage, memory = found
+    p = plan.parallelism
+    where = f"stage {stage.stage} of {p.pp}: " if p.pp > 1 else ""
+    needed, size = (format_quantity(number, "B") for number in (stage.total, memory.size))
+    rows = [
+        f"  {name.replace('_', ' '):<12} {format_quantity(size, 'B'):>10}"
+        for name, size in stage.parts.items()
+        if size
+    ]
+    fitting = list(alternatives(plan))
+    advice = [f"  {one}" for one in fitting] or ["  nothing that was tried"]
+    raise WorkloadError(
+        "\n".join(
+            [
+                f"{plan}: does not fit into memory: {where}a rank needs {needed}, its accelerator "
+                f"has {size}",
+                *rows,
+                "what would fit:",
+                *advice,
+                remedy,
+            ]
+        )
+    )
+
+
+def fits(plan: GenerationPlan) -> bool:
+    """Whether a plan's step fits into the memory that it states; true where it states none."""
+    return _overfull(plan) is None
+
+
+def alternatives(plan: GenerationPlan) -> Iterator[FittingPlan]:
+    """Yield a few plans that fit and are like a plan that does not.
+
+    First those that change one thing on as many ranks; if there are none those that change several,
+    then the smallest on more ranks.
+    """
+    for changes in (_single(plan), _several(plan), _on_more_ranks(plan)):
+        found = islice(_fitting(plan, changes), _SHOWN)
+        first = next(found, None)
+        if first is not None:
+            yield first
+            yield from found
+            return
+
+
+def _overfull(plan: GenerationPlan) -> tuple[StageMemory, DeviceMemory] | None:
+    """Return the stage that exceeds its memory by most, and that memory; None if all fit."""
+    if plan.memory is None and all(one.memory is None for one in plan.others):
+        return None
+    stages = memory_of(plan)
+    worst = None
+    for stage in stages:
+        memory = _least_memory(plan, stage.stage)
+        if memory is None or stage.total <= memory.size:
+            continue
+        if memory.rematerialises and _rematerialised(plan, stage.stage) <= memory.size:
+            continue
+        if worst is None or stage.total > worst[0].total:
+            worst = stage, memory
+    return worst
+
+
+def _rematerialised(plan: GenerationPlan, stage: int) -> float:
+    changed = _changed(plan, {"recompute": "full"})
+    return (memory_of(plan) if changed is None else memory_of(changed))[stage].total
+
+
+def _least_memory(plan: GenerationPlan, stage: int) -> DeviceMemory | None:
+    """Return the smallest memory of a stage's ranks; None where it is not known."""
+    ranks = stage_ranks(plan.parallelism, stage)
+    first, last = int(ranks[0]), int(ranks[-1])
+    own = [one for one in plan.others if one.first <= last and one.last >= first]
+    inside = sum(min(one.last, last) - max(one.first, first) + 1 for one in own)
+    known = [one.memory for one in own]
+    if inside < len(ranks):
+        known.append(plan.memory)
+    return min((one for one in known if one is not None), key=lambda one: one.left, default=None)
+
+
+_Changes = Iterable[Mapping[str, Any]]
+
+
+def _fitting(plan: GenerationPlan, changes: _Changes) -> Iterator[FittingPlan]:
+    for change in changes:
+        changed = _changed(plan, change)
+        if changed is not None and fits(changed):
+            text = ", ".join(
+                name.replace("_", " ") + ("" if value is True else f" {value}")
+                for name, value in change.items()
+            )
+            yield FittingPlan(text, changed, fullest(memory_of(changed)).total)
+
+
+def _changed(plan: GenerationPlan, change: Mapping[str, Any]) -> GenerationPlan | None:
+    """Change fields of a plan's parallelism and run by their names; None where they do not fit."""
+    degrees = {field.name for field in fields(Parallelism)}
+    try:
+        return replace(
+            plan,
+            parallelism=replace(
+                plan.parallelism, **{k: v for k, v in change.items() if k in degrees}
+            ),
+            run=replace(plan.run, **{k: v for k, v in change.items() if k not in degrees}),
+            replicas=None,
+            others=() if _ranks(plan, change) != plan.parallelism.ranks else plan.others,
+        )
+    except (WorkloadError, TypeError):
+        return None
+
+
+def _ranks(plan: GenerationPlan, change: Mapping[str, Any]) -> int:
+    p = plan.parallelism
+    ranks = 1
+    for name in ("tp", "cp", "dp", "pp"):
+        ranks *= int(change.get(name, getattr(p, name)))
+    return ranks
+
+
+def _single(plan: GenerationPlan) -> _Changes:
+    """One change at a time on as many ranks, the cheapest first."""
+    p, run = plan.parallelism, plan.run
+    if isinstance(run, Serving):
+        yield from ({"batch": batch} for batch in _halves(run.batch) if batch >= run.micro_batches)
+        if run.precision not in ("fp8", "fp4"):
+            yield {"precision": "fp8"}
+        return
+    if p.tp > 1 and not p.sequence_parallel:
+        yield {"sequence_parallel": True}
+    if run.attention == "unfused":
+        yield {"attention": "flash"}
+    choices = ("none", "selective", "op", "full")
+    yield from ({"recompute": name} for name in choices[choices.index(run.recompute) + 1 :])
+    if p.shard_ranks > 1:
+        yield from ({"zero": zero} for zero in range(p.zero + 1, 4))
+    yield from ({"micro_batch": size} for size in _halves(run.micro_batch))
+
+
+def _halves(size: int) -> Iterator[int]:
+    while size > 1 and size % 2 == 0:
+        size //= 2
+        yield size
+
+
+def _several(plan: GenerationPlan) -> _Changes:
+    """Several changes at once on as many ranks: replicas become tensor ranks or stages."""
+    p, least = plan.parallelism, _least_run(plan)
+    if not isinstance(plan.run, Serving) and p.shard_ranks > 1:
+        yield from (least | {"zero": zero} for zero in range(p.zero + 1, 4))
+    for tp, pp in product(_doubled(p.tp, _WIDEST), _doubled(p.pp, plan.model.layers)):
+        ranks = p.tp * p.pp * p.dp
+        if tp * pp > p.tp * p.pp and ranks % (tp * pp) == 0:
+            yield least | _shape(p, tp, pp, ranks // (tp * pp))
+
+
+def _least_run(plan: GenerationPlan) -> dict[str, Any]:
+    """Return the settings of a run that need least memory, those that the plan does not have."""
+    run = plan.run
+    if isinstance(run, Serving):
+        return {}
+    least = {"recompute": "full", "micro_batch": 1}
+    return {name: value for name, value in least.items() if getattr(run, name) != value}
+
+
+def _doubled(degree: int, most: int) -> Iterator[int]:
+    while degree <= most:
+        yield degree
+        degree *= 2
+
+
+def _shape(p: Parallelism, tp: int, pp: int, dp: int) -> dict[str, Any]:
+    shape: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp}
+    changed = {name: value for name, value in shape.items() if value != getattr(p, name)}
+    if tp > 1 and not p.sequence_parallel:
+        changed["sequence_parallel"] = True
+    return changed
+
+
+def _on_more_ranks(plan: GenerationPlan) -> _Changes:
+    """Try the smallest jobs first: more tensor ranks, stages, and ranks that share out experts."""
+    p, model = plan.parallelism, plan.model
+    experts = 1 if model.experts is None else model.experts.count
+    shapes = product(_doubled(p.tp, _WIDEST), _doubled(p.pp, model.layers), _doubled(p.ep, experts))
+    smallest = sorted(shapes, key=lambda shape: (shape[0] * shape[1] * shape[2], shape[1]))
+    for tp, pp, ep in smallest[:_TRIED]:
+        dp = max(p.dp, ep)
+        if tp * pp * dp > p.tp * p.pp * p.dp:
+            shape = _shape(p, tp, pp, dp)
+            yield shape | ({"ep": ep} if ep != p.ep else {}) | _shared(plan, dp)
+
+
+def _shared(plan: GenerationPlan, dp: int) -> dict[str, Any]:
+    """Return what a run on more replicas needs: a batch for all, and states divided among them."""
+    run, p = plan.run, plan.parallelism
+    if isinstance(run, Serving):
+        return {}
+    shared: dict[str, Any] = _least_run(plan)
+    if dp > p.dp:
+        shared["global_batch"] = run.global_batch * dp // p.dp
+    if dp > 1 and not p.zero:
+        shared["zero"] = 1
+    return shared

@@ -1,6 +1,7 @@
 """How long kernels take: measured tables, what is carried over from them, and the roofline."""
 
 from traces.generate.kernel_times.machines import Accelerator
+from traces.generate.kernel_times.own import OwnKernels, read_own
 from traces.generate.kernel_times.rates import (
     COMPUTE_EFFICIENCY,
     MEMORY_EFFICIENCY,
@@ -51,11 +52,13 @@ __all__ = [
     "KernelWork",
     "LatentAttention",
     "Origin",
+    "OwnKernels",
     "Shape",
     "Streaming",
     "elementwise",
     "gemm",
     "kernel_times",
+    "read_own",
     "roofline_only",
     "roofline_time",
     "shares",

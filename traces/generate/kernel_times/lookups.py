@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from traces.generate.kernel_times.families import attention_variant
-from traces.generate.kernel_times.published import backward_ratio, full_mask_ratio
+from traces.generate.kernel_times.published import backward_ratio, full_mask_ratio, older_ratio
 from traces.generate.kernel_times.rows import Key
 from traces.generate.kernel_times.shapes import (
     Attention,
@@ -58,7 +58,7 @@ _INSTEAD = {
 the same peak, or wait for the same arithmetic."""
 
 
-def lookup(shape: Shape, tables: Collection[Key]) -> Lookup | None:
+def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Lookup | None:
     """Find a shape in tables.
 
     Parameters
@@ -67,6 +67,8 @@ def lookup(shape: Shape, tables: Collection[Key]) -> Lookup | None:
         What is asked.
     tables
         Keys of the tables there are.
+    generation
+        The accelerator's, which says what kernels the tables' are.
 
     Returns
     -------
@@ -77,7 +79,7 @@ def lookup(shape: Shape, tables: Collection[Key]) -> Lookup | None:
         case Gemm():
             return _gemm(shape, tables)
         case Attention():
-            return _attention(shape, tables)
+            return _attention(shape, tables, generation)
         case LatentAttention():
             return _latent(shape, tables)
         case ExpertGemms():
@@ -115,14 +117,25 @@ def _recipes(recipe: str) -> Iterator[tuple[str, bool]]:
         yield other, False
 
 
-def _attention(shape: Attention, tables: Collection[Key]) -> Lookup | None:
+_SINCE_AMPERE = ("hopper", "blackwell")
+"""Generations whose flash attention is made anew: tables of the others are FlashAttention-2's."""
+
+
+def _attention(shape: Attention, tables: Collection[Key], generation: str) -> Lookup | None:
     if shape.kind == "unfused":
         return None
     if shape.queries == 1:
         return _decode(shape, tables)
     length, found = _forward(shape, tables)
-    if found is not None and shape.direction == "backward":
-        return found.times(backward_ratio(length, shape.head_size))
+    if found is None:
+        return None
+    backward = shape.direction == "backward"
+    if backward:
+        found = found.times(backward_ratio(length, shape.head_size))
+    if shape.kind == "flash2" and generation in _SINCE_AMPERE:
+        size = shape.head_size
+        older = older_ratio(length, size, backward=backward, causal=shape.causal)
+        return found.times(older)
     return found
 
 

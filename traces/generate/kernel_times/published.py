@@ -9,15 +9,22 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 
+from traces.generate.kernel_times.machines import Accelerator, multiprocessors_of
+from traces.generate.kernel_times.shapes import Attention
+
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 FORWARD = {64: (333, 392, 460, 476, 496, 497), 128: (467, 565, 625, 638, 646, 648)}
 BACKWARD = {64: (272, 363, 422, 453, 472, 474), 128: (316, 424, 501, 542, 559, 561)}
 CAUSAL = {64: (197, 265, 371, 420, 460, 473), 128: (292, 423, 521, 579, 602, 616)}
 
-# FlashAttention-2 in the same figures has the same ratios to 10 % (backward to forward 3.6 to 2.9
+# FlashAttention-2 in the same figures has the same ratio of backward to forward to 10 % (3.6 to 2.9
 # at 128), and so has the text of its paper for A100: up to 73 % of peak forward, 63 % backward
 # (arXiv 2307.08691, section 4.1), which is 2.9.
+OLDER_FORWARD = {64: (282, 306, 318, 321, 322, 324), 128: (309, 350, 362, 368, 370, 370)}
+OLDER_BACKWARD = {64: (198, 238, 264, 279, 287, 291), 128: (214, 260, 291, 310, 318, 322)}
+OLDER_CAUSAL = {64: (180, 229, 262, 284, 295, 299), 128: (191, 260, 298, 319, 333, 335)}
+"""FlashAttention-2 there, on H100."""
 
 UNFUSED_PASSES = {"forward": 6.2, "backward": 12.0}
 """How often standard attention moves the scores through memory, 2 B each, at the full bandwidth.
@@ -48,6 +55,63 @@ def full_mask_ratio(length: float, head_size: float) -> float:
     1.9
     """
     return 2.0 * _ratio(CAUSAL, FORWARD, length, head_size)
+
+
+def older_ratio(length: float, head_size: float, *, backward: bool, causal: bool) -> float:
+    """Time of FlashAttention-2 on Hopper, of that of the kernels made for it.
+
+    Examples
+    --------
+    >>> round(older_ratio(4096, 128, backward=False, causal=True), 2)
+    1.82
+    """
+    if backward:
+        return _ratio(BACKWARD, OLDER_BACKWARD, length, head_size)
+    if causal:
+        return _ratio(CAUSAL, OLDER_CAUSAL, length, head_size)
+    return _ratio(FORWARD, OLDER_FORWARD, length, head_size)
+
+
+_MEASURED_PEAK = 989e12
+_TILE = 128
+"""Queries that one multiprocessor works on at a time (FlashAttention-3, section 3)."""
+
+
+def dense_time(shape: Attention, chip: Accelerator) -> float:
+    """Time of flash attention on Hopper as its authors measured it, s; infinite elsewhere.
+
+    Tables are of kernels that read keys and values page by page, for serving: on sequences of 512
+    to 2,048 tokens they are 1.6 to 1.25 times slower, of 8,192 and more equally fast.
+
+    Parameters
+    ----------
+    shape
+        Many queries, without a cache; a mask with as many pairs of a query and a key counts as a
+        square one.
+    chip
+        The speed scales with its peak.
+    """
+    if chip.generation != "hopper" or shape.cached or shape.queries == 1:
+        return math.inf
+    peak = chip.peak("bf16")
+    multiprocessors = multiprocessors_of(chip)
+    if peak is None or multiprocessors is None:
+        return math.inf
+    length = math.sqrt(shape.pairs * (2.0 if shape.causal else 1.0))
+    speed = 1e12 * _ratio(CAUSAL if shape.causal else FORWARD, _ONE, length, shape.head_size)
+    flops = 4.0 * shape.batch * shape.heads * shape.pairs * shape.head_size
+    time = flops / (speed * peak / _MEASURED_PEAK)
+    if shape.direction == "backward":
+        time *= backward_ratio(length, shape.head_size)
+    if shape.kind == "flash2":
+        backward = shape.direction == "backward"
+        time *= older_ratio(length, shape.head_size, backward=backward, causal=shape.causal)
+    # With fewer tiles than multiprocessors some of these have nothing to do.
+    tiles = shape.batch * shape.heads * shape.queries / _TILE
+    return time * max(1.0, multiprocessors / tiles)
+
+
+_ONE = {64: (1,) * len(LENGTHS), 128: (1,) * len(LENGTHS)}
 
 
 def _ratio(

@@ -121,7 +121,7 @@ def _tables(columns: Columns, file: Path, left_out: Counter[str]) -> list[tuple[
     left_out["no positive time or size"] += int((~good).sum())
     found = []
     for variant in np.unique(variants):
-        recipe = variant.partition("/")[0]
+        recipe = str(variant).partition("/")[0]
         chosen = (variants == variant) & good
         if recipe not in PRECISIONS:
             left_out[f"unknown type {recipe!r}"] += int(chosen.sum())

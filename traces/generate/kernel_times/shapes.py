@@ -97,7 +97,9 @@ class Attention:
     direction
         ``backward`` computes the gradients of queries, keys and values.
     kind
-        ``flash``: scores stay on the chip (FlashAttention, arXiv 2205.14135); ``unfused``: they are
+        ``flash``: scores stay on the chip (FlashAttention, arXiv 2205.14135), by the kernels made
+        for the accelerator's generation; ``flash2``: by those of FlashAttention-2, which were made
+        for Ampere, as PyTorch's ``scaled_dot_product_attention`` has them; ``unfused``: scores are
         written to memory and read again.
     cached
         Keys and values are also written to, or read from, a paged cache, as in serving.
@@ -119,7 +121,7 @@ class Attention:
     causal: bool = True
     window: float | None = None
     direction: Direction = "forward"
-    kind: Literal["flash", "unfused"] = "flash"
+    kind: Literal["flash", "flash2", "unfused"] = "flash"
     cached: bool = False
     dtype: str = "bf16"
     cache_dtype: str = "bf16"

@@ -2,16 +2,18 @@
 
 1. A lone row that is slower or faster than both its neighbours along an axis takes the nearer one's
    time (running median of three; it leaves every sequence that does not turn as it is).
-2. A shape between measured ones that was not measured lies between two bounds: time does not fall
-   when a dimension grows, and grows at most as fast as the work. The bounds are those of McShane
-   (Bulletin of the AMS 40, 1934) in a partial order; their middle is taken.
+2. A hole between measured points is interpolated along the axes that have such on both sides, the
+   nearer counting more. Any other lies between two bounds: time does not fall when a dimension
+   grows, and grows at most as fast as the work. The bounds are those of McShane (Bulletin of the
+   AMS 40, 1934) in a partial order; their middle is taken. Larger than all that was measured, or
+   smaller, a hole has the efficiency of the nearest point.
 3. Least-squares isotonic regression along all axes together (Dykstra, JASA 78, 1983), on
    logarithms, the measured points weighing most. What falls after so many rounds is ended by the
    mean of the least monotone surface above and the greatest below.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -43,7 +45,9 @@ def surface(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Surf
     axes, grid = _gridded(points, np.log(times))
     logarithms = tuple(np.log(axis) for axis in axes)
     known = np.isfinite(grid)
-    filled, among = _fill(_calm(grid), logarithms, exponents)
+    calm = _calm(grid)
+    _, among = _fill(calm, logarithms, exponents)
+    filled, _ = _fill(_between(calm, logarithms), logarithms, exponents)
     weights = np.where(known, 1.0, FILLED_WEIGHT)
     return Surface(logarithms, monotone(filled, weights), known | among, exponents)
 
@@ -60,7 +64,9 @@ def curves(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Curve
     logarithms = np.log(axis)
     rows, among = [], []
     for line in grid:
-        filled, inside = _fill(_calm(line), (logarithms,), exponents[:1])
+        calm = _calm(line)
+        _, inside = _fill(calm, (logarithms,), exponents[:1])
+        filled, _ = _fill(_between(calm, (logarithms,)), (logarithms,), exponents[:1])
         rows.append(monotone(filled, np.where(np.isfinite(line), 1.0, FILLED_WEIGHT)))
         among.append(inside)
     return Curves(logarithms, np.log(shapes), np.array(rows), np.array(among), exponents)
@@ -86,19 +92,62 @@ def _gridded(points: Floats, times: Floats) -> tuple[list[Floats], Floats]:
 
 
 def _calm(grid: Floats) -> Floats:
-    """Take the running median of three along every axis, where all three are measured."""
-    for axis, length in enumerate(grid.shape):
-        if length < 3:
-            continue
-        lines = np.moveaxis(grid, axis, 0)
-        three = np.stack([lines[:-2], lines[1:-1], lines[2:]])
-        middle = np.where(np.isfinite(three).all(axis=0), np.median(three, axis=0), lines[1:-1])
-        calm = lines.copy()
-        calm[1:-1] = middle
+    """Take the median of each measured point and of the measured next to it, along every axis."""
+    for axis in range(grid.ndim):
+        before, after = (
+            near.values for near in _nearest(grid, np.arange(float(grid.shape[axis])), axis)
+        )
+        middle = np.median(np.stack([before, grid, after]), axis=0)
         # The first of a line may be a hiccup, too: it is not above what follows.
-        calm[0] = np.where(lines[0] > middle[0], middle[0], lines[0])
-        grid = np.moveaxis(calm, 0, axis)
+        middle = np.where(np.isnan(before), np.fmin(grid, after), middle)
+        grid = np.where(np.isnan(grid) | np.isnan(middle), grid, middle)
     return grid
+
+
+class _Near(NamedTuple):
+    """The nearest measured value on one side along an axis, and how far it is; NaN: none."""
+
+    values: Floats
+    distance: Floats
+
+
+def _nearest(grid: Floats, positions: Floats, axis: int) -> tuple[_Near, _Near]:
+    """Return the nearest measured values before and after each point, itself left out."""
+    lines = np.moveaxis(grid, axis, -1)
+    length = lines.shape[-1]
+    own = np.where(np.isfinite(lines), np.arange(length), -1)
+    last = np.full_like(own, -1)
+    last[..., 1:] = np.maximum.accumulate(own, axis=-1)[..., :-1]
+    own = np.where(own < 0, length, own)
+    following = np.full_like(own, length)
+    following[..., :-1] = np.flip(np.minimum.accumulate(np.flip(own, -1), -1), -1)[..., 1:]
+    found = []
+    for place in (last, following):
+        held = np.clip(place, 0, length - 1)
+        values = np.take_along_axis(lines, held, -1)
+        distance = np.abs(positions - positions[held])
+        absent = place != held
+        found.append(
+            _Near(
+                np.moveaxis(np.where(absent, np.nan, values), -1, axis),
+                np.moveaxis(np.where(absent, np.nan, distance), -1, axis),
+            )
+        )
+    return found[0], found[1]
+
+
+def _between(grid: Floats, axes: Sequence[Floats]) -> Floats:
+    """Interpolate holes between the measured points on both sides, over the axes that have them."""
+    total, weights = np.zeros_like(grid), np.zeros_like(grid)
+    for axis, positions in enumerate(axes):
+        before, after = _nearest(grid, positions, axis)
+        gap = before.distance + after.distance
+        line = (before.values * after.distance + after.values * before.distance) / gap
+        weight = np.where(np.isnan(line), 0.0, 1.0 / gap**2)
+        total += weight * np.nan_to_num(line)
+        weights += weight
+    hole = np.isnan(grid) & (weights > 0.0)
+    return np.where(hole, total / np.where(weights > 0.0, weights, 1.0), grid)
 
 
 def _fill(

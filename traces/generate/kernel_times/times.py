@@ -15,7 +15,8 @@ from traces.generate.kernel_times.machines import (
     relative_of,
     table_of,
 )
-from traces.generate.kernel_times.published import UNFUSED_PASSES
+from traces.generate.kernel_times.own import OwnKernels, OwnKind, kind_of, kinds
+from traces.generate.kernel_times.published import UNFUSED_PASSES, dense_time
 from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.rows import Key
 from traces.generate.kernel_times.shapes import (
@@ -91,13 +92,17 @@ class KernelTimes:
         Tables, those asked first in front.
     compute_efficiency, memory_efficiency
         Fractions of peak and bandwidth that kernels reach of which no table says anything.
+    own
+        Kernels measured on one's own machine, which count more than tables.
     """
 
     chip: Accelerator
     sources: tuple[TableSource, ...] = ()
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    own: OwnKernels | None = None
     _known: dict[Shape, KernelTime] = field(default_factory=dict)
+    _own: dict[tuple[object, ...], OwnKind] = field(default_factory=dict)
 
     def time(self, shape: Shape) -> KernelTime:
         """Return the time of a kernel.
@@ -115,12 +120,37 @@ class KernelTimes:
         """Return the times of kernels, as :meth:`time` does, many at once."""
         asked = list(shapes)
         new = [shape for shape in dict.fromkeys(asked) if shape not in self._known]
-        for source in self.sources:
-            found = {one: said for one in new if (said := lookup(one, source.keys)) is not None}
-            self._known.update(self._looked_up(source, found))
-            new = [shape for shape in new if shape not in self._known]
-        self._known.update((shape, self._by_roofline(shape)) for shape in new)
+        if new:
+            tabled = self._tabled(new)
+            self._known.update({one: self._as_own(one, time) for one, time in tabled.items()})
         return [self._known[shape] for shape in asked]
+
+    def _tabled(self, shapes: Sequence[Shape]) -> dict[Shape, KernelTime]:
+        """Return times by tables and roofline."""
+        known: dict[Shape, KernelTime] = {}
+        for source in self.sources:
+            rest = [shape for shape in shapes if shape not in known]
+            said = {one: lookup(one, source.keys, self.chip.generation) for one in rest}
+            found = {one: own for one, own in said.items() if own is not None}
+            known |= self._looked_up(source, found)
+        return known | {one: self._by_roofline(one) for one in shapes if one not in known}
+
+    def _as_own(self, shape: Shape, tabled: KernelTime) -> KernelTime:
+        """Time by kernels of one's own, if there are any of the shape's kind."""
+        if self.own is None:
+            return tabled
+        if not self._own:
+            expected = self._tabled
+            self._own.update(
+                kinds(self.own, lambda rows: [one.seconds for one in expected(rows).values()])
+            )
+        kind = self._own.get(kind_of(shape))
+        if kind is None:
+            return tabled
+        seconds, measured = kind.time(shape, tabled.seconds)
+        return KernelTime(
+            max(seconds, self.least(shape)), "measured" if measured else "carried over"
+        )
 
     def _looked_up(
         self, source: TableSource, found: Mapping[Shape, Lookup]
@@ -141,15 +171,18 @@ class KernelTimes:
             # A shape asks each table for one point.
             logarithms[numbers] += weights * np.log(times)
             among[numbers] &= inside
-        # To a femtosecond: the last bits depend on how many are evaluated together.
-        seconds = np.round(np.exp(logarithms), 15).tolist()
-        return {
-            shape: KernelTime(
-                max(time * found[shape].factor, self.least(shape)),
-                source.origin if inside else "carried over",
-            )
-            for shape, time, inside in zip(shapes, seconds, among.tolist(), strict=True)
-        }
+        # The last bits depend on how many are evaluated together.
+        seconds = [float(f"{time:.12g}") for time in np.exp(logarithms)]
+        known = {}
+        for shape, time, inside in zip(shapes, seconds, among.tolist(), strict=True):
+            origin: Origin = source.origin if inside else "carried over"
+            scaled = time * found[shape].factor
+            if isinstance(shape, Attention):
+                dense = dense_time(shape, self.chip)
+                origin = "carried over" if dense < scaled else origin
+                scaled = min(scaled, dense)
+            known[shape] = KernelTime(max(scaled, self.least(shape)), origin)
+        return known
 
     def least(self, shape: Shape) -> float:
         """Return the least time of a kernel by the roofline at the full peak and bandwidth, s.
@@ -192,22 +225,23 @@ class KernelTimes:
 def kernel_times(
     chip: Accelerator,
     *,
-    own: Sequence[TableSource] = (),
+    own: OwnKernels | None = None,
     compute_efficiency: float = COMPUTE_EFFICIENCY,
     memory_efficiency: float = MEMORY_EFFICIENCY,
 ) -> KernelTimes:
     """Return the times of kernels on an accelerator, by the best that is known of it.
 
-    Tables of one's own come first, then those measured on this accelerator, else those of its
-    nearest relative of the same generation; then the roofline. Nothing is read before a shape is
-    asked for.
+    Kernels of one's own come first, then the tables measured on this accelerator, else those of
+    its nearest relative of the same generation; then the roofline. Nothing is read before a shape
+    is asked for.
 
     Parameters
     ----------
     chip
         The accelerator, as its cluster's file describes it.
     own
-        Tables of one's own, as :func:`traces.generate.kernel_times.own.read_own` makes them.
+        Kernels measured on one's own machine, as
+        :func:`traces.generate.kernel_times.own.read_own` reads them.
     compute_efficiency, memory_efficiency
         As :class:`KernelTimes` has them.
 
@@ -226,9 +260,10 @@ def kernel_times(
     """
     return KernelTimes(
         chip,
-        (*own, *_shipped(chip)),
+        _shipped(chip),
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
+        own=own,
     )
 
 

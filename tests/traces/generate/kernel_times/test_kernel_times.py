@@ -13,6 +13,7 @@ from traces.generate.kernel_times import (
     Attention,
     ExpertGemms,
     Gemm,
+    KernelTimes,
     LatentAttention,
     Streaming,
     kernel_times,
@@ -139,7 +140,7 @@ def test_no_kernel_is_faster_than_peak_and_memory_allow(name, shape):
 @given(shape=gemms())
 def test_asked_alone_or_with_others_the_time_is_the_same(shape):
     others = [shape, Gemm(64, 64, 64), Streaming(1e6), Attention(1, 8, 8, 512, 512, 128)]
-    fresh = kernel_times(MEASURED["h100_sxm"], own=H100.sources)
+    fresh = KernelTimes(MEASURED["h100_sxm"], H100.sources)
     assert fresh.times(others)[0] == H100.time(shape)
 
 
@@ -201,10 +202,10 @@ def test_attention_in_training_is_as_fast_as_its_authors_measured(length, head_s
     shape = Attention(16384 / length, 2048 / head_size, 2048 / head_size, length, length, head_size)
     speed = work_of(shape).flops / H100.time(shape).seconds
     # Tables are of a paged cache: 26 % slower at 2k even without what is written to the cache.
-    assert speed == pytest.approx(1e12 * causal[head_size][place], rel=0.26)
+    assert speed == pytest.approx(1e12 * causal[head_size][place], rel=0.12)
     full = replace(shape, causal=False, direction="backward")
     speed = work_of(full).flops / H100.time(full).seconds
-    assert speed == pytest.approx(1e12 * backward[head_size][place], rel=0.26)
+    assert speed == pytest.approx(1e12 * backward[head_size][place], rel=0.12)
 
 
 def test_a_peak_that_is_missing_is_named():

@@ -1,0 +1,115 @@
+"""Kernels of one's own: measured ones are answered, the rest follows, bad tables are named."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import TraceError, WorkloadError
+from traces.generate.kernel_times import (
+    Attention,
+    Gemm,
+    OwnKernels,
+    Streaming,
+    kernel_times,
+    read_own,
+)
+from traces.generate.kernel_times.machines import MEASURED
+
+CHIP = MEASURED["h100_sxm"]
+TABLED = kernel_times(CHIP)
+SLOWER = 1.3
+SHAPES = (Gemm(4096, 4096, 4096), Gemm(8192, 4096, 1024), Gemm(512, 8192, 8192))
+OWN = OwnKernels("here", tuple((one, SLOWER * TABLED.time(one).seconds) for one in SHAPES))
+TIMES = kernel_times(CHIP, own=OWN)
+
+
+def table(tmp_path, *rows, header="kernel,shape,seconds"):
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join([header, *rows]) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_was_measured_takes_what_it_took(shape):
+    assert TIMES.time(shape).seconds == pytest.approx(SLOWER * TABLED.time(shape).seconds)
+    assert TIMES.time(shape).origin == "measured"
+
+
+def test_other_shapes_of_the_kind_are_as_much_slower_as_those_measured():
+    other = Gemm(6144, 6144, 6144)
+    assert TIMES.time(other).seconds == pytest.approx(SLOWER * TABLED.time(other).seconds, rel=0.1)
+    assert TIMES.time(other).origin == "carried over"
+
+
+def test_kinds_that_were_not_measured_are_as_the_tables_say():
+    for shape in (Gemm(4096, 4096, 4096, "fp8"), Streaming(1e9), Attention(1, 8, 8, 64, 64, 128)):
+        assert TIMES.time(shape) == TABLED.time(shape)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.tuples(*[st.floats(16, 2**15)] * 3),
+    dimension=st.sampled_from("mnk"),
+    factor=st.floats(1, 4),
+    slow=st.lists(st.floats(1.0, 4.0), min_size=3, max_size=3),
+)
+def test_no_larger_product_takes_less(sizes, dimension, factor, slow):
+    rows = [(one, by * TABLED.time(one).seconds) for one, by in zip(SHAPES, slow, strict=True)]
+    times = kernel_times(CHIP, own=OwnKernels("here", tuple(rows)))
+    m, n, k = sizes
+    shape = Gemm(m, n, k)
+    grown = {"m": m, "n": n, "k": k} | {dimension: getattr(shape, dimension) * factor}
+    assert times.time(Gemm(**grown)).seconds >= times.time(shape).seconds * (1 - 1e-9)
+
+
+def test_a_table_is_read(tmp_path):
+    file = table(
+        tmp_path,
+        "gemm,m=4096 n=4096 k=4096,2e-4",
+        "attention,batch=1 heads=32 kv_heads=8 queries=2048 keys=2048 head_size=128 causal=no,3e-4",
+        "streaming,traffic=1e9,4.1e-4",
+    )
+    own = read_own(file)
+    assert own.rows[0] == (Gemm(4096, 4096, 4096), 2e-4)
+    assert own.rows[1][0] == Attention(1, 32, 8, 2048, 2048, 128, causal=False)
+    assert kernel_times(CHIP, own=own).time(Streaming(1e9)).seconds == 4.1e-4
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("gem,m=1 n=1 k=1,1", r"line 3: kernel 'gem' is unknown; choose from gemm, attention"),
+        ("gemm,m=1 n=1 k=1,fast", r"line 3: seconds 'fast' must be a positive number"),
+        ("gemm,m=1 n=1 k=1,-1", r"line 3: seconds '-1' must be a positive number"),
+        ("gemm,m=1 n=1 k=1,", r"line 3: seconds '' must be a positive number"),
+        ("gemm,m=1 n=1,1", r"line 3: shape: k of gemm missing"),
+        ("gemm,m=1 n=1 k=1 m=2,1", r"line 3: shape: 'm=2' is given twice"),
+        ("gemm,m=1 n=1 z=1,1", r"line 3: shape: 'z=1' is none of m, n, k"),
+        ("gemm,m=a n=1 k=1,1", r"line 3: shape: m 'a' must be a number"),
+        ("gemm,m=0 n=1 k=1,1", r"line 3: shape: Gemm: m 0.0 must be a positive"),
+        ("gemm,m=1 n=1 k=1 dtype=x,1", r"line 3: shape: precision 'x' is unknown"),
+        ("attention,causal=perhaps,1", r"line 3: shape: causal 'perhaps' must be yes or no"),
+        ("attention,kind=fast,1", r"line 3: shape: kind 'fast' is none of"),
+    ],
+)
+def test_a_row_that_cannot_be_is_named(tmp_path, row, said):
+    with pytest.raises(TraceError, match=said):
+        read_own(table(tmp_path, "gemm,m=1 n=1 k=1,1", row))
+
+
+def test_a_table_without_its_columns_or_rows_is_refused(tmp_path):
+    with pytest.raises(TraceError, match=r"line 1: column shape is missing"):
+        read_own(table(tmp_path, "gemm,1", header="kernel,seconds"))
+    with pytest.raises(TraceError, match=r"has no rows"):
+        read_own(table(tmp_path))
+    with pytest.raises(TraceError, match=r"cannot be read as CSV"):
+        read_own(tmp_path / "absent.csv")
+
+
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(WorkloadError, match="not a time"):
+        OwnKernels("here", ((Gemm(1, 1, 1), math.inf),))
+    with pytest.raises(WorkloadError, match="no kernel was measured"):
+        OwnKernels("here", ())

@@ -183,7 +183,10 @@ def validate_steps(
 def predicted(
     step: MeasuredStep | UnreadStep, *, settings: Settings | None = None
 ) -> StepPrediction:
-    """Predict one row; what cannot be predicted says why."""
+    """Predict one row; what cannot be predicted says why.
+
+    A step that was measured did fit into memory; one that was not is refused where it does not.
+    """
     if isinstance(step, UnreadStep):
         return _refused(step, step.reason)
     try:
@@ -193,6 +196,7 @@ def predicted(
             model=step.model,
             parallelism=step.parallelism,
             run=step.run,
+            ignore_memory=step.measured is not None,
         )
         makespan = simulated(plan, cluster, settings).makespan
     except TwofoldError as error:

@@ -26,7 +26,7 @@ from simulator.quantities import bytes_per_element
 from topologies import catalog
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
-from traces.generate.run import AttentionKind, Training
+from traces.generate.run import Attention, Training
 
 _SHAPE = ("layers", "hidden", "heads", "vocab")
 """Columns without which a model has no shape."""
@@ -243,9 +243,12 @@ def _parallelism(row: Mapping[str, str | None]) -> Parallelism:
 
 def _training(row: Mapping[str, str | None], parallelism: Parallelism, framework: str) -> Training:
     precision = _text(row, "precision") or "bf16"
-    choices = {
+    choices: dict[str, str] = {
         name: value for name in ("gradient", "scores", "recompute") if (value := _text(row, name))
     }
+    if framework == "fsdp2" and choices.get("recompute") == "selective":
+        choices["recompute"] = "op"  # what torchtitan calls selective, if not told by layers
+    attention = _attention(row)
     for name in ("precision", "gradient"):
         _check_dtype(row, name)
     return Training(  # what is no choice of a field is refused there, by its name
@@ -255,20 +258,21 @@ def _training(row: Mapping[str, str | None], parallelism: Parallelism, framework
         precision=precision,
         schedule="interleaved" if parallelism.virtual > 1 else "1f1b",
         framework=framework,
-        attention=_attention(row),
+        attention=attention,
+        dropout=attention == "unfused" and framework in ("megatron", "deepspeed"),
         **choices,  # type: ignore[arg-type]
     )
 
 
-def _attention(row: Mapping[str, str | None]) -> AttentionKind | None:
+def _attention(row: Mapping[str, str | None]) -> Attention:
     """Return the kernels of attention: as told, else those that compute as many scores.
 
     Kernels that leave out what a causal mask hides are fused; those that do not write the scores.
     """
     given = _text(row, "attention")
     if given:
-        return cast("AttentionKind", given)
-    return "unfused" if _text(row, "scores") != "causal" else None
+        return cast("Attention", given)
+    return "unfused" if _text(row, "scores") != "causal" else "flash"
 
 
 def _check_dtype(row: Mapping[str, str | None], name: str) -> None:

@@ -11,7 +11,6 @@ from typing import Literal
 from simulator.errors import WorkloadError
 from simulator.names import one_of
 
-
 Flash = Literal["flash", "flash1", "flash2"]
 
 
@@ -83,8 +82,8 @@ _KNOWN = (
     ),
     Framework(
         name="deepspeed",
-        launch=50e-6,
-        exchange=100e-6,
+        launch=52e-6,
+        exchange=45e-6,
         overlaps_gradients=False,
         overlaps_input_gradients=False,
         waits_for_messages=True,

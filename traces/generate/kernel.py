@@ -10,8 +10,8 @@ class Work(NamedTuple):
     """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory.
 
     ``shape`` says which kernel it is, where tables of measured kernels are to be asked; None where
-    a roofline is. ``launches`` is how many the host launches for it; ``first_flash`` says that it is a
-    kernel of the first FlashAttention (:data:`traces.generate.timing.FIRST_FLASH`).
+    a roofline is. ``launches`` is how many the host launches for it; ``first_flash`` says that it
+    is a kernel of the first FlashAttention (:data:`traces.generate.timing.FIRST_FLASH`).
     """
 
     flops: float = 0.0

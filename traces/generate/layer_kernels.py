@@ -65,17 +65,17 @@ def linear(
 def _casts(batch: MicroBatch, shape: GemmShape) -> tuple[Kernel, ...]:
     """Return the casts that a product in 8 bits needs; none at other precisions.
 
-    Of the input forward, and of the output's gradient backward: 2 B are read, and 1 B is written
-    twice, as it is and transposed (Transformer Engine). Weights are cast once a step.
+    Of the input forward and of the output's gradient backward 1 B is written twice, as it is and
+    transposed, backward after 2 B were read; what makes the input casts it, too (Transformer
+    Engine). Weights are cast once a step.
     """
     if batch.recipe not in _CAST:
         return ()
     m, k, n = shape
-    return (Kernel("cast", streamed(m * k * _CAST_BYTES), streamed(m * n * _CAST_BYTES)),)
+    return (Kernel("cast", streamed(2.0 * m * k), streamed(4.0 * m * n)),)
 
 
 _CAST = ("fp8", "fp8_block", "mxfp8")
-_CAST_BYTES = 4.0
 
 
 def _sums(
@@ -128,24 +128,37 @@ def passes(
 
 
 def normalised(batch: MicroBatch, elements: float) -> Kernel:
-    """Add the residual and normalise: both inputs are read, both outputs written; backward too."""
+    """Add the residual and normalise: both inputs are read, both outputs written; backward too.
+
+    By a framework these are two kernels: the sum reads two and writes one, which the norm reads,
+    and writes; backward the norm reads two and writes one, the sum does the same. A bias and a
+    dropout before the sum are part of its kernel, or move what they read and write themselves.
+    """
     if batch.framework == NONE:
         return passes(batch, "norm", elements, forward=4.0, backward=4.0)
-    forward, backward = _NORM_PASSES[batch.fused]
-    launches = (2, 4) if batch.fused else (5, 8)
-    return passes(batch, "norm", elements, forward=forward, backward=backward, launches=launches)
+    forward, backward, launches = 5.0, 6.0, 2
+    if batch.dropout:
+        forward, backward = forward + _MASK, backward + _MASK
+    if not batch.fused:
+        apart = int(batch.model.biases) + int(batch.dropout)
+        forward, backward, launches = forward + 2 * apart, backward + 2 * apart, launches + apart
+    return passes(
+        batch,
+        "norm",
+        elements,
+        forward=forward,
+        backward=backward,
+        launches=(launches, launches + 2),
+    )
 
 
-_NORM_PASSES = {True: (5.0, 6.0), False: (9.5, 10.0)}
-"""By whether bias, dropout and residual sum are one kernel. Fused: two are read and one is written,
-which the norm reads, and writes; backward the norm reads two and writes one, the sum does the same.
-Else a bias (2), a dropout (2 and a mask of 1 B) and a sum (3) each move what they read and write.
-"""
+_MASK = 0.5
+"""Passes of a dropout's mask, whose elements have 1 B."""
 
 
 def scores(
     batch: MicroBatch, heads: float, key: float, value: float, *, cached: float, kv_heads: float
-) -> Kernel:
+) -> tuple[Kernel, ...]:
     """Softmax of queries times keys, times values, with ``key`` and ``value`` elements a head.
 
     ``2 s^2 (d_k + d_v)`` FLOPs per head forward and twice that backward; scores stay on the chip
@@ -158,18 +171,23 @@ def scores(
     traffic = float(elements * batch.element_bytes)
     forward, backward = Work(flops, traffic), Work(2 * flops, 2 * traffic)
     if batch.framework == NONE:
-        return Kernel("scores", forward, backward)
+        return (Kernel("scores", forward, backward),)
     launches = _ATTENTION_LAUNCHES[batch.attention]
     first = batch.attention == "flash" and framework(batch.framework).flash == "flash1"
     shapes = [
         _attention_shape(batch, heads, kv_heads, (key + value) / 2, direction)
         for direction in ("forward", "backward")
     ]
-    return Kernel(
+    kernel = Kernel(
         "scores",
         forward._replace(shape=shapes[0], launches=launches[0], first_flash=first),
         backward._replace(shape=shapes[1], launches=launches[1], first_flash=first),
     )
+    if not (batch.dropout and batch.attention == "unfused"):
+        return (kernel,)
+    # Every score is read and written once more, with its mask.
+    dropped = streamed((2.0 + _MASK) * batch.element_bytes * pairs / batch.attended, 0)
+    return kernel, Kernel("scores", dropped, dropped)
 
 
 _ATTENTION_LAUNCHES = {"flash": (1, 2), "flex": (1, 2), "unfused": (6, 9)}

@@ -279,7 +279,9 @@ def _grouped(batch: MicroBatch, attention: GroupedAttention) -> _AttentionKernel
     return _AttentionKernels(
         projections=(*linear(batch, "qkv", qkv, reads_input=True),),
         scores=(
-            scores(batch, heads, attention.head, attention.head, cached=2 * key, kv_heads=kv_heads),
+            *scores(
+                batch, heads, attention.head, attention.head, cached=2 * key, kv_heads=kv_heads
+            ),
             *linear(batch, "output", GemmShape(m=batch.tokens, k=query, n=hidden)),
         ),
         key_value_bytes=batch.sequences * batch.context * 2 * key * width,
@@ -300,7 +302,7 @@ def _latent(batch: MicroBatch, attention: LatentAttention) -> _AttentionKernels:
             *linear(batch, "kv up", GemmShape(m=tokens, k=attention.kv_rank, n=expanded)),
         ),
         scores=(
-            scores(batch, heads, key, attention.value, cached=cached, kv_heads=heads),
+            *scores(batch, heads, key, attention.value, cached=cached, kv_heads=heads),
             *linear(batch, "output", output),
         ),
         key_value_bytes=batch.sequences * batch.context * cached * width,
@@ -321,7 +323,7 @@ def _absorbed(batch: MicroBatch, attention: LatentAttention) -> _AttentionKernel
             *linear(batch, "query into latent", into_latent, weight_matrices=heads),
         ),
         scores=(
-            scores(batch, heads, cached, rank, cached=cached, kv_heads=1.0),
+            *scores(batch, heads, cached, rank, cached=cached, kv_heads=1.0),
             *linear(batch, "latent into value", into_value, weight_matrices=heads),
             *linear(batch, "output", output),
         ),

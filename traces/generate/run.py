@@ -230,6 +230,7 @@ class MicroBatch:
     framework: str = NONE
     attention: Attention = "flash"
     fused: bool = True
+    dropout: bool = False
     recipe: str = "bf16"
     gradient_bytes: int = 4
 
@@ -283,6 +284,7 @@ def micro_batch(
         imbalance=imbalance,
         framework=run.framework,
         attention=run.attention,
+        dropout=isinstance(run, Training) and run.dropout,
         fused=framework(run.framework).fused if run.fused is None else run.fused,
         recipe=run.precision,
         gradient_bytes=bytes_per_element(run.gradient) if isinstance(run, Training) else 0,

@@ -215,9 +215,9 @@ class _StageWriter:
         self._beside(part.after, last, purpose, forward)
 
     def _in_pieces(self, part: LayerPart) -> tuple[LayerPart, LayerPart, LayerPart] | None:
-        """Cut a part into what reads the exchange before it, the rest, and what makes that after it.
+        """Cut a part in three: what reads the exchange before it, and what makes that after it.
 
-        None where tensor ranks exchange nothing in pieces.
+        Between them is the rest. None where tensor ranks exchange nothing in pieces.
         """
         exchanges = (*part.before, *part.after)
         if (
@@ -303,10 +303,11 @@ class _StageWriter:
 
     def _recompute(self, block: ModelBlock) -> None:
         """Repeat a layer's forward pass, exchanges and all, once its gradient has come."""
-        if self.recompute != "full" or not block.is_layer:
+        if self.recompute not in ("full", "op") or not block.is_layer:
             return
         for part in block.parts:
-            self._forward_part(part, "recomputation")
+            repeated = part if self.recompute == "full" else _without_kept(part)
+            self._forward_part(repeated, "recomputation")
 
     def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[Work]:
         if self.recompute != "selective":
@@ -464,6 +465,17 @@ class _DataParallelWriter:
         """Adam on this rank's shard: gradients and states read, states and weights written."""
         bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
         return Work(traffic=self._stepped * bytes_each)
+
+
+def _without_kept(part: LayerPart) -> LayerPart:
+    """Leave out what ``op`` keeps: attention's output, and that of every second matrix product."""
+    kept, products = [], 0
+    for kernel in part.kernels:
+        is_product = kernel.weight_gradient.flops > 0
+        products += is_product
+        if kernel.name != "scores" and not (is_product and products % 2):
+            kept.append(kernel)
+    return replace(part, kernels=tuple(kept), by_ep=())
 
 
 def _overlapped(kernels: Sequence[Kernel]) -> list[Work]:

@@ -58,7 +58,10 @@ class KernelClock:
             return time
         most = FIRST_FLASH.get(self.rates.generation) if work.first_flash else None
         if most is not None:
-            time = max(time, work_of(shape).flops / (most * self.rates.peak))
+            time = max(
+                time,
+                work_of(shape).flops / (most * dict(self.rates.peaks).get("bf16", self.rates.peak)),
+            )
         return time / self._sustained
 
     @property

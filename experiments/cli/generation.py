@@ -5,7 +5,7 @@ A command declares the options that it takes; those of the settings are gathered
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from traces.generate.run import Serving, Training
 
 Phase = Literal["training", "prefill", "decode"]
+Attention = Literal["flash", "unfused", "flex"]
+Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
 Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
@@ -43,6 +45,12 @@ def _schedules() -> Iterable[str]:
     from traces.generate.pipeline import SCHEDULES
 
     return SCHEDULES
+
+
+def _frameworks() -> Iterable[str]:
+    from traces.generate.framework import FRAMEWORKS
+
+    return FRAMEWORKS
 
 
 @on_a_network
@@ -81,6 +89,33 @@ def generate(
     ] = 4096,
     precision: Annotated[str, typer.Option(help="Of weights and activations.")] = "bf16",
     recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
+    framework: Annotated[
+        str,
+        typer.Option(
+            **choice(_frameworks),
+            help="What runs it, with kernels as measured, its host and its overlap: megatron, "
+            "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
+        ),
+    ] = "none",
+    attention: Annotated[
+        Attention, typer.Option(help="Scores on the chip, or written to memory.")
+    ] = "flash",
+    fused: Annotated[
+        bool | None,
+        typer.Option(
+            "--fused/--no-fused",
+            show_default="as the framework has it",
+            help="Bias, dropout and residual in one kernel.",
+        ),
+    ] = None,
+    scores: Annotated[
+        Scores | None,
+        typer.Option(
+            show_default="full in training, causal in serving",
+            help="Attention scores that are computed: all, or the lower half.",
+        ),
+    ] = None,
+    gradient: Annotated[str, typer.Option(help="Precision of summed gradients.")] = "fp32",
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -128,7 +163,6 @@ def generate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape and simulate it: before there is a trace."""
-    from experiments.files import check_output
     from experiments.output.progress import watching
     from experiments.questions.generate import generate as ask
     from experiments.questions.generate import plan_on, write_plan
@@ -137,12 +171,9 @@ def generate(
     from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
 
-    if write is not None:
-        check_output(write, (".yaml", ".yml"))
-    if phase != "training" and (schedule is not None or recompute != "none"):
-        raise WorkloadError(f"--schedule and --recompute are for training, not for {phase}")
-    if sequence_parallel and tp == 1:
-        raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    _check(ctx)
+    how: dict[str, Any] = {"framework": framework, "attention": attention, "fused": fused}
+    how |= {} if scores is None else {"scores": scores}
     parallelism = Parallelism(
         tp=tp,
         cp=cp,
@@ -166,9 +197,11 @@ def generate(
                 precision,
                 recompute=recompute,
                 schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
+                gradient=gradient,
+                **how,
             )
             if phase == "training"
-            else _serving(phase, batch, precision, dp=dp)
+            else _serving(phase, batch, precision, dp=dp, **how)
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
         compute_efficiency=(
@@ -202,7 +235,27 @@ def _show_memory(plan: "GenerationPlan", output: Output) -> None:
     show(memory(plan), output)
 
 
-def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: str) -> "Training":
+def _check(ctx: typer.Context) -> None:
+    """Refuse options that mean nothing beside others, and a plan that cannot be written."""
+    from experiments.files import check_output
+
+    given = ctx.params
+    if given["write"] is not None:
+        check_output(given["write"], (".yaml", ".yml"))
+    training = {"schedule": None, "recompute": "none", "gradient": "fp32"}
+    if given["phase"] != "training" and any(
+        given[name] != usual for name, usual in training.items()
+    ):
+        raise WorkloadError(
+            f"--schedule, --recompute and --gradient are for training, not for {given['phase']}"
+        )
+    if given["sequence_parallel"] and given["tp"] == 1:
+        raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    if given["framework"] == "none" and given["fused"] is not None:
+        raise typer.BadParameter("--fused and --no-fused mean nothing without a --framework.")
+
+
+def _training(batch: Batch, precision: str, **how: Any) -> "Training":
     """Make a training step."""
     from traces.generate.run import Training
 
@@ -212,13 +265,12 @@ def _training(batch: Batch, precision: str, *, recompute: Recompute, schedule: s
         global_batch=sequences,
         sequence=length,
         precision=precision,
-        recompute=recompute,
-        schedule=schedule,
+        **how,
     )
 
 
 def _serving(
-    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int
+    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int, **how: Any
 ) -> "Serving":
     """Make a pass of every replica."""
     from traces.generate.run import Serving
@@ -234,4 +286,5 @@ def _serving(
         context=length,
         precision=precision,
         micro_batches=sequences // (at_once * dp),
+        **how,
     )

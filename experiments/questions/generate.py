@@ -1,6 +1,6 @@
 """A step before there is a trace: generated from a model's shape for a cluster, and simulated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
@@ -31,6 +31,7 @@ from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, RankRates, plan_text
+from traces.generate.program import RankProgram
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
 from traces.generate.what_fits import check_memory
@@ -48,6 +49,7 @@ class GenerateAnswer(Head, BaselineAnswer):
     model_flops: float
     mfu: float
     exposed_communication_s: float
+    kernel_times: dict[str, float]
     exchanged: list[CallVolume]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
@@ -59,6 +61,8 @@ class GenerationReport(Report):
 
     ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` say
     what the critical path consists of (s). ``folded`` says which ranks stand for all.
+    ``kernel_times`` are the shares of kernels' time by how it is known: measured, carried over from
+    a relative, or by a roofline.
     """
 
     schema: ClassVar[str] = "twofold/generate/1"
@@ -72,6 +76,7 @@ class GenerationReport(Report):
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
     folded: str
+    kernel_times: dict[str, float]
 
     @property
     def exchanged(self) -> tuple[CallVolume, ...]:
@@ -104,6 +109,7 @@ class GenerationReport(Report):
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
             "exposed_communication_s": self.exposed_communication_s,
+            "kernel_times": self.kernel_times,
             "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
@@ -129,6 +135,7 @@ class GeneratedStep:
     plan: GenerationPlan
     workload: Workload
     volumes: Volumes
+    kernel_times: dict[str, float]
     folded: str = ""
 
 
@@ -192,7 +199,7 @@ def generate(
         planned(step.plan)
     else:
         planned(plan)
-        step = GeneratedStep(plan, *generate_step(plan))
+        step = _whole(plan, stage_programs(plan))
     loaded = as_loaded(step.workload, step.plan)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:
@@ -210,7 +217,16 @@ def generate(
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
         folded=step.folded,
+        kernel_times=step.kernel_times,
     )
+
+
+def _whole(
+    plan: GenerationPlan, programs: Sequence[RankProgram], folded: str = ""
+) -> GeneratedStep:
+    """Write down all ranks of a plan that run these programs."""
+    counted = volumes(programs, plan)
+    return GeneratedStep(plan, written(programs, plan), counted, programs[0].clock.shares(), folded)
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
@@ -311,6 +327,7 @@ def accelerator_of(
         name=given.name,
         generation=given.generation or "",
         peaks=tuple(sorted(given.peak.items())),
+        sustained=given.sustained,
     )
 
 
@@ -408,9 +425,9 @@ def representatives(
         reason = _why_not(workload, part, cluster, settings)
         if not reason:
             ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
-            return GeneratedStep(part, workload, computed, ranks)
+            return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
     text = f"nothing is folded: {reason}"
-    return GeneratedStep(whole, written(programs, whole), computed, text)
+    return _whole(whole, programs, text)
 
 
 def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:

@@ -66,17 +66,3 @@ def gemm(
         traffic=float(element_bytes) * (m * k + weight_matrices * k * n + m * n),
     )
     return Kernel(name, work, work, work, reads_input)
-
-
-def elementwise(
-    name: str, elements: float, element_bytes: int, *, forward_passes: float, backward_passes: float
-) -> Kernel:
-    """Read or write ``elements`` as many times as there are passes over memory.
-
-    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
-    """
-    return Kernel(
-        name,
-        Work(traffic=elements * element_bytes * forward_passes),
-        Work(traffic=elements * element_bytes * backward_passes),
-    )

@@ -6,10 +6,10 @@ and attention may be one kernel or several.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from traces.generate.framework import NONE, framework
-from traces.generate.kernel import NO_WORK, GemmShape, Kernel, Work, elementwise, gemm
+from traces.generate.kernel import NO_WORK, GemmShape, Kernel, Work, gemm
 from traces.generate.kernel_times import Attention, Gemm, Streaming
 from traces.generate.run import MicroBatch
 
@@ -100,31 +100,29 @@ def streamed(traffic: float, launches: int = 1) -> Work:
     return Work(traffic=traffic, shape=Streaming(traffic), launches=launches)
 
 
-def passes(
-    batch: MicroBatch,
-    name: str,
-    elements: float,
-    *,
-    element_bytes: float | None = None,
-    forward: float,
-    backward: float,
-    launches: tuple[int, int] = (1, 1),
-) -> Kernel:
-    """Read or write ``elements`` so many times, by as many kernels as there are ``launches``."""
-    width = batch.element_bytes if element_bytes is None else element_bytes
-    kernel = elementwise(name, elements, 1, forward_passes=forward, backward_passes=backward)
-    kernel = replace(
-        kernel,
-        forward=Work(traffic=kernel.forward.traffic * width),
-        input_gradient=Work(traffic=kernel.input_gradient.traffic * width),
-    )
+class Passes(NamedTuple):
+    """How often kernels read or write their elements, forward and backward.
+
+    ``launches`` are the kernels that do so; ``element_bytes`` None: as wide as activations.
+    """
+
+    forward: float
+    backward: float
+    launches: tuple[int, int] = (1, 1)
+    element_bytes: float | None = None
+
+
+def elementwise(batch: MicroBatch, name: str, elements: float, passes: Passes) -> Kernel:
+    """Read or write ``elements`` as many times as there are passes over memory.
+
+    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
+    """
+    width = batch.element_bytes if passes.element_bytes is None else passes.element_bytes
+    forward, backward = (elements * width * each for each in passes[:2])
     if batch.framework == NONE:
-        return kernel
-    return replace(
-        kernel,
-        forward=streamed(kernel.forward.traffic, launches[0]),
-        input_gradient=streamed(kernel.input_gradient.traffic, launches[1]),
-    )
+        return Kernel(name, Work(traffic=forward), Work(traffic=backward))
+    launches = passes.launches
+    return Kernel(name, streamed(forward, launches[0]), streamed(backward, launches[1]))
 
 
 def normalised(batch: MicroBatch, elements: float) -> Kernel:
@@ -135,21 +133,15 @@ def normalised(batch: MicroBatch, elements: float) -> Kernel:
     dropout before the sum are part of its kernel, or move what they read and write themselves.
     """
     if batch.framework == NONE:
-        return passes(batch, "norm", elements, forward=4.0, backward=4.0)
+        return elementwise(batch, "norm", elements, Passes(4.0, 4.0))
     forward, backward, launches = 5.0, 6.0, 2
     if batch.dropout:
         forward, backward = forward + _MASK, backward + _MASK
     if not batch.fused:
         apart = int(batch.model.biases) + int(batch.dropout)
         forward, backward, launches = forward + 2 * apart, backward + 2 * apart, launches + apart
-    return passes(
-        batch,
-        "norm",
-        elements,
-        forward=forward,
-        backward=backward,
-        launches=(launches, launches + 2),
-    )
+    counts = Passes(forward, backward, (launches, launches + 2))
+    return elementwise(batch, "norm", elements, counts)
 
 
 _MASK = 0.5

@@ -14,7 +14,7 @@ import numpy as np
 from simulator.shares import Shares, of_bytes
 from traces.generate.framework import NONE
 from traces.generate.kernel import NO_WORK, GemmShape, Kernel
-from traces.generate.layer_kernels import linear, normalised, passes, scores
+from traces.generate.layer_kernels import Passes, elementwise, linear, normalised, scores
 from traces.generate.model import (
     Experts,
     GroupedAttention,
@@ -122,9 +122,7 @@ def _embedding(batch: MicroBatch) -> ModelBlock:
             replace(kernel, input_gradient=NO_WORK) for kernel in linear(batch, "patches", shape)
         )
         return ModelBlock((_part("embedding", projected),), embedding_parameters(model))
-    looked_up = passes(
-        batch, "embedding", batch.sharded_tokens * model.hidden, forward=2, backward=2
-    )
+    looked_up = elementwise(batch, "embedding", batch.sharded_tokens * model.hidden, Passes(2, 2))
     _, after = _tensor_parallel(batch, batch.hidden_bytes)
     part = replace(_part("embedding", (looked_up,), after=after), back_after=())
     return ModelBlock((part,), embedding_parameters(model))
@@ -145,7 +143,7 @@ def _head(batch: MicroBatch) -> ModelBlock:
     tokens = batch.sequences * batch.logit_tokens / (p.cp if batch.phase == "training" else 1)
     columns = model.vocabulary / p.tp
     kernels = (
-        passes(batch, "norm", tokens / p.sequence_shards * model.hidden, forward=2, backward=3),
+        elementwise(batch, "norm", tokens / p.sequence_shards * model.hidden, Passes(2, 3)),
         *linear(
             replace(batch, recipe=batch.dtype),
             "logits",
@@ -177,15 +175,8 @@ def _probabilities(batch: MicroBatch, elements: float) -> Kernel:
     forward, backward = (2.0, 2.0)
     if batch.framework != NONE and batch.phase == "training":
         forward, backward = _LOSS_PASSES[batch.fused]
-    return passes(
-        batch,
-        "probabilities",
-        elements,
-        element_bytes=_LOGIT_BYTES,
-        forward=forward,
-        backward=backward,
-        launches=(5, 3),
-    )
+    counts = Passes(forward, backward, launches=(5, 3), element_bytes=_LOGIT_BYTES)
+    return elementwise(batch, "probabilities", elements, counts)
 
 
 def _part(
@@ -386,14 +377,9 @@ def _feed_forward(
 def _activation(batch: MicroBatch, elements: float, ups: int) -> Kernel:
     """Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more."""
     apart = 0 if batch.fused or batch.framework == NONE else ups + 1
-    return passes(
-        batch,
-        "activation",
-        elements,
-        forward=ups + 1 + apart,
-        backward=2 * ups + 1 + apart,
-        launches=(1 if batch.fused else 2 * ups, 1 if batch.fused else 2 * ups),
-    )
+    launches = 1 if batch.fused else 2 * ups
+    counts = Passes(ups + 1 + apart, 2 * ups + 1 + apart, (launches, launches))
+    return elementwise(batch, "activation", elements, counts)
 
 
 def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:

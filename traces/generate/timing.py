@@ -22,7 +22,7 @@ FIRST_FLASH = {"ampere": 0.38, "hopper": 0.18}
 25 to 40 % on A100 (arXiv 2307.08691, section 1). It has no instructions of Hopper's own, and 0.18
 there is fitted to steps of MosaicML with sequences of 32k and 64k tokens.
 """
-SUSTAINED = {"volta": 0.8, "ampere": 0.9, "ada": 0.9, "hopper": 0.85, "blackwell": 0.85}
+SUSTAINED = {"volta": 0.5, "ampere": 0.92, "ada": 0.92, "hopper": 0.82, "blackwell": 0.85}
 """Clock of matrix units under a training step's load, of that of kernels measured alone."""
 
 
@@ -36,16 +36,20 @@ class KernelClock:
         Of the accelerator.
     framework
         Whether tables of measured kernels are asked, or a roofline.
+    spent
+        Time (s) of all kernels that were asked for, by how it is known.
     """
 
     rates: KernelRates
     framework: Framework
+    spent: dict[str, float] = field(default_factory=dict, compare=False)
     _times: list[KernelTimes] = field(default_factory=list, repr=False)
 
     def seconds(self, work: Work) -> float:
         """Time of one kernel on the device (s)."""
         if not self.framework.measured:
-            return roofline_time(KernelWork(work.flops, work.traffic), self.rates)
+            time = roofline_time(KernelWork(work.flops, work.traffic), self.rates)
+            return self._noted(time, "roofline")
         shape = work.shape
         if shape is None:
             if not work.traffic:
@@ -53,20 +57,30 @@ class KernelClock:
             shape = Streaming(work.traffic)
         if not self._times:
             self._times.append(times_of(self.rates))
-        time = self._times[0].time(shape).seconds
+        time, origin = self._times[0].time(shape)
         if isinstance(shape, Streaming):
-            return time
+            return self._noted(time, origin)
         most = FIRST_FLASH.get(self.rates.generation) if work.first_flash else None
         if most is not None:
             time = max(
                 time,
                 work_of(shape).flops / (most * dict(self.rates.peaks).get("bf16", self.rates.peak)),
             )
-        return time / self._sustained
+        return self._noted(time / self._sustained, origin)
+
+    def _noted(self, time: float, origin: str) -> float:
+        self.spent[origin] = self.spent.get(origin, 0.0) + time
+        return time
+
+    def shares(self) -> dict[str, float]:
+        """Share of the time of kernels by how it is known, the largest first; together 1."""
+        whole = sum(self.spent.values())
+        ordered = sorted(self.spent.items(), key=lambda item: -item[1])
+        return {origin: time / whole for origin, time in ordered if time}
 
     @property
     def _sustained(self) -> float:
-        return SUSTAINED.get(self.rates.generation, 1.0)
+        return SUSTAINED.get(self.rates.generation, 1.0) * self.rates.sustained
 
     def total(self, works: Iterable[Work]) -> tuple[float, float, float]:
         """Time (s), FLOPs and bytes of kernels one after the other."""

@@ -236,6 +236,14 @@ def _say_memory(report: "GenerationReport") -> str:
     return f"{format_quantity(most.total, 'B')} on the fullest rank, {of}"
 
 
+def _said_origins(report: "GenerationReport") -> str:
+    """Say how the times of kernels are known; "" where all are a roofline's, as the notes say."""
+    shares = report.kernel_times
+    if set(shares) <= {"roofline"}:
+        return ""
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+
+
 def print_generation(console: Console, report: "GenerationReport") -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other table needs what it imports
@@ -255,6 +263,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "model FLOPs": f"{volumes.model_flops:.4g}",
         "MFU": percent(100 * report.mfu),
         "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",
+        "kernels": _said_origins(report),
         "notes": "\n".join(base.loaded.coverage.notes),
     }
     print_facts(console, facts)

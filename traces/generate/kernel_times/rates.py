@@ -34,6 +34,8 @@ class KernelRates:
     name, generation, peaks
         The accelerator's, by which tables of measured kernels know it; ``peaks`` are pairs of a
         type and FLOP/s. A roofline does without.
+    sustained
+        Part of the clock that it holds under load, of what its generation does.
 
     Raises
     ------
@@ -53,12 +55,13 @@ class KernelRates:
     name: str = ""
     generation: str = ""
     peaks: tuple[tuple[str, float], ...] = ()
+    sustained: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("peak", "memory_bandwidth"):
             if not getattr(self, name) > 0:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be positive")
-        for name in ("compute_efficiency", "memory_efficiency"):
+        for name in ("compute_efficiency", "memory_efficiency", "sustained"):
             if not 0 < getattr(self, name) <= 1:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be in (0, 1]")
 

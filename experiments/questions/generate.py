@@ -373,14 +373,16 @@ def with_own_rates(
             memory_efficiency=own.memory_efficiency,
         )
 
-    if not cluster.node_kinds or plan.others or rates(cluster) != own:
+    same = rates(cluster)
+    is_own = (same.peak, same.memory_bandwidth) == (own.peak, own.memory_bandwidth)
+    if not cluster.node_kinds or plan.others or not is_own:
         return plan
     others = []
     for part in place(cluster, plan.parallelism.ranks, nodes).parts:
         named = f"{cluster.name} node_kinds.{part.kind}"
         found = rates(part.cluster.model_copy(update={"name": named}))
         members = part.placement.members
-        if found != own:
+        if found != same:
             memory = None if plan.memory is None else memory_on(part.cluster)
             others.append(RankRates(members.start, members.stop - 1, found, memory))
     return replace(plan, others=tuple(others))

@@ -93,10 +93,13 @@ class KernelClock:
 
 
 def times_of(rates: KernelRates) -> KernelTimes:
-    """Return the measured times of kernels on an accelerator, or the nearest that is known."""
+    """Return the measured times of kernels on an accelerator, or the nearest that is known.
+
+    Rates without a name and peaks are those of 16-bit products on an unknown one.
+    """
     chip = Accelerator(
         name=rates.name,
-        peaks=dict(rates.peaks),
+        peaks=dict(rates.peaks) or {"bf16": rates.peak},
         memory_bandwidth=rates.memory_bandwidth,
         generation=rates.generation,
     )

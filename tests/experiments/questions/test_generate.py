@@ -102,8 +102,10 @@ def test_a_written_plan_reads_back(tmp_path_factory, plan, launch, replicas):
 def test_a_plan_from_its_file_is_the_one_that_was_made_and_the_same_workload(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(FILE)
-    assert read_plan(path) == plan_for()
-    one, other = load(path).workload, generate_step(plan_for())[0]
+    made = plan_for()
+    unnamed = replace(made.accelerator, name="", generation="", peaks=())
+    assert read_plan(path) == replace(made, accelerator=unnamed)
+    one, other = load(path).workload, generate_step(made)[0]
     for column in ("what", "rank", "lane", "name", "call", "duration", "flops", "traffic"):
         assert getattr(one, column).tobytes() == getattr(other, column).tobytes()
     for column in ("offset", "target", "lag"):

@@ -7,6 +7,7 @@ from typing import ClassVar, Unpack
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
+from experiments.costing.step_prior import StepPrior, step_prior
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
@@ -50,6 +51,7 @@ class GenerateAnswer(Head, BaselineAnswer):
     mfu: float
     exposed_communication_s: float
     kernel_times: dict[str, float]
+    steps_like_it: StepPrior | None
     exchanged: list[CallVolume]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
@@ -84,6 +86,14 @@ class GenerationReport(Report):
         return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
 
     @property
+    def steps_like_it(self) -> StepPrior | None:
+        """What measured training steps like this one were off; None where there are none."""
+        if not isinstance(self.plan.run, Training):
+            return None
+        accelerator = self.base.recorded.cluster.accelerator.name
+        return step_prior(self.plan.run.framework, accelerator, self.plan.parallelism.ranks)
+
+    @property
     def memory(self) -> StageMemory:
         """What fills the memory of a rank of the fullest stage."""
         return fullest(memory_of(self.plan))
@@ -110,6 +120,7 @@ class GenerationReport(Report):
             "mfu": self.mfu,
             "exposed_communication_s": self.exposed_communication_s,
             "kernel_times": self.kernel_times,
+            "steps_like_it": self.steps_like_it,
             "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,

@@ -6,7 +6,7 @@ the calls of every rank (SPMD expansion).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -97,6 +97,20 @@ def channel_groups(parallelism: Parallelism, key: ChannelKey) -> NDArray[np.int6
     return groups(parallelism, "dp" if label == "fsdp" else label, first)
 
 
+class TimedKernels(NamedTuple):
+    """Kernels that are one op: their time (s), work and launches.
+
+    ``unlike`` has time, FLOPs and bytes on each expert-parallel rank, where they differ; ``spent``
+    is the time by how it is known.
+    """
+
+    time: float
+    work: Work
+    launches: int
+    unlike: Floats | None
+    spent: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class RankProgram:
     """Ops of a rank of one stage, numbered from 0; ops of a lane follow each other.
@@ -140,15 +154,31 @@ class RankProgram:
 
         ``by_ep`` are those of each expert-parallel rank, where they differ.
         """
+        return self.add(name, self.timed(works, by_ep))
+
+    def timed(self, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()) -> TimedKernels:
+        """Time kernels that will be one op, perhaps many times over."""
         kernels = list(works)
-        time, flops, traffic = self.clock.total(kernels)
-        self.flops += flops
-        op = self._op(What.COMPUTE, COMPUTE, name, time)
-        self.work[op] = Work(flops, traffic)
-        self.launches[op] = sum(work.launches for work in kernels)
         unlike = [self.clock.total(own) for own in by_ep]
-        if unlike:
-            self.by_ep[op] = np.array(unlike)
+        spent: dict[str, float] = {}
+        time, flops, traffic = self.clock.total(kernels, spent)
+        return TimedKernels(
+            time,
+            Work(flops, traffic),
+            sum(work.launches for work in kernels),
+            np.array(unlike) if unlike else None,
+            spent,
+        )
+
+    def add(self, name: str, kernels: TimedKernels) -> int:
+        """Add kernels that have been timed, as :meth:`compute` does."""
+        op = self._op(What.COMPUTE, COMPUTE, name, kernels.time)
+        self.flops += kernels.work.flops
+        self.work[op] = kernels.work
+        self.launches[op] = kernels.launches
+        self.clock.note(kernels.spent)
+        if kernels.unlike is not None:
+            self.by_ep[op] = kernels.unlike
         self._wait(op, [*self.waits, *self.weight_gathers])
         self.waits, self.weight_gathers = [], []
         return op

@@ -37,6 +37,7 @@ from traces.generate.program import (
     HostCosts,
     NumberedCall,
     RankProgram,
+    TimedKernels,
     forward,
     input_gradients,
     weight_gradients,
@@ -106,6 +107,18 @@ class _Message(NamedTuple):
     sender_chunk: int
 
 
+class _Pieces(NamedTuple):
+    """A part whose exchanges are hidden: what reads the first, the rest, what makes the last.
+
+    ``before_last`` is all but the last piece, as the backward pass needs it.
+    """
+
+    first: LayerPart
+    rest: LayerPart
+    last: LayerPart
+    before_last: LayerPart
+
+
 _Works = Callable[[Sequence[Kernel]], list[Work]]
 _FORWARD, _BACKWARD = "forward", "backward"
 _Messages = dict[_Message, NumberedCall]
@@ -139,7 +152,8 @@ def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Cha
 class _StageWriter:
     """Writes the program of a stage; ``data_parallel`` writes what its replicas exchange.
 
-    ``losses`` are the ops after which a micro-batch's loss is known.
+    ``losses`` are the ops after which a micro-batch's loss is known. ``timed``, ``pieces`` and
+    ``kept`` are what was worked out of parts, which live as long, for the next micro-batch.
     """
 
     program: RankProgram
@@ -149,6 +163,9 @@ class _StageWriter:
     data_parallel: "_DataParallelWriter | None" = None
     recompute: str = "none"
     losses: dict[int, list[int]] = field(default_factory=dict)
+    timed: dict[tuple[int, str], TimedKernels] = field(default_factory=dict)
+    pieces: dict[int, _Pieces | None] = field(default_factory=dict)
+    kept: dict[int, LayerPart] = field(default_factory=dict)
 
     def write(self, slots: Sequence[Slot]) -> None:
         """Write the slots, and the end of the step."""
@@ -201,7 +218,7 @@ class _StageWriter:
             self._reduce(block, slot)
 
     def _forward_part(self, part: LayerPart, purpose: str) -> None:
-        pieces = self._in_pieces(part)
+        pieces = self._pieces_of(part)
         if pieces is None:
             for exchange in part.before:
                 self.program.exchange(exchange)
@@ -209,12 +226,16 @@ class _StageWriter:
             for exchange in part.after:
                 self.program.exchange(exchange)
             return
-        first, rest, last = pieces
-        self._beside(part.before, first, purpose, forward)
-        self._compute(rest, purpose, forward)
-        self._beside(part.after, last, purpose, forward)
+        self._beside(part.before, pieces.first, purpose, forward)
+        self._compute(pieces.rest, purpose, forward)
+        self._beside(part.after, pieces.last, purpose, forward)
 
-    def _in_pieces(self, part: LayerPart) -> tuple[LayerPart, LayerPart, LayerPart] | None:
+    def _pieces_of(self, part: LayerPart) -> _Pieces | None:
+        if id(part) not in self.pieces:
+            self.pieces[id(part)] = self._in_pieces(part)
+        return self.pieces[id(part)]
+
+    def _in_pieces(self, part: LayerPart) -> _Pieces | None:
         """Cut a part in three: what reads the exchange before it, and what makes that after it.
 
         Between them is the rest. None where tensor ranks exchange nothing in pieces.
@@ -232,10 +253,11 @@ class _StageWriter:
         if not products:
             return None
         begin, end = products[0] + 1, max(products[-1], products[0] + 1)
-        return (
-            replace(part, kernels=kernels[:begin]),
-            replace(part, kernels=kernels[begin:end]),
-            replace(part, kernels=kernels[end:]),
+        return _Pieces(
+            first=replace(part, kernels=kernels[:begin]),
+            rest=replace(part, kernels=kernels[begin:end]),
+            last=replace(part, kernels=kernels[end:]),
+            before_last=replace(part, kernels=kernels[:end]),
         )
 
     def _beside(self, exchanges: Exchanges, part: LayerPart, purpose: str, works: _Works) -> None:
@@ -272,15 +294,14 @@ class _StageWriter:
             return works + weight_gradients(left)
 
         name = "input gradient" if kind is SlotKind.INPUT_GRADIENT else "backward"
-        pieces = self._in_pieces(part)
+        pieces = self._pieces_of(part)
         if pieces is None:
             for exchange in part.back_before:
                 self.program.exchange(exchange)
             self._compute(part, name, gradients)
         else:
-            self._beside(part.back_before, pieces[2], name, gradients)
-            rest = replace(part, kernels=(*pieces[0].kernels, *pieces[1].kernels))
-            self._compute(rest, name, gradients)
+            self._beside(part.back_before, pieces.last, name, gradients)
+            self._compute(pieces.before_last, name, gradients)
         for exchange in part.back_after:
             self.program.exchange(exchange)
         if overlaps and _overlapped(part.kernels):
@@ -292,8 +313,11 @@ class _StageWriter:
         """Write some of a part's kernels as one op."""
         if not part.kernels:
             return
-        by_ep = [works(kernels) for kernels in part.by_ep]
-        self.program.compute(f"{part.name} {purpose}", works(part.kernels), by_ep)
+        key = id(part), purpose
+        if key not in self.timed:  # every micro-batch computes alike
+            by_ep = [works(kernels) for kernels in part.by_ep]
+            self.timed[key] = self.program.timed(works(part.kernels), by_ep)
+        self.program.add(f"{part.name} {purpose}", self.timed[key])
 
     def _is_exchanged(self, part: LayerPart) -> bool:
         """Whether several ranks exchange the gradient of the part's input."""
@@ -306,8 +330,12 @@ class _StageWriter:
         if self.recompute not in ("full", "op") or not block.is_layer:
             return
         for part in block.parts:
-            repeated = part if self.recompute == "full" else _without_kept(part)
-            self._forward_part(repeated, "recomputation")
+            if self.recompute == "full":
+                self._forward_part(part, "recomputation")
+                continue
+            if id(part) not in self.kept:
+                self.kept[id(part)] = _without_kept(part)
+            self._forward_part(self.kept[id(part)], "recomputation")
 
     def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[Work]:
         if self.recompute != "selective":

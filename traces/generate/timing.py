@@ -1,6 +1,6 @@
 """How long the kernels of a step take, and its host: the clock of a plan."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from traces.generate.framework import Framework
@@ -45,32 +45,31 @@ class KernelClock:
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     _times: list[KernelTimes] = field(default_factory=list, repr=False)
 
-    def seconds(self, work: Work) -> float:
-        """Time of one kernel on the device (s)."""
+    def time(self, work: Work) -> tuple[float, str]:
+        """Time of one kernel on the device (s), and how it is known."""
         if not self.framework.measured:
-            time = roofline_time(KernelWork(work.flops, work.traffic), self.rates)
-            return self._noted(time, "roofline")
+            work_alone = KernelWork(work.flops, work.traffic)
+            return roofline_time(work_alone, self.rates), "roofline"
         shape = work.shape
         if shape is None:
             if not work.traffic:
-                return 0.0
+                return 0.0, "roofline"
             shape = Streaming(work.traffic)
         if not self._times:
             self._times.append(times_of(self.rates))
         time, origin = self._times[0].time(shape)
         if isinstance(shape, Streaming):
-            return self._noted(time, origin)
+            return time, origin
         most = FIRST_FLASH.get(self.rates.generation) if work.first_flash else None
         if most is not None:
-            time = max(
-                time,
-                work_of(shape).flops / (most * dict(self.rates.peaks).get("bf16", self.rates.peak)),
-            )
-        return self._noted(time / self._sustained, origin)
+            peak = dict(self.rates.peaks).get("bf16", self.rates.peak)
+            time = max(time, work_of(shape).flops / (most * peak))
+        return time / self._sustained, origin
 
-    def _noted(self, time: float, origin: str) -> float:
-        self.spent[origin] = self.spent.get(origin, 0.0) + time
-        return time
+    def note(self, spent: Mapping[str, float]) -> None:
+        """Add times of kernels (s), by how they are known, to ``spent``."""
+        for origin, time in spent.items():
+            self.spent[origin] = self.spent.get(origin, 0.0) + time
 
     def shares(self) -> dict[str, float]:
         """Share of the time of kernels by how it is known, the largest first; together 1."""
@@ -82,14 +81,22 @@ class KernelClock:
     def _sustained(self) -> float:
         return SUSTAINED.get(self.rates.generation, 1.0) * self.rates.sustained
 
-    def total(self, works: Iterable[Work]) -> tuple[float, float, float]:
-        """Time (s), FLOPs and bytes of kernels one after the other."""
-        works = list(works)
-        return (
-            sum(self.seconds(work) for work in works),
-            sum(work.flops for work in works),
-            sum(work.traffic for work in works),
-        )
+    def total(
+        self, works: Iterable[Work], spent: dict[str, float] | None = None
+    ) -> tuple[float, float, float]:
+        """Time (s), FLOPs and bytes of kernels one after the other.
+
+        Times are added to ``spent`` by how they are known.
+        """
+        together = flops = traffic = 0.0
+        for work in works:
+            time, origin = self.time(work)
+            together += time
+            flops += work.flops
+            traffic += work.traffic
+            if spent is not None:
+                spent[origin] = spent.get(origin, 0.0) + time
+        return together, flops, traffic
 
 
 def times_of(rates: KernelRates) -> KernelTimes:

@@ -68,7 +68,7 @@ SWEEPS = {"FSDP, 16 ranks": 21.4, "16 ranks": 63.0}
 _SWEEP_AHEAD = {"analytic": 25, "flow": 10}
 """How many times as fast 20 bandwidths are to be."""
 
-_SWITCH = """\
+SWITCH = """\
 name: {ranks} ports
 description: one switch, as ASTRA-sim was given it
 accelerator: {{name: any}}
@@ -95,7 +95,7 @@ def first_answers() -> Iterator[Figure]:
             write_chakra(workload, folder)
             without_our_attributes(folder)
             cluster = Path(name) / "switch.yaml"
-            cluster.write_text(_SWITCH.format(ranks=workload.job_ranks))
+            cluster.write_text(SWITCH.format(ranks=workload.job_ranks))
             del workload
             yield from _answers(case, folder, cluster)
             yield from _points(case, folder, cluster)

@@ -38,7 +38,7 @@ from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
-from topologies import Cluster, load_cluster, place
+from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.bare import untold
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
@@ -300,6 +300,7 @@ def replayed(
     read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
+    cluster = with_nodes(cluster, settings.nodes)
     loaded = read(settings.step)
     found = slow_down(settings.slow_down, recorded_steps(loaded, read))
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
@@ -328,7 +329,13 @@ def costed(
     """
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
-        loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
+        loaded.workload,
+        cluster,
+        settings.engine,
+        settings.nodes,
+        forced,
+        fold=settings.fold,
+        trace=loaded.trace,
     )
     return with_costs(scenario, settings.collective_cost, others)
 

@@ -2,7 +2,7 @@
 
 from topologies.cluster.build import build
 from topologies.cluster.catalog import catalog, load_cluster, parse_cluster
-from topologies.cluster.changed import changed, resource_values, with_topology
+from topologies.cluster.changed import changed, resource_values, with_nodes, with_topology
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.schema import Cluster, quantities
 from topologies.degrade import cut, double, slow
@@ -77,5 +77,6 @@ __all__ = [
     "torus",
     "twisted_torus",
     "valiant",
+    "with_nodes",
     "with_topology",
 ]

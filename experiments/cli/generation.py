@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 Phase = Literal["training", "prefill", "decode"]
 Attention = Literal["flash", "unfused", "flex"]
-Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
+Scores = Literal["full", "causal"]
+Loss = Literal["fused", "parallel", "torch"]
 Batch = tuple[int, int, int]
 """Sequences at once, in the step of all replicas, and tokens of each."""
 
@@ -45,6 +46,12 @@ def _schedules() -> Iterable[str]:
     from traces.generate.pipeline import SCHEDULES
 
     return SCHEDULES
+
+
+def _optimizers() -> Iterable[str]:
+    from traces.generate.run import OPTIMIZERS
+
+    return OPTIMIZERS
 
 
 def _frameworks() -> Iterable[str]:
@@ -70,6 +77,17 @@ def generate(
     virtual: Annotated[int, typer.Option(min=1, help="Chunks of layers per stage.")] = 1,
     dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Replicas that share out experts.")] = 1,
+    etp: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="tp where ep divides dp, else 1",
+            help="Tensor-parallel ranks that share an expert.",
+        ),
+    ] = None,
+    dp_replicate: Annotated[
+        int, typer.Option(min=1, help="Replicas of what ZeRO shards (HSDP), of dp.")
+    ] = 1,
     zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO; 3 is FSDP.")] = 0,
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Cut norms along the sequence.")
@@ -116,6 +134,10 @@ def generate(
         ),
     ] = None,
     gradient: Annotated[str, typer.Option(help="Precision of summed gradients.")] = "fp32",
+    optimizer: Annotated[
+        str, typer.Option(**choice(_optimizers), help="What is kept of every parameter.")
+    ] = "adam",
+    loss: Annotated[Loss, typer.Option(help="How the loss holds the logits.")] = "fused",
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -183,6 +205,8 @@ def generate(
         virtual=virtual,
         sequence_parallel=sequence_parallel,
         zero=zero,
+        etp=etp,
+        dp_replicate=dp_replicate,
     )
     sequences = global_batch or micro_batch * dp * (4 * pp if phase == "training" else 1)
     batch = (micro_batch, sequences, sequence)
@@ -198,6 +222,8 @@ def generate(
                 recompute=recompute,
                 schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
                 gradient=gradient,
+                optimizer=optimizer,
+                loss=loss,
                 **how,
             )
             if phase == "training"
@@ -242,13 +268,10 @@ def _check(ctx: typer.Context) -> None:
     given = ctx.params
     if given["write"] is not None:
         check_output(given["write"], (".yaml", ".yml"))
-    training = {"schedule": None, "recompute": "none", "gradient": "fp32"}
-    if given["phase"] != "training" and any(
-        given[name] != usual for name, usual in training.items()
-    ):
-        raise WorkloadError(
-            f"--schedule, --recompute and --gradient are for training, not for {given['phase']}"
-        )
+    for name in ("schedule", "recompute", "gradient", "optimizer", "loss"):
+        source = ctx.get_parameter_source(name)
+        if given["phase"] != "training" and source is not None and source.name == "COMMANDLINE":
+            raise WorkloadError(f"--{name} is for training, not for {given['phase']}")
     if given["sequence_parallel"] and given["tp"] == 1:
         raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
     if given["framework"] == "none" and given["fused"] is not None:

@@ -240,23 +240,26 @@ def collective(
         raise typer.BadParameter("how many take part? Give --ranks.")
     if perfetto is not None:
         raise typer.BadParameter("--perfetto is for calls beside each other, not for one kind.")
+    from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
     from simulator.workload import kind_named
 
     if sizes is not None and kind_named(calls[0]) == "barrier":
         raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
-    report = ask(
-        calls[0],
-        network,
-        None if sizes is None else parse_sizes(sizes),
-        ranks=ranks,
-        nodes=nodes,
-        algorithm=algorithm,
-        engine=engine,
-        imbalance=imbalance,
-        baseline=baseline or (),
-    )
+    with watching("transfers" if engine == "transfer" else "calls") as watch:
+        report = ask(
+            calls[0],
+            network,
+            None if sizes is None else parse_sizes(sizes),
+            ranks=ranks,
+            nodes=nodes,
+            algorithm=algorithm,
+            engine=engine,
+            imbalance=imbalance,
+            baseline=baseline or (),
+            watch=watch,
+        )
     show(report, output, figure)
 
 

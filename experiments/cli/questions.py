@@ -57,6 +57,15 @@ def utility(
     ] = 2.0,
     resource: Resources = None,
     *,
+    per: Annotated[
+        str,
+        typer.Option(
+            metavar="cost|power",
+            autocompletion=completed(lambda: ("cost", "power")),
+            help="Put first what buys most for a dollar, or a watt, more (see bill).",
+            show_default=False,
+        ),
+    ] = "",
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
@@ -78,7 +87,13 @@ def utility(
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
-            trace, cluster, factor=factor, resources=resource or (), settings=settings, watch=watch
+            trace,
+            cluster,
+            factor=factor,
+            resources=resource or (),
+            per=per,
+            settings=settings,
+            watch=watch,
         )
     show(report, output)
 

@@ -15,11 +15,9 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, BaselineAnswer, Watch
 from experiments.evaluate.parallel import Ask, Outcome, map_scenarios
-from experiments.scenario.scenario import AUTO, Scenario
+from experiments.scenario.scenario import AUTO, COMPILED, READABLE, Scenario
 from simulator.timeline import Timeline
 
-READABLE, COMPILED = "flow", "fluid"
-"""The engine that states the model, and its twin that answers many points."""
 NEAR = 1e-9
 """Differences above this are no rounding (as :func:`difference` counts them)."""
 

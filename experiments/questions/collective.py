@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
+
+if TYPE_CHECKING:
+    from experiments.baseline import Watch
 
 _GIGA = 1e9
 
@@ -161,6 +164,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     engine: str = "flow",
     imbalance: str | None = None,
     baseline: Sequence[Path | str] = (),
+    watch: "Watch" = lambda _: None,
 ) -> CollectiveReport:
     """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
 
@@ -192,6 +196,9 @@ def collective(  # noqa: PLR0913 - the options of the command
         Logs of benchmarks, or tables of measured calls
         (:mod:`collectives.files.benchmark_logs`): calls of the same kind and ranks are held
         against the model.
+    watch
+        Called with what is about to be simulated; returns where its progress goes. Of the engine
+        ``transfer`` that is the transfers that have ended.
 
     Raises
     ------
@@ -204,7 +211,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     where, topology, planner = network_of(network, ranks, nodes, (kind, None if own else algorithm))
     spread = _spread(kind, ranks, imbalance)
     measured = _measured(baseline, kind, ranks, nodes)
-    timed = _Timed(kind, ranks, spread, topology, own or planner, engine, ring=own is None)
+    timed = _Timed(kind, ranks, spread, topology, own or planner, engine, watch, own is None)
     chosen = _sizes(kind, sizes, spread, measured)
     points = tuple(_compared(timed.point(size), measured) for size in chosen)
     said = None
@@ -342,7 +349,10 @@ def _compared(point: CollectivePoint, measured: Sequence[BaselineCall]) -> Colle
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timed:
-    """A kind of call on a network, to be timed at sizes; ``ring``: a message is one of a ring."""
+    """A kind of call on a network, to be timed at sizes; ``ring``: a message is one of a ring.
+
+    ``plans`` keeps how calls of each size were carried out: a reference may take minutes for one.
+    """
 
     kind: str
     ranks: int
@@ -350,7 +360,9 @@ class _Timed:
     topology: Topology
     planner: Planner
     engine: str
+    watch: "Watch"
     ring: bool
+    plans: dict[float, Plan] = field(default_factory=dict)
 
     def point(self, mean: float) -> CollectivePoint:
         """Time one size: what a rank has to send in the mean (B)."""
@@ -358,6 +370,7 @@ class _Timed:
         size = largest(mean, shares)
         timeline = self._run(size, shares)
         chosen, time = timeline.plans[0], timeline.makespan
+        self.plans[size] = chosen
         speed = busbw(self.kind, size=size, n=self.ranks, time=time, shares=shares)
         even = None
         if shares is not None:
@@ -378,7 +391,7 @@ class _Timed:
     def routing(self, mean: float) -> RoutingNotes:
         """Say how the messages of one size are routed."""
         size = largest(mean, self.spread.shares)
-        plan = self._run(size, self.spread.shares).plans[0]
+        plan = self.plans[size]
         said = f"{self.kind} of {format_quantity(size, 'B')}"
         return notes_of_call(said, plan, plan.schedule.ranks, size, self.topology)
 
@@ -387,7 +400,10 @@ class _Timed:
             workload = ring_of_messages(self.ranks, size)
         else:
             workload = one_call(self.kind, self.ranks, size, shares)
-        return simulate(workload, self.topology, self.planner, engine=self.engine)
+        said = f"{self.kind} of {format_quantity(size, 'B')}"
+        return simulate(
+            workload, self.topology, self.planner, engine=self.engine, progress=self.watch(said)
+        )
 
 
 def one_call(kind: str, ranks: int, size: float, shares: Shares | None = None) -> Workload:

@@ -26,7 +26,7 @@ from experiments.scenario.resources import (
     utility_pct,
     value_of,
 )
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import COMPILED, Scenario
 from experiments.settings import SettingsOptions
 from simulator.analytic.curve import Curve, break_even, trace
 from simulator.errors import WhatIfError
@@ -189,9 +189,9 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     convex = resource in RANKS or _fixed(scenario)
     traced = trace(evaluate, *ends, gap=gap * step, convex=convex)
     even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
-    shared = scenario.contention(base.timeline)
-    if shared.calls and not note:
-        note = f"calls overlap on links: up to {100 * shared.fraction:.2g} % more with contention"
+    if not note and scenario.calls_that_meet(base.timeline):
+        shared = replace(scenario, engine=COMPILED).run(watch("contention")).makespan
+        note = f"calls share links: the step takes {100 * (shared / step - 1):.2g} % more with them"
     return CurveReport(
         base=base,
         resource=resource,

@@ -23,7 +23,7 @@ from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
-from topologies import Cluster, load_cluster, place
+from topologies import Cluster, load_cluster, place, with_nodes
 from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
@@ -201,8 +201,10 @@ def generate(
     >>> 0.3 < generate(plan, cluster).mfu < 0.8
     True
     """
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = settings or Settings()
+    known = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where = with_nodes(known, settings.nodes)
+    place(where, plan.parallelism.ranks, settings.nodes)  # what does not fit need not be generated
     plan = with_own_rates(plan, where, settings.nodes)
     check_memory(plan)
     if fold_replicas:

@@ -1,11 +1,11 @@
 """The main job: what twice of each resource would buy.
 
-How much a resource can be worth at most is bounded by what is left of the baseline's critical path
+How much a resource can be worth at most is bounded by the least that the changed step can take
 (:mod:`simulator.analytic.bounds`): that holds for every engine, and for whatever the library makes
 of the changed network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -16,15 +16,16 @@ import numpy as np
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
-from experiments.evaluate.design_points import Asked, Study
+from experiments.evaluate.design_points import Study
 from experiments.evaluate.parallel import Outcome, outcome, spent
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, prior_half_widths
+from experiments.evaluate.utility_bound import BOUND_ASSUMES, bounds, not_below
 from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.scenario.change import Change
+from experiments.scenario.extra_parts import extra_parts
 from experiments.scenario.resources import (
     RANKS,
     amount_of,
@@ -41,26 +42,10 @@ from experiments.scenario.resources import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions
-from simulator.analytic.bounds import (
-    busiest_links,
-    least_of_links,
-    least_step,
-    least_times,
-    longest_ways,
-)
-from simulator.analytic.contraction import PARTS
-from simulator.analytic.longest_path import Points
 from simulator.errors import WhatIfError
+from simulator.names import one_of
 from simulator.quantities import format_quantity
-from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
-
-BOUND_ASSUMES = (
-    "only the baseline's critical path and the bytes on each link take time, calls as on an "
-    "otherwise idle network, kernels as beside nothing, delays that no resource shortens as they "
-    "are"
-)
-"""What a bound takes to be so; no engine makes less of the step than that."""
 
 
 def most_utility(
@@ -81,70 +66,8 @@ def most_utility(
     check_resources(asked, base.cluster)
     check_factor(factor)
     changes = {name: better(name, factor) for name in asked}
-    study = Study(replace(base, slow_down=0.0))
-    return bounds(base, base.run(), study.ask(changes), changes)
-
-
-def bounds(
-    base: Scenario,
-    timeline: Timeline,
-    asked: Asked,
-    changes: Mapping[str, Change],
-    made: Mapping[str, Scenario] | None = None,
-) -> dict[str, float]:
-    """Upper bound on what each change saves of a step (% of it).
-
-    ``timeline`` is of the scenario, whose step ``asked`` costed first, kernels at their lengths
-    alone. The changes are to the network or the pace of the ranks: the ways through the step stay.
-    ``made`` are scenarios that some changes have made already, whose calls may be costed.
-    """
-    known = made or {}
-    study = asked.study
-    graph = study.graph(study.base.workload, PARTS)
-    was = _as_it_was(asked.now(), timeline)
-    ways = longest_ways(graph, was)
-    shares = base.engine != "analytic" and bool((was.cost[:, 1] > _HELD_UP * was.cost[:, 0]).any())
-    least = {}
-    for costed in asked.costed:
-        points = costed.of_step()
-        for place, point in enumerate(costed.points.tolist()):
-            if not point:
-                continue
-            name = asked.names[point - 1]
-            scale = {part: by[place : place + 1] for part, by in points.scale.items()}
-            own = replace(points, cost=points.cost[:, place : place + 1], scale=scale)
-            if base.engine != "analytic":
-                changed = known.get(name) or changes[name].apply(base).scenario
-                own = _least_points(changed, own)
-            least[name] = float(least_step(ways, graph, own)[0])
-            if shares or base.engine == "transfer":
-                works = busiest_links(changed.at_rest().workload, changed.costs())
-                least[name] = max(least[name], least_of_links(graph, own, works))
-    return {name: utility_pct(timeline.makespan, least[name]) for name in asked.names}
-
-
-_HELD_UP = 1 + 1e-6
-"""A call that took this many times its time alone, or more, shared links."""
-
-
-def _least_points(changed: Scenario, points: Points) -> Points:
-    """Return a scenario with each call at the least that it can take, whatever else goes on.
-
-    ``points`` is that scenario with calls on an idle network.
-    """
-    least = least_times(changed.at_rest().workload, changed.costs(), changed.engine)
-    ones, rows = np.ones(len(least)), np.arange(len(least))
-    return replace(points, cost=least[:, None], row=rows, factor=ones)
-
-
-def _as_it_was(idle: Points, timeline: Timeline) -> Points:
-    """Two scenarios: calls as they take on an idle network, and as they took in the baseline."""
-    alone = idle.factor * idle.cost[idle.row, 0]
-    took = np.maximum(np.nan_to_num(timeline.call_end - timeline.call_start), 0.0)
-    if len(took) != len(alone):  # copies of ranks were written out to be simulated
-        took = alone
-    cost = np.stack([alone, took], axis=1)
-    return Points(cost, np.arange(len(cost)), np.ones(len(cost)), {})
+    costed = Study(replace(base, slow_down=0.0)).ask(changes)
+    return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))
 
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
@@ -169,7 +92,9 @@ class Utility:
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
-    (:mod:`experiments.confidence`), "" where nothing does.
+    (:mod:`experiments.confidence`), "" where nothing does. ``extra_cost_usd`` and
+    ``extra_power_w`` are what more of the resource adds to the cluster's bill
+    (:mod:`experiments.scenario.extra_parts`), None where no price says so.
     """
 
     resource: str
@@ -186,6 +111,8 @@ class Utility:
     bound_assumes: str = ""
     engine: str = ""
     warning: str = ""
+    extra_cost_usd: float | None = None
+    extra_power_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +136,7 @@ class UtilityAnswer(Head, PointsAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(Report):
-    """Utilities of a job's resources, the greatest first."""
+    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each."""
 
     schema: ClassVar[str] = "twofold/utility/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
@@ -218,6 +145,7 @@ class UtilityReport(Report):
     factor: float
     utilities: tuple[Utility, ...]
     check: EngineCheck | None = None
+    per: str = ""
 
     def answer(self) -> "UtilityAnswer":
         """Return the JSON answer."""
@@ -256,24 +184,39 @@ class UtilityReport(Report):
 
 
 @question("utility")
-def utility(
+def utility(  # noqa: PLR0913 - the options of the command
     trace: Path | str,
     cluster: Where = None,
     *,
     factor: float = 2.0,
     resources: Sequence[str] | str = (),
+    per: str = "",
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> UtilityReport:
     """Ask what ``factor`` times of each resource would buy.
 
+    Parameters
+    ----------
+    trace, cluster
+        As :func:`experiments.baseline.baseline` takes them.
+    factor
+        How many times as good each resource is; 2 is half of a latency.
+    resources
+        Which, all if there are none.
+    per
+        ``cost`` or ``power`` puts first what buys most for a dollar, or a watt, more; resources
+        without a price come after.
+
     Raises
     ------
     TwofoldError
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
-        that is not positive.
+        that is not positive, or if ``per`` is neither.
     """
+    if per and per not in PER:
+        raise WhatIfError(f"per {one_of(per, PER)}")
     resources = (resources,) if isinstance(resources, str) else resources
     named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
@@ -282,8 +225,32 @@ def utility(
     prepared = {name: _prepared(base, name, factor) for name in asked}
     rows, check = _simulated(base, prepared, factor, watch)
     rows = _with_doubt(base, rows, factor, prepared)
+    rows = [_with_extra(base, row, factor) for row in rows]
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
-    return UtilityReport(base, factor, tuple(rows), check)
+    if per:
+        rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
+    return UtilityReport(base, factor, tuple(rows), check, per)
+
+
+def _with_extra(base: Baseline, row: Utility, factor: float) -> Utility:
+    extra = None
+    if row.utility_pct is not None:
+        extra = extra_parts(base.scenario, row.resource, factor)
+    if extra is None:
+        return row
+    return replace(row, extra_cost_usd=extra.cost, extra_power_w=extra.power)
+
+
+def _for_each(utility: float | None, extra: float | None) -> float | None:
+    """Points of utility for each unit that is added; None where nothing is."""
+    return None if utility is None or not extra else utility / extra
+
+
+PER: dict[str, Callable[[Utility], float | None]] = {
+    "cost": lambda row: _for_each(row.utility_pct, row.extra_cost_usd),
+    "power": lambda row: _for_each(row.utility_pct, row.extra_power_w),
+}
+"""What utility may be asked per: points for a dollar, and for a watt, that is added."""
 
 
 _Prepared = Mapping[str, Utility | Scenario]
@@ -317,7 +284,8 @@ def _with_doubt(
     shared = asked and not base.scenario.slow_down
     of_step = asked[0] if shared else Study(alone).ask(changes)
     made = {name: one for name, one in prepared.items() if isinstance(one, Scenario)}
-    most = bounds(base.scenario, base.timeline, of_step, changes, made)
+    engines = {row.resource: row.engine for row in rows}
+    most = bounds(base.timeline.makespan, of_step, changes, engines, made)
     widths = half_widths(found, asked) if found else {}
     told = base.told_calls(of_step.study.base.workload)
     before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
@@ -328,7 +296,7 @@ def _with_doubt(
             scatter_pct=widths.get(row.resource),
             prior_pct=before.get(row.resource),
             prediction_pct=off,
-            bound_pct=most.get(row.resource),
+            bound_pct=not_below(most.get(row.resource), row.utility_pct),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )
         for row, off in zip(rows, map(_off, rows), strict=True)

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
-from simulator.analytic.contention import Overlap, overlap
+from simulator.analytic.contention import meeting
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
@@ -30,9 +30,14 @@ from topologies.cluster.islands import islands
 from topologies.faults import Broken, Fault, broken
 from topologies.part_names import Ints, homes
 
+if TYPE_CHECKING:
+    from simulator.engine.replays import Replays
+
 AUTO = "auto"
 """Stands for the engine that is enough."""
 _NO_LIBRARY = "none"
+READABLE, COMPILED = "flow", "fluid"
+"""The engine that states the model of shared links, and its twin that answers many points."""
 FOLDING = ("flow", "fluid", "analytic")
 """Engines that can be given the ranks that stand for all; ``transfer`` is the reference."""
 
@@ -41,14 +46,25 @@ FOLDING = ("flow", "fluid", "analytic")
 class Findings:
     """What one scenario finds out and others that were made of it need not find out again.
 
-    Which groups lie alike on a graph, and which ranks stand for all. Another process begins anew.
+    Which groups lie alike on a graph, which ranks stand for all, and what the compiled engine has
+    written of a step. Another process begins anew.
     """
 
     likenesses: Likenesses = field(default_factory=Likenesses)
     folds: Folds = field(default_factory=Folds)
+    _replays: "Replays | None" = None
 
     def __reduce__(self) -> "tuple[type[Findings], tuple[()]]":
         return Findings, ()
+
+    @property
+    def replays(self) -> "Replays":
+        """What the compiled engine keeps of the steps that it has simulated."""
+        if self._replays is None:
+            from simulator.engine.replays import Replays  # most simulations do without
+
+            self._replays = Replays()
+        return self._replays
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +214,8 @@ class Scenario:
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
     or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
-    ``auto`` stands for where links are shared.
+    ``auto`` stands for where links are shared. ``trace`` is where the workload was recorded, "" of
+    one that was made.
     """
 
     workload: Workload
@@ -210,6 +227,7 @@ class Scenario:
     fold: bool | None = False
     faults: tuple[Fault, ...] = ()
     contended: str = "flow"
+    trace: str = ""
 
     _site: Site | None = field(default=None, repr=False)
 
@@ -248,7 +266,7 @@ class Scenario:
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where contention does not matter.
+        """Simulate it; ``auto`` is ``analytic`` where no calls meet on a link.
 
         The timeline's workload has the durations that kernels turned out to have. Of ranks that are
         copies it has those that tell the times of all.
@@ -266,11 +284,17 @@ class Scenario:
             )
         if self.engine == AUTO:
             timeline = replace(self, engine="analytic").run(progress)
-            matters = self.contention(timeline).matters
-            return replace(self, engine=self.contended).run(progress) if matters else timeline
+            meets = self.calls_that_meet(timeline)
+            return replace(self, engine=self.contended).run(progress) if meets else timeline
         if self.fold is not False:
             return self._folded(progress)
-        return simulate_on(self.workload, self.costs(), engine=self.engine, progress=progress)
+        return self._simulated(self.workload, progress)
+
+    def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
+        """Simulate a workload in place of the scenario's."""
+        if self.engine == COMPILED:
+            return self.site.findings.replays.timeline(workload, self.costs(), progress)
+        return simulate_on(workload, self.costs(), engine=self.engine, progress=progress)
 
     def at_rest(self) -> "Scenario":
         """Return the scenario with as many copies as, without contention, tell the times of all."""
@@ -297,9 +321,7 @@ class Scenario:
             return replace(plain.run(progress), folded=f"nothing is folded: {reason}")
         folded = self.site.findings.folds.fold(self.workload, self.costs(), self.seen)
         try:
-            timeline = simulate_on(
-                folded.workload, self.costs(), engine=self.engine, progress=progress
-            )
+            timeline = self._simulated(folded.workload, progress)
         except DeadlockError:
             plain.run()
             raise
@@ -322,9 +344,9 @@ class Scenario:
         """Return what planning depends on of a group's label: whether a rule names it."""
         return label if any(rule.label == label for rule in self.forced) else ""
 
-    def contention(self, timeline: Timeline) -> Overlap:
-        """Judge a timeline of the ``analytic`` engine of this scenario."""
-        return overlap(timeline, self.costs())
+    def calls_that_meet(self, timeline: Timeline) -> int:
+        """Count the calls that meet others on a link in its ``analytic`` timeline."""
+        return int(meeting(timeline, self.costs()).sum())
 
 
 PAYS = 4

@@ -32,11 +32,47 @@ from simulator.costing.crowd_loop import (
     move_in,
     reset,
 )
+from simulator.routing.routes import Routes
 from simulator.workload import Floats, Matrix
 
 _KEPT = 2**21
 """Links kept of flows of calls that have ended, at the most: the next like call takes their
 place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """What the numbers of a program follow from, on any network of the same graph.
+
+    Parameters
+    ----------
+    units
+        What each flow moves in one step, in chunks of the schedule; 0 where all its links are of
+        infinite bandwidth. Shape ``(flows,)``.
+    routes
+        The links that each flow passes, those of infinite bandwidth too.
+    share
+        What a flow of 1 B/s puts on the link of each of its uses (B/s), as long as the library
+        reaches what the links have. Shape ``(uses,)``.
+    width
+        Transfers of a step of each run, before one of several that are alike was kept.
+    compared
+        Whether that was done (:mod:`simulator.costing.quotient`).
+    """
+
+    units: Floats
+    routes: Routes
+    share: Floats
+    width: Ints
+    compared: bool = False
+
+    def of(self, flows: Ints, share: Floats, *, compared: bool) -> "Ways":
+        """Keep some flows, which have as many uses as there are shares."""
+        hops = np.diff(self.routes.offset)[flows]
+        offset = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
+        place = np.arange(offset[-1]) + np.repeat(self.routes.offset[flows] - offset[:-1], hops)
+        routes = Routes(offset, self.routes.link[place], self.routes.share[place])
+        return Ways(self.units[flows], routes, share, self.width, compared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +83,9 @@ class Program:
     ``first:last`` of links, latency (s) and amount (B) of one step. ``row`` and the like are those
     of :class:`Rows`, with flows and rows counted from 0; run ``k`` has the rows from ``row[k]`` on,
     one for each of ``ranks``.
+
+    ``ways`` says how its numbers follow from the network's; None of a call that is no list of
+    transfers.
     """
 
     ranks: int
@@ -64,6 +103,7 @@ class Program:
     row_offset: Ints
     row_flow: Ints
     transfers: int
+    ways: Ways | None = None
 
     def on(self, link: Ints) -> "Program":
         """Return the same program on other links."""
@@ -81,6 +121,14 @@ class Program:
         of = np.repeat(np.arange(len(self.source)), np.diff(self.offset))
         moved = self.weight * (self.amount * times)[of]
         return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
+
+    @property
+    def run(self) -> Ints:
+        """Which run each flow belongs to."""
+        run = np.empty(len(self.source), dtype=np.int64)
+        row = np.repeat(np.arange(len(self.row_offset) - 1), np.diff(self.row_offset))
+        run[self.row_flow] = row // self.ranks
+        return run
 
     @property
     def segments(self) -> Ints:
@@ -217,6 +265,28 @@ class Crowd:
         """Make a place for a call that a loop over :attr:`state` begins; return its number."""
         return self._placed(program, 1.0).call
 
+    def restart(self, bandwidth: Floats) -> None:
+        """Set the clock to 0 and give the links other bandwidths (B/s); nobody may be under way."""
+        self.bandwidth = bandwidth
+        self._state.wires["bandwidth"] = bandwidth
+        self._state.book.clock[:] = 0.0, np.inf
+
+    def rewrite(self, call: int, program: Program) -> bool:
+        """Give the place of a call that is not under way a like program; say whether it fits.
+
+        One that :func:`simulator.costing.programs.numbered` has made of what stands there does.
+        """
+        block = self._live[call]
+        before = block.program
+        if _sizes(program) != _sizes(before):
+            return False
+        block.program = program
+        if program.link is before.link and program.row_flow is before.row_flow:
+            _write_numbers(self._state, block)
+        else:
+            _write(self._state, block)
+        return True
+
     def _placed(self, program: Program, factor: float) -> _Block:
         """Find or make a place for a call, and set its ranks before their first step."""
         known = self._idle.get(id(program))
@@ -292,8 +362,9 @@ def _ints(length: int) -> Ints:
 
 
 def _write(state: State, block: _Block) -> None:
-    """Write what does not change about a call to its place."""
+    """Write all about a call that does not change while it is under way to its place."""
     _write_flows(state, block)
+    _write_numbers(state, block)
     program, call = block.program, block.call
     flow, _, rank, run, row, entry = block.at
     _, _, ranks, runs, rows, entries = _sizes(program)
@@ -304,12 +375,9 @@ def _write(state: State, block: _Block) -> None:
     state.calls["first_run"][call], state.calls["last_run"][call] = run, run + runs
     flows = len(program.source)
     state.calls["first_flow"][call], state.calls["last_flow"][call] = flow, flow + flows
-    state.calls["transfers"][call] = program.transfers
     mine = slice(run, run + runs)
     state.runs["row"][mine] = program.row + row
     state.runs["repeats"][mine] = program.repeats
-    state.runs["stride"][mine] = program.stride
-    state.runs["segments"][mine] = program.segments
     mine = slice(row, row + rows)
     state.rows["first"][mine] = program.row_offset[:-1] + entry
     state.rows["last"][mine] = program.row_offset[1:] + entry
@@ -326,11 +394,22 @@ def _write_flows(state: State, block: _Block) -> None:
     state.flows["target"][mine] = program.target + rank
     state.flows["first"][mine] = program.offset[:-1] + use
     state.flows["last"][mine] = program.offset[1:] + use
-    state.flows["latency"][mine] = program.latency
-    state.flows["amount"][mine] = program.amount
-    state.latency_of[mine] = program.latency_of
     state.flows["doing"][mine] = IDLE
     mine = slice(use, use + uses)
     state.uses["flow"][mine] = np.repeat(np.arange(flow, flow + flows), np.diff(program.offset))
     state.uses["link"][mine] = program.link
-    state.uses["weight"][mine] = program.weight
+
+
+def _write_numbers(state: State, block: _Block) -> None:
+    """Write what follows from bandwidths and latencies, and from how fast the library is."""
+    program = block.program
+    flow, use, _, run = block.at[:4]
+    mine = slice(flow, flow + len(program.source))
+    state.flows["latency"][mine] = program.latency
+    state.flows["amount"][mine] = program.amount
+    state.latency_of[mine] = program.latency_of
+    state.uses["weight"][use : use + len(program.link)] = program.weight
+    mine = slice(run, run + len(program.row))
+    state.runs["stride"][mine] = program.stride
+    state.runs["segments"][mine] = program.segments
+    state.calls["transfers"][block.call] = program.transfers

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.crowd import Crowd, Program
+from simulator.costing.crowd import Crowd, Program, Ways
 from simulator.costing.crowd_loop import Ints
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
@@ -71,35 +71,115 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
         If a transfer has no path.
     """
     steps = plan.schedule.steps
-    parts = [transfers(step, plan, positions, (size, network)) for step in steps]
+    parts = [_laid(step, plan, positions, (size, network)) for step in steps]
     source = np.concatenate([step.source for step in steps]).astype(np.int64)
     target = np.concatenate([step.target for step in steps]).astype(np.int64)
     widths = np.array([len(step.source) for step in steps], dtype=np.int64)
-    repeats = np.array([step.repeats for step in steps], dtype=np.int64)
     ranks = plan.schedule.ranks
     of_step = np.repeat(np.arange(len(steps)), widths)
     row = np.concatenate([of_step * ranks + source, of_step * ranks + target])
     flow = np.tile(np.arange(len(source)), 2)
-    hops = np.concatenate([part.hops for part in parts])
-    latency = np.concatenate([part.latency_of.sum(axis=1) for part in parts])
-    alike = all(np.ptp(part.latency_of.sum(axis=1)) == 0 == np.ptp(part.amount) for part in parts)
-    stride = stride_of(repeats, widths, MOST_ALIKE if alike else MOST)
-    return Program(
+    routes = _joined([part.routes for part in parts])
+    finite = np.isfinite(network.bandwidth[routes.link])
+    hops = np.bincount(routes.message[finite], minlength=len(source))
+    units = np.concatenate([plan.schedule.units(step) for step in steps])
+    ways = Ways(np.where(hops > 0, units, 0.0), routes, routes.share[finite], widths)
+    none = np.zeros(len(source))
+    unnumbered = Program(
         ranks=ranks,
         source=source,
         target=target,
-        latency=latency,
-        amount=np.concatenate([part.amount for part in parts]),
-        latency_of=np.concatenate([part.latency_of for part in parts]),
+        latency=none,
+        amount=none,
+        latency_of=none.reshape(-1, 1),
         offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
-        link=np.concatenate([part.link for part in parts]).astype(np.int64),
-        weight=np.concatenate([part.weight for part in parts]),
+        link=routes.link[finite].astype(np.int64),
+        weight=ways.share,
         row=np.arange(len(steps), dtype=np.int64) * ranks,
-        repeats=repeats,
-        stride=np.minimum(stride, repeats),
+        repeats=np.array([step.repeats for step in steps], dtype=np.int64),
+        stride=np.ones_like(widths),
         row_offset=np.searchsorted(np.sort(row), np.arange(len(steps) * ranks + 1)),
         row_flow=flow[np.argsort(row, kind="stable")],
-        transfers=int((-(-repeats // stride) * widths).sum()),
+        transfers=0,
+        ways=ways,
+    )
+    return numbered(unnumbered, plan, size, network)
+
+
+def numbered(program: Program, plan: Plan, size: float, network: Topology) -> Program:
+    """Give a program the latencies, bytes and weights that it has on a network.
+
+    Parameters
+    ----------
+    program
+        Of the same schedule, on a network of the same graph, with the same links of infinite
+        bandwidth; it has ``ways``.
+    plan, size, network
+        How it is carried out there.
+
+    Returns
+    -------
+    Program
+        What :func:`write`, and what left out some of it, would make of the plan there.
+    """
+    ways = program.ways
+    if ways is None:
+        raise ValueError("a call that is no list of transfers is written anew")
+    latency_of = latencies(ways.routes, plan, network)
+    factor = by_resource(plan.bandwidth_factor, network)[network.resource[program.link]]
+    return strided(
+        replace(
+            program,
+            latency=latency_of.sum(axis=1),
+            amount=_bytes(ways.units, plan, size),
+            latency_of=latency_of,
+            weight=ways.share / factor,
+        )
+    )
+
+
+def strided(program: Program) -> Program:
+    """Take as many like steps at a time that there are not too many transfers."""
+    ways, repeats = program.ways, program.repeats
+    if ways is None:
+        return program
+    run = program.run
+    most = MOST
+    if (repeats * ways.width).sum() > MOST and _alike(program, run):
+        most = MOST_ALIKE
+    stride = np.minimum(stride_of(repeats, ways.width, most), repeats)
+    width = np.bincount(run, minlength=len(repeats))
+    if ways.compared:
+        stride = np.minimum(stride_of(repeats, width, MOST), stride)
+    transfers = int((-(-repeats // stride) * width).sum())
+    return replace(program, stride=stride, transfers=transfers)
+
+
+def _alike(program: Program, run: Ints) -> bool:
+    """Whether in every step all transfers have the same latency and bytes."""
+    for value in (program.latency, program.amount):
+        least, most = np.full(len(program.row), np.inf), np.full(len(program.row), -np.inf)
+        np.minimum.at(least, run, value)
+        np.maximum.at(most, run, value)
+        if (least < most).any():
+            return False
+    return True
+
+
+def _bytes(units: Floats, plan: Plan, size: float) -> Floats:
+    """Bytes that so many chunks of a message are on the wire (B)."""
+    found: Floats = units * (size / plan.schedule.parts / plan.efficiency)
+    return found
+
+
+def _joined(parts: Sequence[Routes]) -> Routes:
+    """Put routes behind each other."""
+    begins = np.cumsum([0, *(len(part.link) for part in parts)]).tolist()
+    offsets = [part.offset[1:] + begin for part, begin in zip(parts, begins, strict=False)]
+    return Routes(
+        np.concatenate([np.zeros(1, dtype=np.int64), *offsets]).astype(np.int64),
+        np.concatenate([part.link for part in parts]),
+        np.concatenate([part.share for part in parts]),
     )
 
 
@@ -123,20 +203,32 @@ def transfers(
     TopologyError
         If a transfer has no path.
     """
-    size, network = where
-    amount: Floats = plan.schedule.units(step) * (size / plan.schedule.parts / plan.efficiency)
-    ways = routes(network, positions[step.source], positions[step.target], amount)
+    laid = _laid(step, plan, positions, where)
+    network, ways = where[1], laid.routes
     finite = np.isfinite(network.bandwidth[ways.link])
     link = ways.link[finite]
-    hops = np.bincount(ways.message[finite], minlength=len(amount))
+    hops = np.bincount(ways.message[finite], minlength=len(laid.amount))
     factor = by_resource(plan.bandwidth_factor, network)[network.resource[link]]
     return Transfers(
         latency_of=latencies(ways, plan, network),
-        amount=np.where(hops > 0, amount, 0.0),
+        amount=np.where(hops > 0, laid.amount, 0.0),
         hops=hops,
         link=link.astype(np.int64),
         weight=ways.share[finite] / factor,
     )
+
+
+class _Laid(NamedTuple):
+    """Of a step: bytes of each transfer, and the links that they take."""
+
+    amount: Floats
+    routes: Routes
+
+
+def _laid(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topology]) -> _Laid:
+    size, network = where
+    amount = _bytes(plan.schedule.units(step), plan, size)
+    return _Laid(amount, routes(network, positions[step.source], positions[step.target], amount))
 
 
 def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
@@ -165,7 +257,10 @@ def folded(program: Program, stand_in: Ints) -> Program:
     Ranks that one stands for do the same at the same time, and so do transfers between such, as
     long as all that meets them does: they are one flow, which puts on a link what all of them do.
     """
-    runs = np.repeat(np.arange(len(program.row)), np.diff(program.flows_of_runs))
+    ways = program.ways
+    if ways is None:
+        return program
+    runs = program.run
     source, target = stand_in[program.source], stand_in[program.target]
     columns = np.stack([runs, source, target, program.amount, program.latency], axis=1)
     _, first, flow = np.unique(columns, axis=0, return_index=True, return_inverse=True)
@@ -173,10 +268,13 @@ def folded(program: Program, stand_in: Ints) -> Program:
     of = np.repeat(flow, np.diff(program.offset))
     links = int(program.link.max(initial=0)) + 1
     use, which = np.unique(of * links + program.link, return_inverse=True)
-    weight = np.bincount(which.ravel(), weights=program.weight).astype(np.float64)
+    weight, share = (
+        np.bincount(which.ravel(), weights=each).astype(np.float64)
+        for each in (program.weight, ways.share)
+    )
     ends = np.concatenate([source, target]) + np.tile(runs * program.ranks, 2)
     row, entry = np.unique(np.stack([ends, np.tile(flow, 2)], axis=1), axis=0).T
-    return replace(
+    kept = replace(
         program,
         source=source[first],
         target=target[first],
@@ -188,8 +286,9 @@ def folded(program: Program, stand_in: Ints) -> Program:
         weight=weight,
         row_offset=np.searchsorted(row, np.arange(len(program.row_offset))),
         row_flow=entry,
-        transfers=int((program.segments * np.bincount(runs[first])).sum()),
+        ways=ways.of(first, share, compared=ways.compared),
     )
+    return strided(kept)
 
 
 class Alone(NamedTuple):

@@ -21,30 +21,29 @@ from numpy.typing import NDArray
 
 from simulator.costing.crowd import Program
 from simulator.costing.crowd_loop import Ints
-from simulator.costing.programs import MOST, stride_of
+from simulator.costing.programs import strided
 from simulator.hashes import Hashes, mixed, numbered, rounded, summed
-from simulator.workload import Floats
 
 
-def quotient(
-    programs: Sequence[Program], bandwidth: Floats, resource: NDArray[np.integer]
-) -> list[Program]:
+def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Program]:
     """Keep one of what is alike in calls that may meet.
 
     Parameters
     ----------
     programs
         What the calls do, each once, on the links of one network.
-    bandwidth, resource
-        Of every link of it (B/s), shape ``(links,)``.
+    kinds
+        Of the links, which have the same numbers if they are of one kind
+        (:attr:`simulator.costing.likeness.Likeness.classes`), shape ``(links,)``.
 
     Returns
     -------
     list of Program
         In the same order. In any mixture of them everything takes as long as in the same mixture
-        of ``programs``; they must not be mixed with others.
+        of ``programs``, on this network and on all others of its graph on which links of one kind
+        have the same numbers; they must not be mixed with others.
     """
-    everything = _Everything.of(programs, bandwidth, resource)
+    everything = _Everything.of(programs, kinds)
     flow, rank, link = everything.coloured()
     first_link = _first(link)
     return [
@@ -75,9 +74,7 @@ class _Everything:
     link_colour: Hashes
 
     @staticmethod
-    def of(
-        programs: Sequence[Program], bandwidth: Floats, resource: NDArray[np.integer]
-    ) -> "_Everything":
+    def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_Everything":
         flows = np.cumsum([0, *(len(program.source) for program in programs)])
         ranks = np.cumsum([0, *(program.ranks for program in programs)])
         starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
@@ -90,10 +87,10 @@ class _Everything:
             use_link=_joined([program.link for program in programs]),
             weight=mixed(rounded(np.concatenate([program.weight for program in programs]))),
             flow_colour=np.concatenate(
-                [_what_it_moves(program, number) for number, program in enumerate(programs)]
+                [_what_it_moves(program, kinds, number) for number, program in enumerate(programs)]
             ),
             rank_colour=mixed(np.repeat(np.arange(len(programs)), np.diff(ranks))),
-            link_colour=mixed(bandwidth, np.asarray(resource, dtype=np.int64)),
+            link_colour=mixed(kinds.astype(np.int64)),
         )
 
     def coloured(self) -> tuple[Ints, Ints, Ints]:
@@ -115,11 +112,15 @@ def _different(*colours: Hashes) -> int:
     return sum(len(np.unique(one)) for one in colours)
 
 
-def _what_it_moves(program: Program, number: int) -> Hashes:
-    """Colours of a program's flows at the start: the run, latency by resource, and bytes."""
-    run = _runs(program)
+def _what_it_moves(program: Program, kinds: NDArray[np.integer], number: int) -> Hashes:
+    """Colours of a program's flows at the start: run, bytes, and what the latency adds up from."""
+    run, ways = program.run, program.ways
     own = np.full_like(run, number)
-    return mixed(own, run, program.amount, program.latency, *program.latency_of.T)
+    start = mixed(own, run, program.amount, program.latency, *program.latency_of.T)
+    if ways is None:
+        return start
+    passed = mixed(kinds[ways.routes.link], rounded(ways.routes.share))
+    return mixed(start, summed(passed, ways.routes.message, len(run)))
 
 
 def _flow_of_use(program: Program) -> Ints:
@@ -142,19 +143,21 @@ def _first(colour: Ints) -> Ints:
 
 def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints) -> Program:
     """Return a program with one of each colour; ``link`` has the colours of the whole network."""
-    flows, flow_class = np.unique(flow, return_index=True, return_inverse=True)[1:]
-    ranks, rank_class = np.unique(rank, return_index=True, return_inverse=True)[1:]
-    if len(flows) == len(flow):
+    flows, flow_class = _firsts(flow)
+    ranks, rank_class = _firsts(rank)
+    ways = program.ways
+    if len(flows) == len(flow) or ways is None:
         return program
-    flow_class, rank_class = flow_class.ravel(), rank_class.ravel()
     on_first = first_link[program.link] == program.link
     of, on = flow_class[_flow_of_use(program)[on_first]], program.link[on_first]
     pair, place = np.unique(of * (len(link) + 1) + on, return_inverse=True)
     hops = np.bincount(pair // (len(link) + 1), minlength=len(flows))
+    weight, share = (
+        np.bincount(place.ravel(), each[on_first], len(pair)).astype(np.float64)
+        for each in (program.weight, ways.share)
+    )
     row_offset, row_flow = _rows(program, flow_class, ranks)
-    width = np.bincount(_runs(program)[flows], minlength=len(program.row))
-    stride = np.minimum(stride_of(program.repeats, width, MOST), program.stride)
-    return Program(
+    kept = Program(
         ranks=len(ranks),
         source=rank_class[program.source[flows]],
         target=rank_class[program.target[flows]],
@@ -163,14 +166,28 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
         latency_of=program.latency_of[flows],
         offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
         link=pair % (len(link) + 1),
-        weight=np.bincount(place.ravel(), program.weight[on_first], len(pair)).astype(np.float64),
+        weight=weight,
         row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
         repeats=program.repeats,
-        stride=stride,
+        stride=program.stride,
         row_offset=row_offset,
         row_flow=row_flow,
-        transfers=int((-(-program.repeats // stride) * width).sum()),
+        transfers=0,
+        ways=ways.of(flows, share, compared=True),
     )
+    return strided(kept)
+
+
+def _firsts(colour: Ints) -> tuple[Ints, Ints]:
+    """Return the first of each colour in their order, and which of these each is like.
+
+    The order in which things stand in a program, whatever the colours are called.
+    """
+    _, first, which = np.unique(colour, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[which.ravel()]
 
 
 def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
@@ -184,11 +201,3 @@ def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
     ]
     offset = np.cumsum([0, *map(len, entries)], dtype=np.int64)
     return offset, np.concatenate([np.empty(0, dtype=np.int64), *entries])
-
-
-def _runs(program: Program) -> Ints:
-    """Which run each flow belongs to."""
-    run = np.empty(len(program.source), dtype=np.int64)
-    row = np.repeat(np.arange(len(program.row_offset) - 1), np.diff(program.row_offset))
-    run[program.row_flow] = row // program.ranks
-    return run

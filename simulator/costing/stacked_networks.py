@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from simulator.costing.keeping_step import KeepingStep
 from simulator.costing.link_load import Floats, bytes_on_links, lay_in_step
 from simulator.costing.programs import by_resource, runs_ahead
-from simulator.routing.routes import routes
+from simulator.costing.wide_steps import is_wide, summed, ways_of
+from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Topology
 
@@ -262,9 +263,9 @@ def laid(schedule: Schedule, positions: Positions, networks: Networks) -> Laid:
     count: dict[tuple[bytes, ...], int] = {}
     rows: dict[tuple[bytes, ...], tuple[Floats, Floats, Floats]] = {}
     for step in schedule.steps:
-        on_link, hops = _laid((schedule, step), positions, networks)
+        on_link, mean, ways = _laid((schedule, step), positions, networks)
         total += step.repeats * on_link
-        row = _most(on_link, networks), hops.mean(axis=0), _unlike(hops)
+        row = _most(on_link, networks), mean, ways
         key = tuple(part.tobytes() for part in row)
         count[key] = count.get(key, 0) + step.repeats
         rows[key] = row
@@ -313,17 +314,45 @@ def _most(on_link: Floats, networks: Networks) -> Floats:
 
 def _laid(
     part: tuple[Schedule, Step], positions: Positions, networks: Networks
-) -> tuple[Floats, Floats]:
-    """Bytes of a step on each link, and how many links of each class every transfer passes."""
+) -> tuple[Floats, Floats, Floats]:
+    """Bytes of a step on each link, and how many links of each class a transfer passes.
+
+    That is in the mean, and of every transfer that differs.
+    """
     (schedule, step), graph = part, networks.graph
+    found = _summed(part, positions, networks) if is_wide(step) else None
+    if found is not None:
+        return found
     flow: Floats = schedule.units(step)
     flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
-    on_link = bytes_on_links(step, flow, path, graph)
-    classes, messages = len(networks.resource), len(flow)
+    hops = _hops(path, networks)
+    return bytes_on_links(step, flow, path, graph), hops.mean(axis=0), _unlike(hops)
+
+
+def _summed(
+    part: tuple[Schedule, Step], positions: Positions, networks: Networks
+) -> tuple[Floats, Floats, Floats] | None:
+    """Return the same of a step of very many transfers, of which some are listed at a time."""
+    (schedule, step), graph = part, networks.graph
+    found = summed(schedule, step, positions, graph, everyone=False)
+    listed = ways_of(schedule, step, positions, graph)
+    if found is None or listed is None:
+        return None
+    passed, unlike = np.zeros(len(networks.resource)), []
+    for path in listed:
+        hops = _hops(path, networks)
+        passed += hops.sum(axis=0)
+        unlike.append(_unlike(hops))
+    return found.load / schedule.parts, passed / step.width, _unlike(np.concatenate(unlike))
+
+
+def _hops(path: Routes, networks: Networks) -> Floats:
+    """Count the links of each class that every message passes, shape ``(messages, classes)``."""
+    classes, messages = len(networks.resource), len(path.offset) - 1
     of = path.message * classes + networks.of[path.link]
     hops = np.bincount(of, weights=path.share, minlength=messages * classes)
-    return on_link, hops.reshape(messages, classes).astype(np.float64)
+    return hops.reshape(messages, classes).astype(np.float64)
 
 
 def _unlike(hops: Floats) -> Floats:

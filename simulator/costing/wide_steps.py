@@ -4,6 +4,7 @@ What an all-to-all on 4,096 ranks puts on each link, and which of its 16.8 milli
 slowest, is added up goal by goal (:mod:`simulator.routing.totals`), once for calls of every size.
 """
 
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.programs import WIDEST
-from simulator.routing.totals import Totals, totals
+from simulator.routing.routes import Routes
+from simulator.routing.totals import Totals, each_way, totals
 from simulator.routing.traffic import Traffic, exchange, listed
 from simulator.schedule import Exchange, Schedule, Step
 from simulator.topology import Topology
@@ -88,6 +90,21 @@ def _mean_latency_of(
         return None
     hop = network.latency * found.load / step.width
     return np.bincount(network.resource, hop, len(network.resources) + 1).astype(np.float64)
+
+
+def ways_of(
+    schedule: Schedule, step: Step, positions: Positions, network: Topology
+) -> Iterator[Routes] | None:
+    """List the links of the transfers of a wide step some at a time; None as :func:`summed`.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    traffic = _traffic(schedule, step, positions)
+    found = _totals(network, traffic)
+    return None if found is None else each_way(network, traffic, found.parts)
 
 
 def passing(

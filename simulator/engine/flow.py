@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simulator.costing.programs import has_transfers
 from simulator.engine.fair_network import Network
-from simulator.engine.meeting import At, Meetings, Work, Works
+from simulator.engine.meeting import At, Meetings
 from simulator.engine.propagate import LocalTimes
-from simulator.engine.simulation import Simulation
-from simulator.engine.transfers import carry_out, lay_transfers
+from simulator.engine.simulation import Progress, Simulation
+from simulator.engine.transfers import Followed, carry_out, lay_transfers
+from simulator.engine.works import Work, Works
 
 Begin = Callable[[int, Callable[[], None]], None]
 """Begin a call (its index) now; call back when it has ended."""
@@ -127,7 +128,7 @@ def _timed(
 
         meetings.start(work[rows[call]], factors[call], finish)
 
-    _Clock(simulation, env, begin, int(own.sum())).run(cost)
+    _Clock(simulation, env, begin, simulation.progress, int(own.sum())).run(cost)
     simulation.link_bytes = meetings.link_bytes
 
 
@@ -135,10 +136,12 @@ def transfer(simulation: Simulation) -> None:
     """Every transfer is a flow of its own.
 
     A call that is no list of transfers is what it is to ``flow``: one of unknown size, and one
-    whose steps are all under way at once or added up by the switches.
+    whose steps are all under way at once or added up by the switches. Progress counts calls, of a
+    single call its transfers.
     """
     env, costs, topology = simpy.Environment(), simulation.costs, simulation.topology
     network = Network(env, topology)
+    progress = simulation.progress if len(simulation.workload.calls) == 1 else None
 
     def begin(index: int, done: Callable[[], None]) -> None:
         call = simulation.workload.call_view(index)
@@ -154,9 +157,9 @@ def transfer(simulation: Simulation) -> None:
             return
         positions = np.array(call.group.ranks, dtype=np.int32)
         steps = lay_transfers(plan, positions, call.size, topology)
-        carry_out(network, steps, plan.overhead, factor, finish)
+        carry_out(network, steps, plan.overhead, factor, Followed(finish, progress))
 
-    _Clock(simulation, env, begin).run()
+    _Clock(simulation, env, begin, None if progress else simulation.progress).run()
     simulation.link_bytes = network.link_bytes
 
 
@@ -167,6 +170,7 @@ class _Clock:
     simulation: Simulation
     env: simpy.Environment
     begin: Begin
+    progress: Progress | None
     finished: int = 0
 
     def run(self, cost: NDArray[np.float64] | None = None) -> None:
@@ -185,6 +189,6 @@ class _Clock:
 
     def _finish(self, call: int) -> None:
         self.finished += 1
-        if self.simulation.progress is not None:
-            self.simulation.progress(self.finished, len(self.simulation.workload.calls))
+        if self.progress is not None:
+            self.progress(self.finished, len(self.simulation.workload.calls))
         self._schedule(self.simulation.local.finish(call, self.env.now))

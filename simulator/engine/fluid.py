@@ -22,11 +22,13 @@ from simulator.engine.fluid_loop import (
     EVENT,
     IDLE,
     LACKING,
+    MET,
     NEEDS_EVENTS,
     NOBODY,
     PASSED,
     PAUSED,
     QUEUED,
+    STAMP,
     TALLIES,
     WIRE,
     WORK,
@@ -34,9 +36,9 @@ from simulator.engine.fluid_loop import (
     go_on,
     set_out,
 )
-from simulator.engine.meeting import Work, Works
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
+from simulator.engine.works import Work, Works
 from simulator.heap import room
 from simulator.topology import Topology
 from simulator.workload import Floats
@@ -52,14 +54,16 @@ def fluid(simulation: Simulation) -> None:
     """Contention as ``flow`` has it: calls on the same links at the same time share them."""
     simulation.local = LocalTimes.of(simulation.workload)
     works, row = Works(simulation.topology).distinct(simulation.workload, simulation.costs)
-    loop = _Loop.of(simulation, works, row)
-    loop.run(simulation)
-    simulation.link_bytes = loop.link_bytes()
+    Loop.of(simulation, works, row).answer(simulation)
 
 
 @dataclass(slots=True, eq=False)
-class _Loop:
-    """The arrays of a simulation under way, and room for more."""
+class Loop:
+    """The arrays of a simulation under way, and room for more.
+
+    Where it has come to its end it may :meth:`renew`: what calls have been written stays in its
+    place.
+    """
 
     network: Topology
     works: Sequence[Work]
@@ -71,39 +75,91 @@ class _Loop:
     _reported: int = 0
 
     @staticmethod
-    def of(simulation: Simulation, works: Sequence[Work], row: NDArray[np.intp]) -> "_Loop":
+    def of(simulation: Simulation, works: Sequence[Work], row: NDArray[np.intp]) -> "Loop":
         """Nothing has happened yet; call ``c`` is ``works[row[c]]``."""
-        network, workload = simulation.topology, simulation.workload
+        network, count = simulation.topology, len(simulation.workload.calls)
         given = network.bandwidth, network.resource, len(network.resources)
         crowd, past = Crowd(*given), Crowd(*given)
-        count = len(workload.calls)
         calls = np.zeros(count, CALL)
-        calls["work"], calls["factor"] = row, workload.calls.factor
-        wires = np.zeros(len(network), WIRE)
-        wires["holder"] = NOBODY
-        parts = len(network.resources) + 1
-        tally = np.zeros(TALLIES, dtype=np.int64)
+        calls["work"] = row
         world = World(
             crowd=crowd.state,
             past=past.state,
             local=simulation.local.columns,
             calls=calls,
             works=_records_of(works),
-            wires=wires,
+            wires=np.zeros(len(network), WIRE),
             events=np.zeros(0, EVENT),
             heap=room(0),
             idle=np.zeros(0, dtype=np.int64),
             links=np.concatenate([np.zeros(0, np.int64), *(work.link for work in works)]),
             new=np.zeros(count, dtype=np.int64),
             held=np.zeros(count, dtype=np.int64),
-            alone=np.array([work.spent for work in works]).reshape(-1, parts),
+            alone=np.zeros((len(works), len(network.resources) + 1)),
             spent=simulation.spent,
-            clock=np.array([0.0, np.inf]),
-            tally=tally,
+            clock=np.zeros(2),
+            tally=np.zeros(TALLIES, dtype=np.int64),
         )
-        loop = _Loop(network, works, world, crowd, past)
+        loop = Loop(network, works, world, crowd, past)
         loop._more_events()
+        loop._begin(simulation)
         return loop
+
+    def renew(self, simulation: Simulation, works: Sequence[Work]) -> bool:
+        """Go back to the begin, on another network of the graph; say whether that can be.
+
+        Call ``c`` is still the same one of the works, on the same links.
+        """
+        if self.world.tally[QUEUED] or self.world.tally[MET]:
+            return False  # it was interrupted
+        if not self._rewritten(works):
+            return False
+        self.network, self.works = simulation.topology, works
+        self.crowd.restart(self.network.bandwidth)
+        self.past.restart(self.network.bandwidth)
+        self._begin(simulation)
+        return True
+
+    def _rewritten(self, works: Sequence[Work]) -> bool:
+        """Give the places of all works the numbers that they have now."""
+        places = self.crowd.state.calls
+        for record, before, work in zip(self.world.works, self.works, works, strict=True):
+            if not np.array_equal(before.link, work.link):
+                return False
+            if record["past"] == NOBODY and record["free"] == NOBODY:
+                continue
+            program, place = work.program, int(record["free"])
+            if record["past"] != NOBODY and not self.past.rewrite(int(record["past"]), program):
+                return False
+            while place != NOBODY:
+                if not self.crowd.rewrite(place, program):
+                    return False
+                place = int(places["next"][place])
+        return True
+
+    def _begin(self, simulation: Simulation) -> None:
+        """Set all to what it is before anything happens."""
+        world = self.world
+        kept = {tally: int(world.tally[tally]) for tally in (IDLE, STAMP)}
+        world.tally[:] = 0
+        for tally, value in kept.items():
+            world.tally[tally] = value
+        world.clock[:] = 0.0, np.inf
+        world.wires["present"], world.wires["holder"] = 0, NOBODY
+        world.calls["factor"] = simulation.workload.calls.factor
+        world.calls["folded"] = 0
+        world.works["factors"], world.works["order"] = 0.0, NOBODY
+        world.works["time"] = [work.time for work in self.works]
+        world.works["overhead"] = [work.overhead for work in self.works]
+        for number, work in enumerate(self.works):
+            world.alone[number] = work.spent
+        self._dropped_at, self._reported = -1, 0
+        self.world = world._replace(local=simulation.local.columns, spent=simulation.spent)
+
+    def answer(self, simulation: Simulation) -> None:
+        """Simulate, and say how many bytes passed the links."""
+        self.run(simulation)
+        simulation.link_bytes = self.link_bytes()
 
     def run(self, simulation: Simulation) -> None:
         """Go on until nothing happens any more."""
@@ -180,12 +236,9 @@ class _Loop:
 
 
 def _records_of(works: Sequence[Work]) -> NDArray[np.void]:
-    """Write down what the works are to the links; none has a place yet."""
+    """Write down where the links of the works are; none has a place yet."""
     found = np.zeros(len(works), WORK)
     last = np.cumsum([0, *(len(work.link) for work in works)])
     found["first"], found["last"] = last[:-1], last[1:]
-    found["time"] = [work.time for work in works]
-    found["overhead"] = [work.overhead for work in works]
-    for name in ("past", "free", "order"):
-        found[name] = NOBODY
+    found["past"] = found["free"] = NOBODY
     return found

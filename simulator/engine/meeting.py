@@ -14,7 +14,7 @@ that is remembered (:class:`_Episode`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +22,10 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
 
-from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.costing.crowd import Crowd, Program
-from simulator.costing.link_load import Load, cost, program
-from simulator.costing.programs import folded, runs_ahead
-from simulator.costing.quotient import quotient
+from simulator.costing.crowd import Crowd
+from simulator.engine.works import Work
 from simulator.topology import Topology
-from simulator.workload import Call, Floats, Workload
+from simulator.workload import Floats
 
 Done = Callable[[Floats], None]
 """Called when a call ends, with where its time went (s), shape ``(resources + 1,)``."""
@@ -36,109 +33,6 @@ Done = Callable[[Floats], None]
 _AFTER_ALL_OTHERS = 2
 """SimPy priority behind its own ``NORMAL`` (1): what happens at one instant is judged once."""
 _NOBODY = -1
-_COMPARED = 2**19
-"""Transfers of calls that differ, at the most, among which those that are alike are looked for."""
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What a call is to the links; the same for all calls that are like it.
-
-    Parameters
-    ----------
-    loads
-        What it puts on the links.
-    write
-        Writes it out, transfer by transfer; asked once, and only where it meets others.
-    overhead
-        What its software takes before its first transfer (s), if that is not in the program.
-    network
-        Where it goes on.
-    """
-
-    loads: tuple[Load, ...]
-    write: Callable[[], Program]
-    overhead: float
-    network: Topology
-
-    @cached_property
-    def program(self) -> Program:
-        """What it does beside others."""
-        return self.write()
-
-    @cached_property
-    def link(self) -> NDArray[np.int32]:
-        """All links that it uses at some time."""
-        return np.unique(np.concatenate([load.link for load in self.loads]))
-
-    @cached_property
-    def time(self) -> float:
-        """How long it takes alone (s)."""
-        return cost(self.loads)
-
-    @cached_property
-    def spent(self) -> Floats:
-        """Where that time goes (s)."""
-        found: Floats = np.sum([load.spent(self.network) for load in self.loads], axis=0)
-        return found
-
-
-@dataclass(slots=True, eq=False)
-class Works:
-    """What all calls that may meet are to the links of one network.
-
-    As soon as two meet, all are written out, and one transfer is kept of those that are alike
-    (:mod:`simulator.costing.quotient`), unless there are too many to compare.
-    """
-
-    network: Topology
-    _whole: list[Callable[[], Program]] = field(default_factory=list)
-    _transfers: int = 0
-    _kept: list[Program] = field(default_factory=list)
-
-    def of(self, workload: Workload, costs: Costs) -> Callable[[int], Work]:
-        """Add a workload; return a function from its calls, by index, to what they are.
-
-        To be asked of all workloads before the first call begins.
-        """
-        known, rows = self.distinct(workload, costs)
-        row: list[int] = rows.tolist()
-        return lambda call: known[row[call]]
-
-    def distinct(self, workload: Workload, costs: Costs) -> tuple[list[Work], NDArray[np.intp]]:
-        """Add a workload; return what its calls are, each once, and which of them every call is.
-
-        -1 for a call that nobody takes part in. To be asked as :meth:`of`.
-        """
-        first, rows = distinct_calls(workload)
-        return [self._work(workload.call_view(call), costs) for call in first], rows
-
-    def _work(self, call: Call, costs: Costs) -> Work:
-        plan, loads = costs.carried(call)
-        where = np.array(call.group.ranks, dtype=np.int32), call.size, self.network
-        group, ahead = call.group, plan is not None and runs_ahead(plan)
-
-        def write() -> Program:
-            written = program(plan, loads, where)
-            if not ahead or not group.stand_in:
-                return written
-            place = {rank: number for number, rank in enumerate(group.ranks)}
-            return folded(written, np.array([place[rank] for rank in group.stand_in]))
-
-        overhead = 0.0
-        if plan is not None and ahead:
-            overhead = plan.overhead
-            self._transfers += sum(len(step.source) for step in plan.schedule.steps)
-        self._whole.append(write)
-        return Work(loads, partial(self._written, len(self._whole) - 1), overhead, self.network)
-
-    def _written(self, number: int) -> Program:
-        if self._transfers > _COMPARED:
-            return self._whole[number]()
-        if not self._kept:
-            whole = [write() for write in self._whole]
-            self._kept = quotient(whole, self.network.bandwidth, self.network.resource)
-        return self._kept[number]
 
 
 @dataclass(slots=True, eq=False)

@@ -21,9 +21,10 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.engine.meeting import At, Meetings, Work, Works
+from simulator.engine.meeting import At, Meetings
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import explain_deadlock
+from simulator.engine.works import Work, Works
 from simulator.errors import DeadlockError, WorkloadError
 from simulator.topology import Topology
 from simulator.workload import Floats, Workload

@@ -12,6 +12,7 @@ engine to.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from simulator.costing.link_load import Load, unknown
 from simulator.costing.programs import by_resource
 from simulator.engine.fair_network import Network
+from simulator.engine.simulation import Progress
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
 from simulator.topology import Topology
@@ -30,6 +32,13 @@ Done = Callable[[Floats], None]
 That is where the time of the last transfer went, of the one that released it, and so on back to
 the call's start: it adds up to the time of the call.
 """
+
+
+class Followed(NamedTuple):
+    """Who is told of a call: when it has ended, and how many of its transfers have, of how many."""
+
+    done: Done
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +83,13 @@ def lay_transfers(
 
 
 def carry_out(
-    network: Network, steps: list[Transfers], overhead: float, factor: float, done: Done
+    network: Network, steps: list[Transfers], overhead: float, factor: float, followed: Followed
 ) -> None:
     """Begin a call now: ``overhead`` (s) first, then every rank its first step.
 
     ``factor`` multiplies the overhead, latencies and amounts.
     """
-    run = _Run(network, steps, factor, done)
+    run = _Run(network, steps, factor, followed)
     software = (unknown(overhead, network.topology),)
     traffic = network.start(software, factor, lambda: run.begin(traffic.spent))
 
@@ -138,20 +147,21 @@ class _Run:
     network: Network
     steps: list[Transfers]
     factor: float
-    done: Done
+    followed: Followed
     at: dict[int, int] = field(init=False)
     pending: list[dict[int, int]] = field(init=False)
     left: int = field(init=False)
+    total: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.at = {rank: -1 for step in self.steps for rank in step}
         self.pending = [{rank: len(row) for rank, row in step.items()} for step in self.steps]
-        self.left = sum(sum(step.values()) for step in self.pending) // 2
+        self.left = self.total = sum(sum(step.values()) for step in self.pending) // 2
 
     def begin(self, spent: Floats) -> None:
         """Send every rank into its first step; ``spent`` is where the time went before."""
         if not self.left:
-            self.done(spent)
+            self.followed.done(spent)
         for rank in sorted(self.at):
             self._advance(rank, spent)
 
@@ -177,11 +187,13 @@ class _Run:
 
     def _end(self, step: int, transfer: Transfer, spent: Floats) -> None:
         self.left -= 1
+        if self.followed.progress is not None:
+            self.followed.progress(self.total - self.left, self.total)
         ends = (transfer.source, transfer.target)
         for rank in ends:
             self.pending[step][rank] -= 1
         if not self.left:
-            self.done(spent)
+            self.followed.done(spent)
             return
         for rank in ends:
             self._advance(rank, spent)

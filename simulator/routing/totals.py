@@ -6,15 +6,17 @@ of goals at a time (:mod:`simulator.routing.least_paths`), so what it takes does
 number.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.adaptive import mixed, with_detours
+from simulator.routing.adaptive import Columns, mixed, with_detours
 from simulator.routing.divided_totals import Parts, divided
 from simulator.routing.least_paths import no_pairs, sums
 from simulator.routing.paths import check_nodes, found_paths
+from simulator.routing.routes import Routes
 from simulator.routing.summing import by_hubs, through
 from simulator.routing.survey import CHOICES, survey_of
 from simulator.routing.traffic import Traffic
@@ -37,12 +39,15 @@ class Totals:
         Its latency by resource (s), shape ``(resources,)``.
     passing
         How many messages are on the watched link, and numbers of the first few.
+    parts
+        How messages are divided.
     """
 
     load: Floats
     slowest: tuple[int, int]
     latency_of: Floats
     passing: tuple[int, list[int]]
+    parts: Parts
 
 
 def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | None:
@@ -83,8 +88,9 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         return None
     few = found.passing[1 : 1 + min(int(found.passing[0]), len(found.passing) - 1)]
     ends = traffic.ends(int(found.number[0]))
-    latency_of = _latency_of(network, ends, Parts(1.0, 1.0))
-    return Totals(found.load, ends, latency_of, (int(found.passing[0]), few.tolist()))
+    whole = Parts(1.0, 1.0)
+    latency_of = _latency_of(network, ends, whole)
+    return Totals(found.load, ends, latency_of, (int(found.passing[0]), few.tolist()), whole)
 
 
 def _divided(network: Topology, traffic: Traffic) -> Totals | None:
@@ -92,17 +98,37 @@ def _divided(network: Topology, traffic: Traffic) -> Totals | None:
     if found is None:
         return None
     ends = traffic.ends(found.slowest)
-    return Totals(found.load, ends, _latency_of(network, ends, found.parts), (0, []))
+    return Totals(found.load, ends, _latency_of(network, ends, found.parts), (0, []), found.parts)
 
 
 def _latency_of(network: Topology, ends: tuple[int, int], parts: Parts) -> Floats:
     """Latency of one message by resource (s), divided as it is among the others."""
     source, target = (np.array([end], dtype=np.int32) for end in ends)
+    _, link, share = _divided_ways(network, source, target, parts)
+    hop = network.latency[link] * share
+    return np.bincount(network.resource[link], hop, len(network.resources)).astype(np.float64)
+
+
+def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Routes]:
+    """List the links of messages some at a time, divided as :func:`totals` says.
+
+    Raises
+    ------
+    TopologyError
+        If two nodes have no path.
+    """
+    for block in traffic.blocks():
+        some = block.amount > 0
+        goal = np.repeat(block.goal, np.diff(block.offset))[some]
+        yield Routes(*_divided_ways(network, block.source[some], goal, parts))
+
+
+def _divided_ways(
+    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32], parts: Parts
+) -> Columns:
     found = found_paths(network, source, target)
     if parts.alike < 1.0:
         found = mixed(found, found_paths(network, source, target, by_capacity=True), parts.alike)
-    link, share = found.link, found.share
-    if parts.alike < 1.0 or parts.least < 1.0:
-        _, link, share = with_detours(network, found, parts.least)
-    hop = network.latency[link] * share
-    return np.bincount(network.resource[link], hop, len(network.resources)).astype(np.float64)
+    if parts.alike == parts.least == 1.0:
+        return found[:3]
+    return with_detours(network, found, parts.least)

@@ -272,6 +272,39 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
         raise ClusterError(f"topology {change!r}: {told}") from error
 
 
+def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
+    """Return a cluster with at least so many nodes, all else being the same.
+
+    Parameters
+    ----------
+    cluster
+        Whose fabric has room for more, and whose nodes are alike.
+    nodes
+        How many a job is to be spread over; None: as many as it needs, and no more are made.
+
+    Raises
+    ------
+    ClusterError
+        If its nodes differ, or its fabric has no room for so many.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> with_nodes(load_cluster("dgx-a100"), 200).capacity
+    1600
+    """
+    if nodes is None or nodes <= cluster.nodes or cluster.is_one_graph:
+        return cluster
+    asked = f"{cluster.name}: {nodes} nodes asked for, and it has {cluster.nodes}"
+    if cluster.node_kinds:
+        raise ClusterError(f"{asked}, of several kinds: say in node_kinds which are to be more")
+    data = cluster.model_dump(mode="json", exclude_unset=True) | {"nodes": nodes}
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise ClusterError(f"{asked}: {complaints(error)}") from error
+
+
 def _with_room(nodes: int, room: int | None, needed: int) -> int:
     """Nodes of a machine that a topology has room for, if that is enough for the job."""
     if room is not None and room < needed:

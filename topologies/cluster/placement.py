@@ -122,6 +122,7 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     if ranks > cluster.capacity:
         raise ClusterError(
             f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
+            + _enough(cluster, ranks)
         )
     if nodes is None:
         return _placed(kinds, ranks, None)
@@ -132,6 +133,14 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     placement = _placed(kinds, ranks, ranks // nodes)
     _check_room(cluster, placement, ranks // nodes, (ranks, nodes))
     return placement
+
+
+def _enough(cluster: Cluster, ranks: int) -> str:
+    """Say how many nodes would do; "" where that is not for a number of nodes to say."""
+    needed = -(-ranks // cluster.ranks_per_node)
+    if cluster.node_kinds or cluster.is_one_graph or ranks % needed:
+        return ""
+    return f"; {needed} nodes would do: --nodes {needed} (of a step)"
 
 
 def _check_room(

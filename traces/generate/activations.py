@@ -208,10 +208,12 @@ def _feed_forward(batch: MicroBatch, rows: float, width: float, name: str) -> It
 
 def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
     """Yield what routed experts save; tokens are spread evenly, as many come as are sent."""
-    rows = batch.tokens * experts.top_k
+    p = batch.parallelism
+    shared = p.expert_tp if p.ep > 1 else p.tp
+    rows = batch.tokens * experts.top_k * shared / p.tp
     hidden = rows * batch.model.hidden * element_bytes(batch)
     yield SavedTensor("tokens of experts", hidden, op=True)
-    yield from _feed_forward(batch, rows, experts.hidden, "experts")
+    yield from _feed_forward(batch, rows, experts.hidden * p.tp / shared, "experts")
     yield SavedTensor("experts' outputs", hidden)
 
 

@@ -193,7 +193,9 @@ def load_plan(path: Path, step: str) -> Loaded:
         raise TraceError(f"{path}: no step {step}; a plan is of one step")
     plan = read_plan(path)
     try:
-        check_memory(plan, remedy="without accelerator.memory in the file it is answered so")
+        check_memory(
+            plan, remedy="leave accelerator.memory out of the file to have it answered all the same"
+        )
         workload = written(stage_programs(plan), plan)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error

@@ -98,7 +98,7 @@ def parameters_on_rank(parameters: Parameters, batch: MicroBatch) -> Parameters:
     return Parameters(
         sharded=parameters.sharded / p.tp,
         replicated=parameters.replicated,
-        experts=parameters.experts / p.tp / p.ep,
+        experts=parameters.experts / p.expert_tp / p.ep,
     )
 
 
@@ -405,9 +405,9 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     An all-to-all sends each token's activations to its ``top_k`` experts and another brings them
     back, ``tokens x top_k x hidden`` each (GShard, arXiv 2006.16668, section 3.2), evenly spread or
     as the plan's imbalance says: then all ranks choose alike, the way back is the transpose of the
-    way there, and a rank computes for as many tokens as come to it. With tensor parallelism an
-    expert is sharded too, and gathers its tokens over the tensor ranks first, as Megatron-LM's
-    all-to-all dispatcher does. Shared experts run before.
+    way there, and a rank computes for as many tokens as come to it. Where an expert is divided
+    over tensor ranks (``etp``) they gather its tokens first, as Megatron-LM's all-to-all dispatcher
+    does. Shared experts run before.
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
@@ -418,7 +418,7 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
         there = Exchange("all_to_all", "ep", size, shares)
     dispatch: Exchanges = (there,)
     combine: Exchanges = (_transposed(there),)
-    if p.tp > 1:
+    if p.expert_tp > 1:
         dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=asked.loads),)
         gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=asked.loads)
         combine = (gathered, *combine)
@@ -451,7 +451,8 @@ class _Asked(NamedTuple):
 
 
 def _asked(batch: MicroBatch, experts: Experts, layer: int) -> _Asked:
-    ep, tokens = batch.parallelism.ep, batch.tokens * batch.parallelism.ep
+    p = batch.parallelism
+    ep, tokens = p.ep, batch.tokens * p.expert_tp / p.tp * p.ep
     mean = _visited(experts, experts.count // ep, tokens)
     if batch.imbalance is None:
         return _Asked(mean)
@@ -469,8 +470,9 @@ def _asked_kernels(
     batch: MicroBatch, experts: Experts, load: float, visited: float
 ) -> tuple[Kernel, ...]:
     """Return the experts' kernels on a rank that gets ``load`` times the mean of the tokens."""
-    rows = batch.tokens * experts.top_k * load
-    return _feed_forward(batch, rows, experts.hidden / batch.parallelism.tp, networks=visited)
+    p = batch.parallelism
+    rows = batch.tokens * p.expert_tp / p.tp * experts.top_k * load
+    return _feed_forward(batch, rows, experts.hidden / p.expert_tp, networks=visited)
 
 
 def _router(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:

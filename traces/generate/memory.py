@@ -202,7 +202,10 @@ def _states(batch: MicroBatch, run: Training, held: Sequence[Parameters]) -> _St
     dense = sum(one.sharded + one.replicated for one in held)
     experts = sum(one.experts for one in held)
     whole = dense + experts
-    shard = (dense + experts * p.ep) / p.shard_ranks if p.zero else whole
+    shard = whole
+    if p.zero:
+        replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
+        shard = dense / p.shard_ranks + experts / replicas
     states = OPTIMIZERS[run.optimizer]
     if p.zero == 3:
         longest = max(width, _MASTER)
@@ -226,12 +229,17 @@ def _gathered(
     ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 holds two layers, the
     gradients of one as they are computed and those of another as they are reduced, and the root's
     weights, which are those of embedding and head, with the head's gradient, all through the step.
+    On a pipeline its weights stay gathered and its gradients whole until the last micro-batch:
+    FSDP2 does not shard them again between micro-batches (torchtitan, ``reshard_after_forward``).
     """
     zero, width = batch.parallelism.zero, _trained_bytes(batch)
     if zero == 2:
         return 2 * run.bucket
     if zero < 3:
         return 0.0
+    if batch.parallelism.pp > 1:
+        whole = sum(one.total for one in held)
+        return whole * (width + bytes_per_element(run.gradient))
     layers = [one.total for one, named in zip(held, own, strict=True) if named.layer is not None]
     largest = max(layers, default=0.0)
     root = sum(one.total for one in held) - sum(layers)

@@ -389,10 +389,9 @@ def load_model(name_or_path: str | Path) -> Model:
 
 
 def _unknown(name: str) -> TraceError:
-    hint = did_you_mean(name, model_names())
+    hint = did_you_mean(name, model_names()) or f"there are {', '.join(model_names())}; "
     return TraceError(
-        f"{name}: no such model; {hint}there are {', '.join(model_names())}, "
-        "and a path of a YAML file or a config.json will do"
+        f"{name}: no such model; {hint}the path of a YAML file or a config.json will do, too"
     )
 
 

@@ -78,8 +78,9 @@ class DeviceMemory:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
+            size, reserve = (f"{number / 1e9:g} GB" for number in (self.size, self.reserve))
             raise WorkloadError(
-                f"memory {self.size!r} B with {self.reserve!r} B kept leaves nothing to programs"
+                f"memory {size}, of which {reserve} are kept, leaves nothing to programs"
             )
 
     @property

@@ -94,7 +94,7 @@ def channel_groups(parallelism: Parallelism, key: ChannelKey) -> NDArray[np.int6
     label, first, last = key
     if first != last:
         return np.stack([stage_ranks(parallelism, stage) for stage in (first, last)], axis=1)
-    return groups(parallelism, "dp" if label == "fsdp" else label, first)
+    return groups(parallelism, label, first)
 
 
 class TimedKernels(NamedTuple):

@@ -18,18 +18,21 @@ Attention = Literal["flash", "unfused", "flex"]
 Loss = Literal["fused", "parallel", "torch"]
 OPTIMIZERS = {
     "adam": 8,
+    "adamw": 8,
     "adam-bf16": 4,
     "adam-8bit": 2,
     "lion": 4,
     "muon": 4,
     "momentum": 4,
+    "adafactor": 0,
     "sgd": 0,
 }
 """Bytes of state for each parameter, besides its master copy in fp32.
 
 Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-V3, arXiv
 2412.19437, section 3.3.3) or in blocks of 8 bits (arXiv 2110.02861); Lion (arXiv 2302.06675), Muon
-(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none.
+(Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none; Adafactor keeps sums
+over rows and columns, which are next to nothing (arXiv 1804.04235).
 """
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
@@ -129,9 +132,11 @@ class Training:
         """Return how many micro-batches each replica computes."""
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
+            near = self.global_batch // together * together
+            fitting = " and ".join(str(one) for one in (near, near + together) if one)
             raise WorkloadError(
                 f"global_batch {self.global_batch} is not a multiple of"
-                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}"
+                f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}; {fitting} would be"
             )
         return self.global_batch // together
 

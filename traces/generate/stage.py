@@ -423,7 +423,7 @@ class _DataParallelWriter:
         program, p = self.program, self.batch.parallelism
         if self.batch.model.tied_embeddings and p.pp > 1 and program.stage in (0, p.pp - 1):
             self._sum_embeddings()
-        lanes = ("dp", "edp", "fsdp reduce", "edp reduce", "embd")
+        lanes = ("dp", "edp", "fsdp", "fsdp reduce", "edp reduce", "hsdp", "embd")
         program.waits = [op for lane in lanes for op in program.last(lane)]
         if program.clock.framework.name != NONE:
             self._gradient_norm()
@@ -445,13 +445,20 @@ class _DataParallelWriter:
         for exchange in self._exchanges(kind, self.pending, self._gradient_bytes):
             lane = f"{exchange.label} reduce" if p.zero == 3 else exchange.label
             after = self.program.last(COMPUTE)
-            self.program.collective(exchange, lane, after, self.training.gradient)
+            op = self.program.collective(exchange, lane, after, self.training.gradient)
+            if p.dp_replicate > 1:
+                self._sum_replicas(exchange.size / p.shard_ranks, after if op is None else [op])
         self.pending = Parameters()
+
+    def _sum_replicas(self, size: float, after: Sequence[int]) -> None:
+        """HSDP: sum a rank's shard of the gradients over the replicas of the shards."""
+        summed = Exchange("all_reduce", "hsdp", size)
+        self.program.collective(summed, "hsdp", after, self.training.gradient)
 
     def _exchanges(self, kind: str, parameters: Parameters, element_bytes: int) -> list[Exchange]:
         """Exchange what all replicas hold, and experts among the replicas that hold the same."""
         p = self.batch.parallelism
-        label = "fsdp" if p.zero == 3 else "dp"
+        label = "fsdp" if p.zero == 3 or p.dp_replicate > 1 else "dp"
         dense = parameters.sharded + parameters.replicated
         dense += parameters.experts if p.ep == 1 else 0.0
         exchanges = [Exchange(kind, label, dense * element_bytes)] if dense else []
@@ -486,7 +493,7 @@ class _DataParallelWriter:
         p = self.batch.parallelism
         held = [parameters_on_rank(block.parameters, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
-        experts = sum(block.experts for block in held) * (p.ep if p.zero else 1) / shards
+        experts = sum(block.experts for block in held) / (p.expert_replicas if p.zero else 1)
         return sum(block.sharded + block.replicated for block in held) / shards + experts
 
     def _optimiser_step(self) -> Work:

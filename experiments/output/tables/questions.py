@@ -8,6 +8,7 @@ from rich.console import Console
 from experiments.output.tables.layout import Bar, TableRows, print_rows, print_text
 from experiments.output.tables.parts import percent, print_foot, print_head, say_time
 from experiments.scenario.resources import factor_means
+from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
     from experiments.evaluate.contended import EngineCheck
@@ -24,7 +25,9 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     print_head(console, f"Utility of {word}", report.base)
     better = "doubled" if report.factor == 2 else f"{report.factor:g} times"
     doubts = ("",) if any(row.warning for row in report.utilities) else ()
-    rows = TableRows(("resource", ">now", f">{better}", ">step", ">utility", ">at most", *doubts))
+    extra = _PER_COLUMNS.get(report.per, ())
+    columns = ("resource", ">now", f">{better}", ">step", ">utility", ">at most", *extra, *doubts)
+    rows = TableRows(columns)
     unused = TableRows(("not used", ">now", f">{better}", "|why"))
     for row in report.utilities:
         cells = row.resource, row.baseline, row.changed
@@ -33,12 +36,29 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
         else:
             most = "" if row.bound_pct is None else percent(row.bound_pct)
             bar, doubt = Bar(row.utility_pct, row.note), [marks(row.warning)] if doubts else []
-            rows.add(*cells, say_time(row.step_s), _sure(row), most, *doubt, bar=bar)
+            more = _per(row, report.per)
+            rows.add(*cells, say_time(row.step_s), _sure(row), most, *more, *doubt, bar=bar)
     print_rows(console, rows, unused)
     for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
         print_text(console, warning)
     print_foot(console, _utility_foot(report))
     _print_check(console, report.check)
+
+
+_PER_COLUMNS = {"cost": (">more cost", ">per MUSD"), "power": (">more power", ">per kW")}
+"""Columns of what more of a resource costs or draws, and of the points that each unit buys."""
+
+
+def _per(row: "Utility", per: str) -> tuple[str, ...]:
+    """Return the cells of those columns; a dash where no price says so."""
+    if not per:
+        return ()
+    base, unit = ("USD", 1e6) if per == "cost" else ("W", 1e3)
+    extra = row.extra_cost_usd if per == "cost" else row.extra_power_w
+    if extra is None or row.utility_pct is None:
+        return "-", "-"
+    each = f"{row.utility_pct / extra * unit:.3g} %" if extra else "-"
+    return format_quantity(extra, base), each
 
 
 def _print_check(console: Console, check: "EngineCheck | None") -> None:
@@ -68,6 +88,8 @@ def _utility_foot(report: "UtilityReport") -> str:
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
     assumed = dict.fromkeys(row.bound_assumes for row in report.utilities if row.bound_assumes)
     foot += "".join(f"; at most: if {what}" for what in assumed)
+    if report.per:
+        foot += "; more: NICs, ports and cables that are added, or dearer; of the rest no price"
     return foot + _open_foot(report.utilities)
 
 

@@ -9,9 +9,7 @@ import pytest
 import twofold as tf
 from experiments.baseline import baseline
 from experiments.evaluate.contended import (
-    COMPILED,
     NEAR,
-    READABLE,
     answered,
     check_of,
     checked,
@@ -21,9 +19,9 @@ from experiments.evaluate.contended import (
 from experiments.evaluate.parallel import exposed_outcome, map_scenarios, outcome
 from experiments.output.tables.printing import html
 from experiments.scenario.resources import improve
+from experiments.scenario.scenario import COMPILED, READABLE
 from helpers.places import ROOT
 from simulator.engine import fluid
-from simulator.engine.simulate import ENGINES
 
 SAMPLE = ROOT / "traces" / "samples" / "gpu-dp2-tp4"
 PLAN = """\
@@ -52,11 +50,13 @@ def base(plan):
 def wrong(monkeypatch):
     """Make calls of the compiled engine end a millionth late."""
 
-    def late(simulation):
-        fluid.fluid(simulation)
+    answer = fluid.Loop.answer
+
+    def late(loop, simulation):
+        answer(loop, simulation)
         simulation.local.calls.end[:] *= 1 + 1e-6
 
-    monkeypatch.setitem(ENGINES, COMPILED, late)
+    monkeypatch.setattr(fluid.Loop, "answer", late)
 
 
 def test_points_are_those_of_the_readable_engine(base):

@@ -108,3 +108,26 @@ def test_where_buckets_share_a_link_the_bound_counts_the_link():
         live / "ddp-cpu-2", live / "net250.yaml", resources="scale_out.latency"
     ).utilities
     assert row.bound_pct < 0.2
+
+
+def test_where_auto_may_answer_without_contention_links_bound_nothing():
+    """What ``analytic`` makes of a step may be less than its links have to move."""
+    live = ROOT / "traces" / "live"
+    latency = "scale_out.latency"
+    report = utility(live / "ddp-cpu-2", live / "net250.yaml", resources=latency)
+    base = report.base.scenario
+    most = {
+        engine: most_utility(replace(base, engine=engine), resources=[latency])[latency]
+        for engine in ("flow", "auto")
+    }
+    alone = replace(base, engine="analytic").run().makespan
+    assert most["auto"] >= utility_pct(base.run().makespan, alone) > most["flow"] + 10
+
+
+def test_where_nothing_meets_a_bound_is_the_utility():
+    report = utility(ROOT / "traces" / "samples" / "gpu-dp2-tp4", "dgx-a100")
+    gains = {row.resource: row.utility_pct for row in report.rows if row.utility_pct is not None}
+    assert len(gains) == 4
+    for row in report.rows:
+        if row.resource in gains:
+            assert gains[row.resource] <= row.bound_pct <= gains[row.resource] + 1e-7

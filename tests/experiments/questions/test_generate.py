@@ -361,3 +361,36 @@ def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
     again = generate(plan_for(cluster=other), other).base.timeline.makespan
     assert asked.timeline.makespan > 1.3 * report.base.timeline.makespan
     assert asked.timeline.makespan == pytest.approx(again, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--dp", "4", "--global-batch", "10"), "x dp = 1 x 4; 8 and 12 would be"),
+        (("--phase", "decode", "--gradient", "bf16"), "--gradient is for training"),
+        (("--phase", "decode", "--loss", "torch"), "--loss is for training"),
+        (("--dp", "8"), "does not fit into memory: a rank needs 165.4 GB"),
+        (("--tp", "8", "--dp", "4000"), "4000 nodes would do: --nodes 4000"),
+        (("--optimizer", "nadam"), "nadam"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_with_what_would_do(words, told):
+    found = CliRunner().invoke(app, ["generate", "llama-3.1-8b", "-c", CLUSTER, *words])
+    assert found.exit_code in (1, 2)
+    assert told in found.stderr
+
+
+def test_more_nodes_than_a_cluster_has_are_made_where_they_are_asked_for():
+    words = ["generate", "llama-3.1-8b", "-c", "dgx-a100", "--tp", "8", "--dp", "150", "--fold"]
+    words += ["--sequence", "256", "--global-batch", "150"]
+    assert CliRunner().invoke(app, words).exit_code == 1
+    assert CliRunner().invoke(app, [*words, "--nodes", "150"]).exit_code == 0
+
+
+def test_a_plan_that_does_not_fit_is_refused_from_its_file_too(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(FILE.replace("{tp: 2, dp: 2}", "{dp: 4}"))
+    with pytest.raises(TraceError, match=r"does not fit into memory.*(?s:.*)accelerator\.memory"):
+        load(path)
+    path.write_text(path.read_text().replace(", memory: 81559 MiB", ""))
+    assert load(path).coverage.ranks == tuple(range(4))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from benchmarks.pairs import NETWORKS, case, planned
 from collectives.algorithms import ring as rings
 from simulator.costing.crowd import Crowd
+from simulator.costing.likeness import Likeness
 from simulator.costing.programs import runs_ahead, write
 from simulator.costing.quotient import quotient
 from simulator.schedule import Plan
@@ -51,7 +52,7 @@ def ends(programs, network, delays):
 def test_calls_end_when_they_did_whenever_they_begin(family, number, delays):
     drawn = case(family, number, calls=3)
     programs, network = written(drawn), drawn.network
-    few = quotient(programs, network.bandwidth, network.resource)
+    few = quotient(programs, Likeness(network).classes[0])
     assert all(a.transfers <= b.transfers for a, b in zip(few, programs, strict=True))
     delays = delays[: len(programs)]
     assert ends(few, network, delays) == pytest.approx(ends(programs, network, delays), rel=1e-9)
@@ -67,7 +68,7 @@ def test_a_ring_on_a_switch_is_a_transfer_a_step_for_all_that_use_all_of_it():
         laid(network, range(16), rings.all_gather(16)),
         laid(network, range(16), rings.reduce_scatter(16)),
     ]
-    few = quotient(programs, network.bandwidth, network.resource)
+    few = quotient(programs, Likeness(network).classes[0])
     assert [one.transfers for one in few] == [15, 15]
     assert [one.ranks for one in few] == [1, 1]
 
@@ -76,6 +77,6 @@ def test_what_meets_some_of_a_call_tells_its_transfers_apart():
     network = ring(8, bandwidth=50e9, latency=1e-6)
     whole = laid(network, range(8), rings.all_gather(8))
     part = laid(network, range(2), rings.all_gather(2))
-    few = quotient([whole, part], network.bandwidth, network.resource)
+    few = quotient([whole, part], Likeness(network).classes[0])
     assert few[0].transfers > 7
-    assert quotient([whole], network.bandwidth, network.resource)[0].transfers == 7
+    assert quotient([whole], Likeness(network).classes[0])[0].transfers == 7

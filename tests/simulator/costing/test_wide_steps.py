@@ -10,6 +10,7 @@ from collectives.algorithms import direct
 from simulator.costing import wide_steps
 from simulator.costing.collisions import collision, spread_alike
 from simulator.costing.link_load import lay_in_step
+from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.errors import ScheduleError
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.shares import Shares
@@ -83,6 +84,18 @@ def test_a_wide_step_is_laid_as_its_transfers_one_by_one(network, schedule, pipe
     plan = Plan(schedule, efficiency=0.8, pipelined=pipelined, latencies=2.0, step_latency=1e-6)
     positions = np.random.default_rng(3).permutation(RANKS).astype(np.int32)
     check(lay_in_step(plan, positions, 1e8, network), one_by_one(plan, positions, 1e8, network))
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_on_many_networks_a_wide_step_is_laid_as_on_each(network, pipelined, seed):
+    schedule = direct.all_to_all(RANKS) if seed is None else uneven(seed)
+    positions = np.arange(RANKS, dtype=np.int32)
+    many = classes(network, [f"{name}.latency" for name in network.resources])
+    wire = many.wire(schedule, positions, pipelined=pipelined)
+    one = OneNetwork(network).wire(schedule, positions, pipelined=pipelined)
+    assert wire.latency[0] == pytest.approx(one.latency, rel=1e-11)
+    assert wire.per_byte[0] == pytest.approx(one.per_byte, rel=1e-11)
 
 
 def test_messages_that_collide_in_a_wide_step_are_named_as_in_a_list(monkeypatch):

@@ -9,8 +9,8 @@ from helpers.strategies import plan, ring_network, switch_network
 from simulator.builder import WorkloadBuilder
 from simulator.costing.call_costs import Costs
 from simulator.engine.flow import parts_of_network
-from simulator.engine.meeting import Works
 from simulator.engine.simulate import simulate
+from simulator.engine.works import Works
 from simulator.topology import Topology
 from simulator.workload import CallRow, What, Workload
 

@@ -24,7 +24,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, simulate
 from simulator.errors import TopologyError
 from simulator.topology import scaled
-from simulator.workload import Group, What
+from simulator.workload import CallRow, Group, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 COLUMNS = (
@@ -228,18 +228,33 @@ def test_a_call_of_unknown_size_costs_its_measured_time(engine, case, measured):
     assert not timeline.link_bytes.any()
 
 
-@every_engine
-def test_progress_counts_every_call(engine):
-    workload = collective(ring.all_reduce(4), ring_network(4), 1e6).workload
+def progress_of(calls, engine):
+    """What is said of so many ring all-reduces of four ranks, one after the other."""
+    builder = WorkloadBuilder(job_ranks=4)
+    group = builder.group(range(4))
+    for number in range(calls):
+        call = builder.call(CallRow("all_reduce", group, number, 1e6))
+        for rank in range(4):
+            builder.op(What.COLLECTIVE, rank=rank, lane="s", name="c", duration=0.0, call=call)
     said = []
     simulate(
-        workload,
+        builder.build(),
         ring_network(4),
         plan,
         engine=engine,
         progress=lambda done, total: said.append((done, total)),
     )
-    assert said == [(1, 1)]
+    return said
+
+
+@every_engine
+def test_progress_counts_every_call(engine):
+    assert progress_of(2, engine)[-1] == (2, 2)
+
+
+def test_the_reference_counts_the_transfers_of_a_single_call():
+    transfers = 2 * 3 * 4  # 2 (n - 1) steps of n
+    assert progress_of(1, "transfer") == [(k + 1, transfers) for k in range(transfers)]
 
 
 @every_engine

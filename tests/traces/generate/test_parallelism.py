@@ -1,11 +1,20 @@
 """Ranks, coordinates and groups."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import WorkloadError
-from traces.generate.parallelism import Parallelism, coordinates, groups, rank_at, stage_ranks
+from traces.generate.parallelism import (
+    Parallelism,
+    coordinates,
+    ep_of,
+    groups,
+    rank_at,
+    stage_ranks,
+)
 
 degrees = st.integers(1, 3)
 
@@ -76,12 +85,62 @@ def test_expert_groups_are_neighbours_among_the_replicas():
     assert groups(p, "edp", 0).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
+def test_experts_are_spread_over_all_ranks_of_a_stage_where_ep_exceeds_the_replicas():
+    """TorchTitan's deepseek_v3: ep 32 of dp 8 x tp 4, each expert on one rank."""
+    p = Parallelism(tp=4, dp=8, ep=32, sequence_parallel=True, pp=2)
+    assert (p.expert_tp, p.expert_replicas) == (1, 1)
+    assert groups(p, "ep", 1).tolist() == [list(range(32, 64))]
+    assert str(p) == "tp4-ep32-dp8-pp2-sp-etp1"
+    half = Parallelism(tp=4, dp=8, ep=16, etp=1, sequence_parallel=True)
+    assert groups(half, "ep", 0).tolist() == [list(range(16)), list(range(16, 32))]
+    assert groups(half, "edp", 0).tolist() == [[rank, rank + 16] for rank in range(16)]
+
+
+def test_experts_on_all_tensor_ranks_are_spread_over_context_ranks_too():
+    p = Parallelism(tp=2, cp=2, dp=1, ep=2, etp=2, sequence_parallel=True)
+    assert groups(p, "ep", 0).tolist() == [[0, 2], [1, 3]]
+    assert ep_of(p, stage_ranks(p, 0)).tolist() == [0, 0, 1, 1]
+    assert [coordinates(p, rank).ep for rank in range(4)] == [0, 0, 1, 1]
+
+
+def test_hybrid_shards_lie_beside_each_other_and_their_replicas_apart():
+    """PyTorch's mesh (replicate, shard): the inner dimension shards."""
+    p = Parallelism(tp=2, dp=4, zero=3, dp_replicate=2)
+    assert p.shard_ranks == 2
+    assert groups(p, "fsdp", 0).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert groups(p, "hsdp", 0).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert groups(p, "dp", 0).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert str(p) == "tp2-dp4-zero3-hsdp2"
+
+
+@given(tp=degrees, cp=degrees, dp=degrees, ep=st.integers(2, 12), pp=degrees)
+def test_folded_expert_groups_share_out_every_stage(tp, cp, dp, ep, pp):
+    with suppress(WorkloadError):
+        p = Parallelism(tp=tp, cp=cp, dp=dp, ep=ep, pp=pp, sequence_parallel=True)
+        for stage in range(pp):
+            for label, members in (("ep", p.ep), ("edp", p.expert_replicas)):
+                found = groups(p, label, stage)
+                assert found.shape[1] == members
+                assert sorted(found.ravel().tolist()) == stage_ranks(p, stage).tolist()
+            for group in groups(p, "ep", stage):
+                assert sorted(ep_of(p, group).tolist()) == list(range(p.ep))
+            for group in groups(p, "edp", stage):
+                assert len(set(ep_of(p, group).tolist())) == 1
+
+
 @pytest.mark.parametrize(
     ("degrees", "told"),
     [
         ({"tp": 0}, "tp 0 must be at least 1"),
         ({"zero": 4}, "zero 4 is not a stage"),
-        ({"dp": 4, "ep": 3}, "ep 3 does not divide dp 4"),
+        ({"dp": 4, "ep": 3}, "ep 3 does not divide dp 4, nor dp x cp x tp = 4 x 1 x 1 = 4"),
+        ({"dp": 8, "ep": 32}, "ep 32 does not divide dp 8, nor dp x cp x tp"),
+        ({"tp": 4, "dp": 2, "ep": 4, "etp": 4, "sequence_parallel": True}, "ep 4 x etp 4"),
+        ({"tp": 4, "dp": 2, "ep": 2, "etp": 2, "sequence_parallel": True}, "etp 2: an expert is"),
+        ({"tp": 4, "etp": 1}, "etp 1 means nothing"),
+        ({"dp": 4, "dp_replicate": 3, "zero": 3}, "dp_replicate 3 does not divide dp 4"),
+        ({"dp": 4, "dp_replicate": 2}, "without zero of 1 to 3"),
+        ({"dp": 4, "dp_replicate": 2, "zero": 3, "ep": 2}, "dp_replicate with ep"),
         ({"virtual": 2}, "virtual 2 needs pp"),
         ({"tp": 2, "dp": 2, "ep": 2}, "needs sequence_parallel"),
     ],

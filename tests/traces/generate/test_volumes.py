@@ -192,6 +192,38 @@ def test_with_tensor_ranks_each_sends_its_own_tokens_and_the_tensor_group_gather
     assert found["tp", "all_gather"].size_bytes == pytest.approx(gathered, rel=0.02)
 
 
+def test_experts_over_tensor_ranks_send_as_much_and_gather_nothing():
+    """TorchTitan's layout: ep 32 over dp 8 x tp 4, an expert whole on each rank."""
+    p = Parallelism(tp=4, dp=8, ep=32, sequence_parallel=True)
+    whole = Parallelism(tp=4, dp=32, ep=32, sequence_parallel=True)
+    folded, wide = (training(V3, one, global_batch=32) for one in (p, whole))
+    assert folded.model_flops == pytest.approx(wide.model_flops)
+    assert folded.flops == pytest.approx(wide.flops, rel=1e-9)
+    sent, sent_wide = (found.exchanged["ep", "all_to_all"] for found in (folded, wide))
+    each, each_wide = (one.size_bytes / one.calls for one in (sent, sent_wide))
+    assert each == pytest.approx(each_wide)
+    assert folded.exchanged["tp", "all_gather"].size_bytes < (
+        wide.exchanged["tp", "all_gather"].size_bytes
+    )
+    assert ("edp", "all_reduce") not in folded.exchanged
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_hybrid_sharding_scatters_inside_and_sums_shards_across(zero):
+    """PyTorch's HYBRID_SHARD: a reduce-scatter, then an all-reduce of what a rank keeps."""
+    p = Parallelism(dp=8, zero=zero, dp_replicate=2)
+    found = training(load_model("llama-3.1-8b"), p, global_batch=8)
+    whole = parameters(load_model("llama-3.1-8b"))
+    scattered = found.exchanged["fsdp", "reduce_scatter"]
+    assert scattered.size_bytes == pytest.approx(2 * 4 * whole)
+    summed = found.exchanged["hsdp", "all_reduce"]
+    assert summed.size_bytes == pytest.approx(4 * 4 * whole / 4)
+    gathers = {1: 1, 2: 1, 3: 2}[zero]
+    assert found.exchanged["fsdp", "all_gather"].size_bytes == pytest.approx(
+        2 * 2 * whole * gathers
+    )
+
+
 def test_expert_gradients_are_reduced_among_those_that_hold_the_same():
     p = Parallelism(dp=8, ep=4)
     found = training(load_model("mixtral-8x7b"), p, global_batch=8).exchanged

@@ -1,0 +1,102 @@
+"""A step asked again with other numbers is what it is asked for the first time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers.wide_cases import NETWORKS, wide_case
+from simulator.costing.call_costs import Costs
+from simulator.engine import replays as module
+from simulator.engine.replays import Replays
+from simulator.engine.simulate import simulate, simulate_on
+
+TIMES = ("start", "end", "call_start", "call_end", "call_spent", "link_bytes")
+NEAR = 1e-9
+
+
+def same(one, other):
+    for name in TIMES:
+        expected = getattr(other, name)
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+        np.testing.assert_allclose(
+            getattr(one, name), expected, rtol=NEAR, atol=largest * NEAR**2, err_msg=name
+        )
+    np.testing.assert_array_equal(one.released_by, other.released_by)
+
+
+def points(found, random):
+    """The case itself, and others with other bandwidths, latencies, times, factors and software."""
+    yield found.workload, found.network, found.planner
+    for _ in range(4):
+        network, workload = found.network, found.workload
+        for name in network.resources:
+            for of, column in (("bandwidth", "bandwidth"), ("latency", "latency")):
+                values = getattr(network, column).copy()
+                values[network.following(f"{name}.{of}")] *= random.choice([1.0, 2.0, 0.5, 7.0])
+                network = replace(network, **{column: values})
+        if random.integers(2):
+            workload = workload.lasting(workload.duration * random.choice([0.5, 3.0]))
+        if random.integers(3) == 0:
+            workload = workload.with_calls(factor=workload.calls.factor * 0.75)
+        software = {} if random.integers(2) else {"efficiency": 0.5, "overhead": 4e-6}
+        software["bandwidth_factor"] = {network.resources[0]: float(random.choice([1.0, 0.7]))}
+        planned = _otherwise(found.planner, software)
+        yield workload, network, planned
+
+
+def _otherwise(planner, software):
+    return lambda call, network: replace(planner(call, network), **software)
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("number", range(7))
+def test_a_further_point_is_as_if_it_was_the_first(family, number):
+    holds(family, number)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("family", NETWORKS)
+def test_further_points_of_many_steps_are_as_if_they_were_the_first(family):
+    for number in range(7, 300):
+        holds(family, number)
+
+
+def holds(family, number):
+    found, random = wide_case(family, number), np.random.default_rng(number)
+    replays = Replays()
+    for workload, network, planner in points(found, random):
+        expected = simulate(workload, network, planner)
+        same(replays.timeline(workload, Costs(network, planner)), expected)
+        makespan = replays.makespan(workload, Costs(network, planner))
+        assert makespan == pytest.approx(expected.makespan, rel=NEAR)
+
+
+@pytest.mark.parametrize("family", ["torus", "drawn", "fat tree"])
+def test_points_of_one_graph_are_set_up_once(family):
+    found, replays = wide_case(family, 3), Replays()
+    for factor in (1.0, 2.0, 3.0):
+        network = replace(found.network, bandwidth=found.network.bandwidth * factor)
+        replays.timeline(found.workload, Costs(network, found.planner))
+    assert len(replays._kept) == 1
+
+
+def test_steps_and_graphs_in_turn_do_not_get_in_each_others_way(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    replays = Replays()
+    cases = [wide_case(family, number) for family in ("ring", "rail") for number in (1, 2)]
+    for found in [*cases, *cases[::-1]]:
+        costs = Costs(found.network, found.planner)
+        expected = simulate_on(found.workload, costs, engine="fluid")
+        same(replays.timeline(found.workload, costs), expected)
+    assert len(replays._kept) == 2
+
+
+def test_a_link_that_leaves_its_like_is_a_graph_of_its_own():
+    found, replays = wide_case("switch", 4), Replays()
+    bandwidth = found.network.bandwidth.copy()
+    for network in (found.network, replace(found.network, bandwidth=bandwidth)):
+        expected = simulate(found.workload, network, found.planner)
+        same(replays.timeline(found.workload, Costs(network, found.planner)), expected)
+        bandwidth[0] /= 5

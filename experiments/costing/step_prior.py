@@ -88,6 +88,32 @@ def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None
     return None
 
 
+_LEVEL = 1.96 / 1.645
+"""From the 90th percentile without sign of a normal distribution to what holds 95 %."""
+
+
+def generated_half_width(gain_pct: float, prior: StepPrior) -> float:
+    """Half the width of what a generated step's error leaves open of a gain (points).
+
+    The time saved by a resource is known as it was; the step that it is a share of may be longer or
+    shorter by what steps like it were off. So the gain is to be divided by as much.
+
+    Parameters
+    ----------
+    gain_pct
+        Step time saved, in % of the generated step.
+    prior
+        Of :func:`step_prior`.
+
+    Examples
+    --------
+    >>> prior = step_prior("none", "H100-SXM5-80GB", 8)
+    >>> generated_half_width(0.0, prior), generated_half_width(10.0, prior) > 1
+    (0.0, True)
+    """
+    return abs(gain_pct) * _LEVEL * prior["p90_pct"] / 100
+
+
 def size_class(ranks: int) -> str:
     """Return the class of sizes of so many accelerators.
 

@@ -394,3 +394,19 @@ def test_a_plan_that_does_not_fit_is_refused_from_its_file_too(tmp_path):
         load(path)
     path.write_text(path.read_text().replace(", memory: 81559 MiB", ""))
     assert load(path).coverage.ranks == tuple(range(4))
+
+
+def test_a_utility_of_a_generated_step_says_what_steps_like_it_leave_open(plan):
+    rows = utility(plan, CLUSTER, resources=["compute", "scale_up.bandwidth"]).record()["utilities"]
+    for row in rows:
+        assert row["generated_pct"] > 0
+        parts = [row[name] or 0.0 for name in ("scatter_pct", "prior_pct", "prediction_pct")]
+        whole = sum(part**2 for part in (*parts, row["generated_pct"])) ** 0.5
+        assert row["interval_pct"] == pytest.approx(whole)
+
+
+def test_a_generated_step_says_what_steps_like_it_were_off(report):
+    found = report.record()["steps_like_it"]
+    assert found["like"].startswith("framework none on ")
+    assert 0 < found["median_pct"] <= found["p90_pct"]
+    assert sum(report.record()["kernel_times"].values()) == pytest.approx(1)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
@@ -152,11 +153,14 @@ def test_a_prediction_is_what_generate_answers(tmp_path):
 
 
 def test_a_job_larger_than_the_cluster_gets_the_nodes_it_needs_and_the_row_says_so(tmp_path):
-    path = table(tmp_path / "steps.csv", {"dp": "1128", "global_batch": "1128"})
+    cluster = load_cluster("dgx-a100").model_copy(update={"nodes": 1})
+    text = yaml.safe_dump(cluster.model_dump(mode="json", exclude_unset=True))
+    (tmp_path / "mine.yaml").write_text(text)
+    path = table(tmp_path / "steps.csv", {"dp": "16", "global_batch": "16", "cluster": "mine.yaml"})
     (row,) = validate_steps(path).steps
     assert row.predicted_step_s
     assert row.error_pct is None
-    assert row.assumed == "141 nodes where dgx-a100 has 140"
+    assert row.assumed == "2 nodes where dgx-a100 has 1"
 
 
 def test_answers_do_not_depend_on_workers_and_groups_cover_all_rows(tmp_path):

@@ -14,6 +14,7 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.costing.step_prior import generated_half_width, step_prior
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.design_points import Study
@@ -88,7 +89,9 @@ class Utility:
     what follows from how the cluster's figures are known
     (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything), and
     ``prediction_pct``, what such predictions were off on real runs
-    (:mod:`experiments.evaluate.prediction_error`).
+    (:mod:`experiments.evaluate.prediction_error`). Of a generated step ``generated_pct`` is a
+    fourth: what steps like it were off from measured ones (:mod:`experiments.costing.step_prior`;
+    None where the step was recorded, or nothing like it was measured).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -107,6 +110,7 @@ class Utility:
     scatter_pct: float | None = None
     prior_pct: float | None = None
     prediction_pct: float | None = None
+    generated_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -292,15 +296,27 @@ def _with_doubt(
     return [
         replace(
             row,
-            interval_pct=joined(widths.get(row.resource), before.get(row.resource), off),
+            interval_pct=joined(
+                widths.get(row.resource), before.get(row.resource), off, _generated(base, row)
+            ),
             scatter_pct=widths.get(row.resource),
             prior_pct=before.get(row.resource),
             prediction_pct=off,
+            generated_pct=_generated(base, row),
             bound_pct=not_below(most.get(row.resource), row.utility_pct),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )
         for row, off in zip(rows, map(_off, rows), strict=True)
     ]
+
+
+def _generated(base: Baseline, row: Utility) -> float | None:
+    """Half the width of what the error of generated steps leaves open; None of recorded ones."""
+    framework, accelerator = base.loaded.generated_by, base.recorded.cluster.accelerator.name
+    if framework is None or row.utility_pct is None:
+        return None
+    prior = step_prior(framework, accelerator, base.recorded.ranks)
+    return None if prior is None else generated_half_width(row.utility_pct, prior)
 
 
 def _off(row: Utility) -> float | None:

@@ -37,6 +37,7 @@ from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
+from traces.generate.framework import framework
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
@@ -225,11 +226,11 @@ class GenerationPlan:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What was assumed in place of a measurement, for whoever reads the answer."""
-        p, a = self.parallelism, self.accelerator
+        p = self.parallelism
         said = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
-            f"kernels by a roofline of {_said_rates(a)}",
+            self._said_kernels,
         ]
         said += [
             f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
@@ -254,6 +255,14 @@ class GenerationPlan:
             f"{local} of {model.layers} layers see {model.window} tokens of {context} only; their "
             "attention is counted as if they saw all"
         ]
+
+    @property
+    def _said_kernels(self) -> str:
+        """How kernels and the host are timed."""
+        by = framework(self.run.framework)
+        if by.measured:
+            return f"kernels as tables of measured ones have them, under load; host of {by.name}"
+        return f"kernels by a roofline of {_said_rates(self.accelerator)}"
 
     def _say_imbalance(self, imbalance: Imbalance) -> str:
         """Say how unevenly the ranks that share out experts are asked, over all layers."""
@@ -372,6 +381,10 @@ class _AcceleratorTable(_PlanTable):
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    name: str = ""
+    generation: str = ""
+    peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
+    sustained: float = 1.0
     memory: Annotated[BytesText, Field(gt=0)] | None = None
     memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
     rematerialises: StrictBool = False
@@ -379,8 +392,8 @@ class _AcceleratorTable(_PlanTable):
     @property
     def rates(self) -> KernelRates:
         """How fast it is."""
-        names = [field.name for field in fields(KernelRates)]
-        return KernelRates(**{name: getattr(self, name) for name in names})
+        own = {field.name: getattr(self, field.name) for field in fields(KernelRates)}
+        return KernelRates(**own | {"peaks": tuple(sorted(self.peaks.items()))})
 
     @property
     def device_memory(self) -> DeviceMemory | None:
@@ -394,7 +407,7 @@ class _AcceleratorTable(_PlanTable):
     @classmethod
     def fields_of(cls, rates: KernelRates, memory: DeviceMemory | None) -> dict[str, Any]:
         """Return the fields that say rates and memory."""
-        table = asdict(rates)
+        table = asdict(rates) | {"peaks": dict(rates.peaks)}
         if memory is not None:
             table |= {"memory": memory.size, "memory_reserve": memory.reserve}
             table["rematerialises"] = memory.rematerialises
@@ -503,6 +516,8 @@ class _PlanFile(_PlanTable):
         for one in (table["accelerator"], *table.get("other_accelerators", ())):
             for name in _QUANTITIES.keys() & one.keys():
                 one[name] = f"{one[name]!r} {_QUANTITIES[name]}"
+            if "peaks" in one:
+                one["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in one["peaks"].items()}
         if "other_accelerators" in table:
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:
